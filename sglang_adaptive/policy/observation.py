@@ -1,0 +1,30 @@
+"""What a policy is told about one decode round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RoundObservation:
+    """One verified decode round, as it reaches the CPU.
+
+    With overlap scheduling the result arrives one round late, so ``steps`` is the depth that drafted the
+    round; the live depth may have changed since.
+    """
+
+    steps: int
+    """Draft steps of the round; 0 for a round without drafting."""
+
+    num_correct_drafts_per_req: Sequence[int]
+    """Accepted draft tokens of each request, the bonus token not counted; each in ``0..steps``."""
+
+    batch_size: int
+    """Requests in the round."""
+
+    seconds: float | None = None
+    """Wall time of the round; None when it cannot be compared (mixed with prefill, after a switch or idling)."""
+
+    context_tokens: int | None = None
+    """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""
