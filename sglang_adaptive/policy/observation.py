@@ -24,7 +24,7 @@ class RoundObservation:
     """Requests in the round."""
 
     seconds: float | None = None
-    """Wall time of the round; None when it cannot be compared (mixed with prefill, after a switch or idling)."""
+    """Wall time of the round; None when not comparable (mixed with prefill, after a switch or idling)."""
 
     context_tokens: int | None = None
     """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""

@@ -1,0 +1,118 @@
+"""The checked configuration: which policy runs, and what it was told."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang_adaptive.policy import schema
+from sglang_adaptive.policy.config_file import read_object
+from sglang_adaptive.policy.errors import ConfigError, shown
+from sglang_adaptive.policy.slot_config import SlotConfig, check_slot, check_tuning, nearest, unknown_key
+
+BUILT_IN = "built-in default"
+BUILT_IN_EMA: Mapping[str, Any] = {
+    "1": {"candidate_steps": [1, 3, 5, 7]},
+    "8": {"candidate_steps": [0, 1, 3], "down_hysteresis": 0.0},
+    "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
+    "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
+}
+"""SGLang 0.5.23's own slots: without a file the EMA policy decides as SGLang does without one."""
+
+_SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
+_LIKE_A_NUMBER = re.compile(r"\s*[-+]?\.?\d[\d._eE+-]*\s*")
+_SLOT_EXAMPLE = '{"1": {"candidate_steps": [1, 3, 7]}}'
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConfig:
+    """A configuration in which every value has been checked; ``slots`` ascend by batch size."""
+
+    policy: str
+    slots: tuple[SlotConfig, ...]
+    source: str
+    throughput: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def candidate_steps(self) -> list[int]:
+        """Every depth named by a slot, ascending; SGLang sizes its buffers from it."""
+        return sorted({steps for slot in self.slots for steps in slot.candidate_steps})
+
+
+def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
+    """Read and check the configuration in *path*; without a path, return the built-in EMA slots.
+
+    Raises:
+        ConfigError: With one line that names file, key, value and what is accepted.
+    """
+    if path is None:
+        return check_config(BUILT_IN_EMA, BUILT_IN)
+    return check_config(read_object(path), os.fspath(path))
+
+
+def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
+    """Check the JSON object *cfg*, read from *source*, and return it frozen.
+
+    Raises:
+        ConfigError: As ``load_config``.
+    """
+    for key in cfg:
+        _check_top_level_key(key, source)
+    slot_keys = sorted((key for key in cfg if _SLOT_KEY.fullmatch(key)), key=int)
+    if _policy(cfg, bool(slot_keys), source) == "throughput":
+        return _throughput_config(cfg, slot_keys, source)
+    return _ema_config(cfg, slot_keys, source)
+
+
+def _check_top_level_key(key: str, source: str) -> None:
+    if key in schema.TOP_LEVEL_KEYS:
+        return
+    if _SLOT_KEY.fullmatch(key) and int(key) <= schema.MAX_BATCH_SIZE:
+        return
+    if _LIKE_A_NUMBER.fullmatch(key):
+        raise ConfigError(source, key, "not a slot key", schema.SLOT_KEY_EXPECTED)
+    if key == schema.CANDIDATE_STEPS:
+        raise ConfigError(source, key, "given outside a slot", f"it inside one, as in {_SLOT_EXAMPLE}")
+    raise unknown_key(source, key, key, schema.TOP_LEVEL_KEYS, "a batch size as digits or one of")
+
+
+def _policy(cfg: Mapping[str, Any], has_slots: bool, source: str) -> str:
+    available = " or ".join(f'"{name}"' for name in schema.AVAILABLE_POLICIES)
+    if "policy" in cfg:
+        key, name = "policy", cfg["policy"]
+    elif has_slots or ("throughput" not in cfg and "throughput" not in schema.AVAILABLE_POLICIES):
+        return "ema"
+    else:
+        key, name = "throughput", "throughput"
+    if not isinstance(name, str) or name not in schema.POLICY_NAMES:
+        hint = nearest(name, schema.POLICY_NAMES) if isinstance(name, str) else ""
+        raise ConfigError(source, key, f"got {shown(name)}", f"the policy {available}{hint}")
+    if name not in schema.AVAILABLE_POLICIES:
+        problem = f"the policy {shown(name)} is not part of this version"
+        raise ConfigError(source, key, problem, f"the policy {available}")
+    return name
+
+
+def _ema_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str) -> AdaptiveConfig:
+    if "throughput" in cfg:
+        problem = 'not an option of the policy "ema"'
+        raise ConfigError(source, "throughput", problem, "slots and their tuning keys")
+    if not slot_keys:
+        problem = f"no slot among the keys {shown(list(cfg))}"
+        raise ConfigError(source, None, problem, f"at least one, as in {_SLOT_EXAMPLE}")
+    shared = check_tuning(cfg, "", source)
+    slots = tuple(check_slot(key, cfg[key], shared, source) for key in slot_keys)
+    return AdaptiveConfig("ema", slots, source)
+
+
+def _throughput_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str) -> AdaptiveConfig:
+    for key in (*slot_keys, *(name for name in schema.TUNING_BY_NAME if name in cfg)):
+        problem = f'{"a slot" if key in slot_keys else "a tuning key"} of the policy "ema"'
+        raise ConfigError(source, key, problem, 'only "policy" and "throughput" here, or "policy": "ema"')
+    options = cfg.get("throughput", {})
+    if not isinstance(options, dict):
+        raise ConfigError(source, "throughput", f"got {shown(options)}", "an object of options")
+    return AdaptiveConfig("throughput", (), source, dict(options))
