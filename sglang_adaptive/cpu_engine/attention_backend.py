@@ -1,0 +1,120 @@
+"""SGLang attention backend over the kernels of this package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+from sglang_adaptive.cpu_engine.kernels.attention import padded_attention, ragged_attention
+from sglang_adaptive.cpu_engine.kernels.plan import (
+    PaddedPlan,
+    RaggedPlan,
+    decode_plan,
+    draft_plans,
+    ragged_plan,
+    window_plan,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TorchRefBackend(AttentionBackend):
+    """Prefill, decode, verify and draft-extend for dense multi-head and grouped-query attention.
+
+    Raises NotImplementedError when the model asks for what the kernels do not do.
+    """
+
+    def __init__(self, model_runner: Any) -> None:
+        super().__init__()
+        if model_runner.use_mla_backend:
+            raise NotImplementedError("the CPU engine has no multi-head latent attention (MLA)")
+        self.table = model_runner.req_to_token_pool.req_to_token
+        self.pool = model_runner.token_to_kv_pool
+        self.dtype = model_runner.dtype
+        self.plan: PaddedPlan | RaggedPlan | None = None
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        mode = forward_batch.forward_mode
+        rows = forward_batch.req_pool_indices
+        if mode.is_idle() or forward_batch.batch_size == 0:
+            self.plan = None
+        elif mode.is_decode():
+            self.plan = decode_plan(self.table, rows, forward_batch.seq_lens, self.dtype)
+        elif mode.is_target_verify():
+            self.plan = self._verify_plan(forward_batch)
+        elif mode.is_draft_extend_v2():
+            width = forward_batch.extend_seq_lens_cpu[0]
+            self.plan = window_plan(self.table, rows, forward_batch.seq_lens - width, width, self.dtype)
+        else:
+            prefix, extend = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
+            self.plan = ragged_plan(self.table, rows, prefix, extend)
+
+    def _verify_plan(self, forward_batch: Any) -> PaddedPlan:
+        spec = forward_batch.spec_info
+        # A chain needs no mask of its own: it is the causal one.
+        mask = None if spec.tree_topk == 1 else spec.custom_mask
+        rows, prefix = forward_batch.req_pool_indices, forward_batch.seq_lens
+        return window_plan(self.table, rows, prefix, spec.draft_token_num, self.dtype, mask)
+
+    def forward_decode(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+    ) -> Tensor:
+        return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
+
+    def forward_extend(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+    ) -> Tensor:
+        return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save: bool) -> Tensor:
+        _require_supported(layer)
+        if save and k is not None:
+            self.pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v)
+        query = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        keys = self.pool.get_key_buffer(layer.layer_id)
+        values = self.pool.get_value_buffer(layer.layer_id)
+        run = ragged_attention if isinstance(self.plan, RaggedPlan) else padded_attention
+        return run(query, keys, values, self.plan, layer.scaling)
+
+    def support_triton(self) -> bool:
+        return False
+
+
+class TorchRefDraftBackend:
+    """One `TorchRefBackend` for every draft step but the last, which only samples."""
+
+    def __init__(self, model_runner: Any, topk: int, num_steps: int) -> None:
+        self.topk = topk
+        self.num_steps = num_steps
+        self.page_size = model_runner.page_size
+        self.attn_backends = [TorchRefBackend(model_runner) for _ in range(num_steps - 1)]
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        first = self.attn_backends[0]
+        plans = draft_plans(
+            first.table,
+            forward_batch.req_pool_indices,
+            forward_batch.seq_lens,
+            self.topk,
+            self.num_steps,
+            self.page_size,
+            first.dtype,
+        )
+        for backend, plan in zip(self.attn_backends, plans, strict=True):
+            backend.plan = plan
+
+
+def _require_supported(layer: Any) -> None:
+    window = layer.sliding_window_size
+    for asked, what in (
+        (layer.is_cross_attention, "cross attention"),
+        (layer.attn_type != AttentionType.DECODER, f"attention type {layer.attn_type}"),
+        (window is not None and window > -1, f"sliding-window attention (window {window})"),
+        (layer.logit_cap, f"a logit cap ({layer.logit_cap})"),
+    ):
+        if asked:
+            raise NotImplementedError(f"the CPU engine does not do {what} (layer {layer.layer_id})")

@@ -1,0 +1,28 @@
+"""What SGLang's CPU path takes from `sgl_kernel` on the EAGLE path, restated in PyTorch.
+
+The functions keep SGLang's names and argument order, since SGLang calls them by position, and write their results
+into tensors that the caller owns. None of them imports SGLang.
+"""
+
+from __future__ import annotations
+
+from sglang_adaptive.cpu_engine.kernels.accept import fill_accept_out_cache_loc_cpu, fill_bonus_tokens_cpu
+from sglang_adaptive.cpu_engine.kernels.cache_locs import (
+    assign_draft_cache_locs_contiguous_cpu,
+    assign_extend_cache_locs_cpu,
+    assign_req_to_token_pool_cpu,
+)
+from sglang_adaptive.cpu_engine.kernels.kv_move import copy_all_layer_kv_cache_cpu
+from sglang_adaptive.cpu_engine.kernels.tree import build_tree_kernel_efficient_cpu
+from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+
+__all__ = [
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "assign_req_to_token_pool_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "verify_tree_greedy_cpu",
+]

@@ -1,0 +1,48 @@
+"""KV slot bookkeeping: between rows of the request table and flat lists of slots.
+
+`req_to_token` is the request table [requests, pool_len]: entry (r, p) is the KV slot of position p of request r.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _cells(req_pool_indices: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of positions start[i] .. end[i]-1 of every request i, in request order."""
+    lengths = (end - start).long()
+    rows = torch.repeat_interleave(req_pool_indices.long(), lengths)
+    first = torch.repeat_interleave(start.long() - (lengths.cumsum(0) - lengths), lengths)
+    return rows, first + torch.arange(rows.numel())
+
+
+def assign_req_to_token_pool_cpu(
+    req_pool_indices: Tensor, req_to_token: Tensor, start: Tensor, end: Tensor, out_cache_loc: Tensor, pool_len: int
+) -> None:
+    """Write `out_cache_loc`, request after request, into positions start[i] .. end[i]-1 of the request table."""
+    rows, columns = _cells(req_pool_indices, start, end)
+    req_to_token[rows, columns] = out_cache_loc[: rows.numel()].to(req_to_token.dtype)
+
+
+def assign_extend_cache_locs_cpu(
+    req_pool_indices: Tensor, req_to_token: Tensor, start: Tensor, end: Tensor, out_cache_loc: Tensor, pool_len: int
+) -> None:
+    """Read the slots of positions start[i] .. end[i]-1 of every request into `out_cache_loc`, packed."""
+    rows, columns = _cells(req_pool_indices, start, end)
+    out_cache_loc[: rows.numel()] = req_to_token[rows, columns].to(out_cache_loc.dtype)
+
+
+def assign_draft_cache_locs_contiguous_cpu(
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    seq_lens: Tensor,
+    out_cache_loc: Tensor,
+    pool_len: int,
+    topk: int,
+    num_steps: int,
+) -> None:
+    """Read the `topk * num_steps` slots after each request's `seq_lens` positions into `out_cache_loc`."""
+    columns = seq_lens.long()[:, None] + torch.arange(topk * num_steps)
+    slots = req_to_token[req_pool_indices.long()[:, None], columns]
+    out_cache_loc.copy_(slots.view(-1))

@@ -1,0 +1,137 @@
+"""Which KV slots each query may attend to; made once a forward pass and used by every layer.
+
+Two shapes cover the serving path. Decode, verify and draft rounds have the same few queries for every request, so all
+requests go through one padded call (`PaddedPlan`). Prefill has long and unequal ones, so each request gets a call of
+its own (`RaggedPlan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedPlan:
+    """`width` queries for every one of `batch` requests.
+
+    `slots` [batch * keys]: KV slot of every key, padding included; `bias` [batch, 1, width or 1, keys] in the query's
+    dtype: 0 where a query may attend, -inf where it may not; None when nothing is masked.
+    """
+
+    batch: int
+    width: int
+    slots: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedPlan:
+    """Query rows start .. stop-1 of the batch belong to one request, which has the KV slots `slots` [keys].
+
+    The queries are the last stop-start of its positions and attend causally.
+    """
+
+    parts: Sequence[tuple[int, int, Tensor]]
+
+
+def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, float("-inf")).unsqueeze(1)
+
+
+def _prefix(table: Tensor, rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Slots [bs, longest] of positions 0 .. lengths[i]-1, and which entries are real (None: all).
+
+    What the table holds past a request's length is not meaningful, so padding reads slot 0, which SGLang keeps free
+    and finite.
+    """
+    longest = int(lengths.max())
+    slots = table[rows.long(), :longest].long()
+    if rows.numel() == 1 or int(lengths.min()) == longest:
+        return slots, None
+    real = torch.arange(longest) < lengths[:, None]
+    return slots.masked_fill_(~real, 0), real
+
+
+def decode_plan(table: Tensor, rows: Tensor, seq_lens: Tensor, dtype: torch.dtype) -> PaddedPlan:
+    """One query a request, the last of its `seq_lens` positions. `table` [requests, pool_len], `rows` [bs]."""
+    slots, real = _prefix(table, rows, seq_lens)
+    return PaddedPlan(rows.numel(), 1, slots.view(-1), None if real is None else _bias(real[:, None], dtype))
+
+
+def window_plan(
+    table: Tensor, rows: Tensor, prefix_lens: Tensor, width: int, dtype: torch.dtype, tree_mask: Tensor | None = None
+) -> PaddedPlan:
+    """The `width` positions after each request's prefix query the prefix and each other.
+
+    Among themselves they attend causally, or by `tree_mask` [bs * width * width] bool, entry (i, j): i sees j.
+    """
+    bs = rows.numel()
+    slots, real = _prefix(table, rows, prefix_lens)
+    new = table[rows.long()[:, None], prefix_lens.long()[:, None] + torch.arange(width)].long()
+    keys = torch.cat((slots, new), dim=1).view(-1)
+    if width == 1 and real is None:
+        return PaddedPlan(bs, width, keys, None)
+    if tree_mask is None:
+        among = torch.ones(width, width, dtype=torch.bool).tril_().expand(bs, width, width)
+    else:
+        among = tree_mask[: bs * width * width].view(bs, width, width)
+    if real is None:
+        before = torch.ones(1, 1, 1, dtype=torch.bool).expand(bs, width, slots.shape[1])
+    else:
+        before = real[:, None].expand(bs, width, slots.shape[1])
+    return PaddedPlan(bs, width, keys, _bias(torch.cat((before, among), dim=2), dtype))
+
+
+def draft_plans(
+    table: Tensor, rows: Tensor, seq_lens: Tensor, topk: int, num_steps: int, page_size: int, dtype: torch.dtype
+) -> list[PaddedPlan]:
+    """Plans of draft steps 0 .. num_steps-2, one query a branch, request-major.
+
+    At step s a branch sees its request's `seq_lens` positions and its own s+1 draft slots.
+    """
+    slots, real = _prefix(table, rows, seq_lens)
+    own = table[rows.long()[:, None, None], _branch_positions(seq_lens, topk, num_steps, page_size)].long()
+    branches = rows.numel() * topk
+    own = own.view(branches, num_steps)
+    slots = slots.repeat_interleave(topk, dim=0)
+    if real is not None:
+        real = real.repeat_interleave(topk, dim=0)[:, None]
+    plans = []
+    for step in range(1, num_steps):
+        keys = torch.cat((slots, own[:, :step]), dim=1).view(-1)
+        bias = None
+        if real is not None:
+            bias = _bias(torch.nn.functional.pad(real, (0, step), value=True), dtype)
+        plans.append(PaddedPlan(branches, 1, keys, bias))
+    return plans
+
+
+def _branch_positions(seq_lens: Tensor, topk: int, num_steps: int, page_size: int) -> Tensor:
+    """[bs, topk, num_steps]: table columns of every branch's draft slots.
+
+    Branches lie one after another behind the prefix. With pages and several branches each branch begins on a page of
+    its own, keeping the offset that the prefix has in its last, partly filled page.
+    """
+    lengths = seq_lens.long()[:, None]
+    branch = torch.arange(topk)
+    if page_size == 1 or topk == 1:
+        first = lengths + branch * num_steps
+    else:
+        offset = lengths % page_size
+        pages = (offset + num_steps + page_size - 1) // page_size
+        first = lengths + branch * (pages * page_size)
+    return first[:, :, None] + torch.arange(num_steps)
+
+
+def ragged_plan(table: Tensor, rows: Tensor, prefix_lens: Sequence[int], extend_lens: Sequence[int]) -> RaggedPlan:
+    """Request i queries with the extend_lens[i] positions after its first prefix_lens[i]."""
+    parts = []
+    start = 0
+    for row, prefix, extend in zip(rows.tolist(), prefix_lens, extend_lens, strict=True):
+        parts.append((start, start + extend, table[row, : prefix + extend].long()))
+        start += extend
+    return RaggedPlan(tuple(parts))

@@ -1,0 +1,94 @@
+"""From the draft's candidates to the token tree that the target verifies.
+
+A tree has `draft_token_num` = n nodes a request: node 0 is the root (the last token that is certain), nodes 1 .. n-1
+are the selected candidates, in ascending candidate id. Ids count the candidates as drafted: the root's topk children
+are 0 .. topk-1; every later step expands topk parents by topk children each. So id // topk names the parent's place in
+`parent_list`, place 0 being the root, and `parent_list` [bs, places] holds the parent's own candidate id.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+QLEN_ONLY = 1  # SGLang's number for a mask over the tree's own nodes, without the prefix
+
+
+def build_tree_kernel_efficient_cpu(
+    parent_list: Tensor,
+    selected_index: Tensor,
+    seq_lens: Tensor,
+    tree_mask: Tensor,
+    positions: Tensor,
+    retrieve_index: Tensor,
+    retrieve_next_token: Tensor,
+    retrieve_next_sibling: Tensor,
+    topk: int,
+    depth: int,
+    draft_token_num: int,
+    tree_mask_mode: int,
+) -> None:
+    """Fill mask, positions and links of the token trees of a batch.
+
+    In: `selected_index` [bs, n-1] candidate ids, ascending; `seq_lens` [bs] position of the root.
+    Out, all written in place: `tree_mask` [bs*n*n] bool, node i may attend to node j; `positions` [bs*n];
+    `retrieve_index` [bs, n] flat node number; `retrieve_next_token` / `retrieve_next_sibling` [bs, n] first child and
+    next child of the same parent, -1 where there is none (the caller fills them with -1 beforehand).
+    Raises NotImplementedError for a mask layout other than QLEN_ONLY.
+    """
+    if int(tree_mask_mode) != QLEN_ONLY:
+        raise NotImplementedError(f"tree mask mode {tree_mask_mode}: the CPU engine builds QLEN_ONLY masks only")
+    bs, n = seq_lens.numel(), draft_token_num
+    retrieve_index.copy_(torch.arange(bs * n).view(bs, n))
+    mask = tree_mask[: bs * n * n].view(bs, n, n)
+    if topk == 1:
+        _fill_chain(n, seq_lens, mask, positions, retrieve_next_token)
+        return
+    parents = _parent_nodes(parent_list, selected_index, topk)
+    _fill_mask(parents, mask)
+    levels = mask.sum(-1) - 1
+    positions.view(bs, n).copy_(seq_lens[:, None] + levels)
+    _link_children(parents.tolist(), retrieve_next_token, retrieve_next_sibling)
+
+
+def _fill_chain(n: int, seq_lens: Tensor, mask: Tensor, positions: Tensor, next_token: Tensor) -> None:
+    """topk 1: every node has the one before it as its parent."""
+    steps = torch.arange(n)
+    mask.copy_(steps[:, None] >= steps)
+    positions.view(-1, n).copy_(seq_lens[:, None] + steps)
+    next_token[:, : n - 1] = steps[1:]
+
+
+def _parent_nodes(parent_list: Tensor, selected: Tensor, topk: int) -> Tensor:
+    """[bs, n-1]: node number of the parent of nodes 1 .. n-1; -1 when the parent itself was not selected."""
+    place = selected // topk
+    if parent_list.numel() == 0:  # one step: all candidates hang from the root
+        return torch.zeros_like(selected)
+    parent_id = parent_list.gather(1, place.clamp(max=parent_list.shape[1] - 1))
+    same = selected[:, None, :] == parent_id[:, :, None]
+    node = torch.where(same.any(-1), same.int().argmax(-1) + 1, -1)
+    return torch.where(place == 0, 0, node)
+
+
+def _fill_mask(parents: Tensor, mask: Tensor) -> None:
+    """A node sees the root, itself and what its parent sees; parents have smaller numbers than their children."""
+    bs, n = mask.shape[0], mask.shape[1]
+    mask.copy_(torch.eye(n, dtype=torch.bool).expand(bs, n, n))
+    mask[:, :, 0] = True
+    rows = torch.arange(bs)
+    for node in range(1, n):
+        mask[:, node] |= mask[rows, parents[:, node - 1].clamp(min=0)]
+
+
+def _link_children(parents: list[list[int]], next_token: Tensor, next_sibling: Tensor) -> None:
+    """Turn parent numbers into first-child and next-sibling links; a node without a parent stays unlinked."""
+    for row, of_request in enumerate(parents):
+        last_child: dict[int, int] = {}
+        for node, parent in enumerate(of_request, start=1):
+            if parent < 0:
+                continue
+            if parent in last_child:
+                next_sibling[row, last_child[parent]] = node
+            else:
+                next_token[row, parent] = node
+            last_child[parent] = node

@@ -1,0 +1,49 @@
+"""Entry point through which every SGLang process learns of the CPU engine's attention backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, SWITCH
+
+
+def register() -> None:
+    """Add the attention backend to SGLang; does nothing unless the launcher asked for the CPU engine."""
+    if os.environ.get(SWITCH) != "1":
+        return
+    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES, add_attention_backend_choices
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
+        add_attention_backend_choices([ATTENTION_BACKEND])
+    HookRegistry.register(
+        "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend", _with_torch_ref, HookType.AROUND
+    )
+    _register_target_backend()
+
+
+def _register_target_backend() -> None:
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+    @register_attention_backend(ATTENTION_BACKEND)
+    def create(runner: Any) -> Any:
+        from sglang_adaptive.cpu_engine.attention_backend import TorchRefBackend
+
+        return TorchRefBackend(runner)
+
+
+def _with_torch_ref(
+    original: Callable[..., Any], factory: Any, backend_name: str, backend_map: dict[str, Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Offer the backend's draft forms next to those that SGLang knows."""
+    from sglang_adaptive.cpu_engine.attention_backend import TorchRefBackend, TorchRefDraftBackend
+
+    def create() -> tuple[str, Any]:
+        runner = factory.draft_model_runner
+        if backend_name == "decode_attention_backend":
+            return ATTENTION_BACKEND, TorchRefDraftBackend(runner, factory.topk, factory.speculative_num_steps)
+        return ATTENTION_BACKEND, TorchRefBackend(runner)
+
+    return original(factory, backend_name, {**backend_map, ATTENTION_BACKEND: create}, *args, **kwargs)
