@@ -1,0 +1,1 @@
+"""Drive any policy through simulated rounds and score it against an oracle."""

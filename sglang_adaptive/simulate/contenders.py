@@ -1,0 +1,110 @@
+"""The policies that a suite compares, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.policy.config import BUILT_IN_EMA, check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.simulate.engine import Drivable
+from sglang_adaptive.simulate.errors import SimulationError
+from sglang_adaptive.simulate.trace import Trace
+
+GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
+"""Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
+
+Make = Callable[[Trace], Drivable]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy under test; ``make`` builds a fresh one for each trace from what a server would give it."""
+
+    name: str
+    title: str
+    make: Make
+
+
+class StaticPolicy:
+    """Always the same depth."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the depth."""
+        return self._steps
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
+
+
+class OraclePolicy:
+    """Reads the best depth off the trace, round after round."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._depths = iter(trace.oracle_depths.tolist())
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the depth with the highest expected tokens/s in this round."""
+        return int(next(self._depths))
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
+
+
+class _AsSGLangFeedsIt:
+    """Hides ``observe``: SGLang tells its policy accept counts and batch size only, not which depth drafted."""
+
+    def __init__(self, policy: Any) -> None:
+        self.get_steps_for_batch = policy.get_steps_for_batch
+        self.on_verify_complete = policy.on_verify_complete
+
+
+def _sglang_ema(slots: dict[str, Any] | None) -> Make:
+    def make(trace: Trace) -> Drivable:
+        given = slots or {"1": {"candidate_steps": list(trace.ladder)}}
+        config = check_config(given, "simulator")
+        steps = config.candidate_steps
+        policy = AdaptiveSpeculativeParams.from_config(steps[len(steps) // 2], config)
+        policy.set_cuda_graph_bs(GRAPH_BATCHES)
+        return _AsSGLangFeedsIt(policy)
+
+    return make
+
+
+def static(steps: int) -> Contender:
+    """Return the contender that always runs *steps*."""
+    return Contender(f"static-{steps}", f"always {steps} steps", lambda trace: StaticPolicy(steps))
+
+
+def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
+    """Return every contender for *ladder*, by name, in the order in which a report lists them."""
+    named = [
+        Contender("oracle", "oracle", OraclePolicy),
+        Contender("throughput", "throughput", _throughput({})),
+        Contender("ema", "SGLang EMA, built-in config", _sglang_ema(dict(BUILT_IN_EMA))),
+        Contender("ema-all", "SGLang EMA, all tiers", _sglang_ema(None)),
+        *(static(steps) for steps in ladder),
+    ]
+    return {contender.name: contender for contender in named}
+
+
+def chosen(names: list[str], ladder: tuple[int, ...]) -> list[Contender]:
+    """Return the contenders called *names*; no names mean all of them."""
+    known = contenders(ladder)
+    for name in names:
+        if name not in known:
+            raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)}")
+    return [known[name] for name in known if not names or name in names]
+
+
+def _throughput(options: dict[str, Any]) -> Make:
+    def make(trace: Trace) -> Drivable:
+        from sglang_adaptive.simulate.ours import build
+
+        return build(trace, options)
+
+    return make

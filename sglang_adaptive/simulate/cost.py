@@ -1,0 +1,58 @@
+"""The true cost of a round, and wrong copies of it to hand to a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sglang_adaptive.simulate.acceptance import FloatArray
+from sglang_adaptive.simulate.errors import SimulationError
+
+
+@dataclass(frozen=True, eq=False)
+class RoundCost:
+    """Seconds of one decode round by batch size and draft steps, measured at some cells.
+
+    ``seconds[i, j]`` belongs to ``batches[i]`` requests and ``steps[j]`` draft steps. Between measured cells
+    the cost is linear in both; outside them it is that of the nearest edge.
+    """
+
+    batches: tuple[int, ...]
+    steps: tuple[int, ...]
+    seconds: FloatArray
+
+    @classmethod
+    def from_cells(cls, cells: Mapping[tuple[int, int], float]) -> RoundCost:
+        """Build from ``{(batch, steps): seconds}``, which must be a full, positive grid."""
+        batches = tuple(sorted({batch for batch, _ in cells}))
+        steps = tuple(sorted({step for _, step in cells}))
+        missing = [(b, s) for b in batches for s in steps if (b, s) not in cells]
+        if not cells or missing:
+            where = f"batch {missing[0][0]}, steps {missing[0][1]}" if missing else "every cell"
+            raise SimulationError(f"profile: {where} is missing; the simulator needs a full grid of cells")
+        seconds = np.array([[cells[b, s] for s in steps] for b in batches], dtype=float)
+        if not np.all(np.isfinite(seconds) & (seconds > 0)):
+            raise SimulationError("profile: every cell must be a positive number of seconds")
+        return cls(batches, steps, seconds)
+
+    def cells(self) -> dict[tuple[int, int], float]:
+        """Return ``{(batch, steps): seconds}``."""
+        grid = ((i, j) for i in range(len(self.batches)) for j in range(len(self.steps)))
+        return {(self.batches[i], self.steps[j]): float(self.seconds[i, j]) for i, j in grid}
+
+    def table(self, max_batch: int) -> FloatArray:
+        """Return seconds for batch ``0..max_batch`` (row 0 unused) by depth ``0..steps[-1]``."""
+        depths = np.arange(self.steps[-1] + 1)
+        by_depth = np.stack([np.interp(depths, self.steps, row) for row in self.seconds])
+        wanted = np.arange(max_batch + 1)
+        return np.stack([np.interp(wanted, self.batches, column) for column in by_depth.T], axis=1)
+
+    def scaled(self, factors: FloatArray) -> RoundCost:
+        """Return a copy with every cell multiplied by its factor (shape of ``seconds``)."""
+        return RoundCost(self.batches, self.steps, self.seconds * factors)
+
+    def mistaken(self, error: float, rng: np.random.Generator) -> RoundCost:
+        """Return a copy in which every cell is off by exactly *error*, up or down at random."""
+        return self.scaled(1.0 + error * rng.choice([-1.0, 1.0], size=self.seconds.shape))
