@@ -1,0 +1,219 @@
+"""Decides which depth is live, and swaps it between rounds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.ledger import Ledger, SwitchRecord
+from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.snapshot import ControllerSnapshot
+from sglang_adaptive.runtime.state import SpecRuntimeState
+
+logger = logging.getLogger(__name__)
+
+
+class AdaptiveWorker(Protocol):
+    """What the controller needs of a speculative worker; SGLang's EAGLEWorkerV2 has it."""
+
+    speculative_num_steps: int
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        """Build backends and graphs of one depth; slow, at start-up only."""
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        """Make *state* the live one; a few reference assignments."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """Facts of the round whose result is being processed."""
+
+    steps: int
+    context_tokens: int | None
+
+
+class AdaptiveController:
+    """Owns the runtime state of every depth and asks the policy which one the next round uses.
+
+    Three rules hold. The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a
+    round drafts, so a round never changes depth half way. A result is credited to the depth that drafted it, which
+    with overlap scheduling need not be the live one. And a policy that fails is set aside for good: the depth goes
+    back to the one given at launch and serving goes on.
+    """
+
+    def __init__(
+        self,
+        worker: AdaptiveWorker,
+        policy: AdaptivePolicy,
+        *,
+        clock: RoundClock | None = None,
+        wall_time: Callable[[], float] = time.time,
+    ) -> None:
+        self.worker = worker
+        self.params = policy  # the attribute's name in SGLang
+        self._states: dict[int, SpecRuntimeState] = {}
+        self._launch_steps = worker.speculative_num_steps
+        self._forced_steps: int | None = None
+        self._released = False  # the depth was held until now, so the next change is its release
+        self._degraded: str | None = None
+        self._arriving: _Arriving | None = None
+        self._last_batch_size: int | None = None
+        self._clock = clock or RoundClock()
+        self._wall_time = wall_time
+        self._ledger = Ledger()
+
+    # -- start-up ---------------------------------------------------------------------------------------------
+
+    @property
+    def candidate_steps(self) -> list[int]:
+        """Every depth that the policy may choose, ascending."""
+        return self.params.candidate_steps
+
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """The depths that have a runtime state, ascending."""
+        return tuple(sorted(self._states))
+
+    def register(self, state: SpecRuntimeState, steps: int | None = None) -> None:
+        """Add a runtime state that is already built, under its own depth unless *steps* is given."""
+        self._states[state.speculative_num_steps if steps is None else steps] = state
+
+    def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
+        """Build the state of every candidate depth that is not registered; the launch depth stays live.
+
+        *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off.
+        """
+        self.params.set_cuda_graph_bs(cuda_graph_bs)
+        for steps in self.candidate_steps:
+            if steps not in self._states:
+                self._states[steps] = self.worker.build_adaptive_runtime_state(
+                    speculative_num_steps=steps,
+                    speculative_num_draft_tokens=steps + 1,
+                    cuda_graph_bs=self.params.cuda_graph_bs_for_step(steps),
+                )
+        if self._launch_steps not in self._states:
+            raise ValueError(f"no runtime state for the launch depth, {self._launch_steps} steps; built: {self.tiers}")
+        self.worker.apply_runtime_state(self._states[self._launch_steps])
+
+    # -- every round ------------------------------------------------------------------------------------------
+
+    def activate_step_by_batch(self, batch_size: int) -> None:
+        """Make the depth for the round about to start live; *batch_size* is its number of requests."""
+        target, cause = self._choose(batch_size)
+        self._last_batch_size = batch_size
+        if target != self.worker.speculative_num_steps:
+            self._switch(target, batch_size, cause)
+
+    def expect_result(self, drafted_steps: int, context_tokens: int | None = None) -> None:
+        """Say which depth drafted the round that the next :meth:`on_verify_complete` reports.
+
+        Without this call the round is taken to be the live depth's, which is right without overlap.
+        """
+        self._arriving = _Arriving(drafted_steps, context_tokens)
+
+    def interrupt(self) -> None:
+        """Say that a prefill or an idle spell separates the next result from the last one."""
+        self._clock.interrupt()
+
+    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
+        """Learn from one verified round; a decision that follows takes effect before the next draft.
+
+        ``num_correct_drafts_per_req`` holds the accepted drafts of each request, bonus tokens not counted.
+        """
+        arriving, self._arriving = self._arriving, None
+        if arriving is None:
+            arriving = _Arriving(self.worker.speculative_num_steps, None)
+        observation = RoundObservation(
+            steps=arriving.steps,
+            num_correct_drafts_per_req=num_correct_drafts_per_req,
+            batch_size=batch_size,
+            seconds=self._clock.read(arriving.steps, batch_size),
+            context_tokens=arriving.context_tokens,
+        )
+        self._ledger.credit(observation)
+        if self._degraded is None:
+            try:
+                self.params.observe(observation)
+            except Exception as error:
+                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+
+    # -- operators --------------------------------------------------------------------------------------------
+
+    def force_steps(self, steps: int | None) -> None:
+        """Hold the depth at *steps* from the next round on, or release it with None.
+
+        Raises ValueError, naming the depths that exist, when no runtime state was built for *steps*.
+        """
+        if steps is not None and steps not in self._states:
+            built = ", ".join(map(str, self.tiers))
+            raise ValueError(f"no runtime state for {steps!r} steps; built at start-up: {built}")
+        self._forced_steps = steps
+
+    def snapshot(self) -> ControllerSnapshot:
+        """Return the state of this moment; safe to keep."""
+        ledger = self._ledger
+        return ControllerSnapshot(
+            policy=self.params.name,
+            current_steps=self.worker.speculative_num_steps,
+            launch_steps=self._launch_steps,
+            tiers=self.tiers,
+            forced_steps=self._forced_steps,
+            switches=ledger.switches,
+            recent_switches=tuple(ledger.recent_switches),
+            rounds_by_tier=MappingProxyType(dict(ledger.rounds_by_tier)),
+            drafted_by_tier=MappingProxyType(dict(ledger.drafted_by_tier)),
+            accepted_by_tier=MappingProxyType(dict(ledger.accepted_by_tier)),
+            degraded=self._degraded,
+            policy_state=MappingProxyType(self._policy_state()),
+        )
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _choose(self, batch_size: int) -> tuple[int, str]:
+        if self._degraded is not None:
+            return self._launch_steps, "degraded"
+        if self._forced_steps is not None:
+            self._released = True
+            return self._forced_steps, "forced"
+        try:
+            target = self.params.get_steps_for_batch(batch_size)
+        except Exception as error:
+            self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+            return self._launch_steps, "degraded"
+        if target not in self._states:
+            self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
+            return self._launch_steps, "degraded"
+        return target, self._cause(batch_size)
+
+    def _cause(self, batch_size: int) -> str:
+        """Say what made the policy's choice differ, if it does; only one thing changes between rounds."""
+        released, self._released = self._released, False
+        if released:
+            return "released"
+        return "acceptance" if batch_size == self._last_batch_size else "batch size"
+
+    def _switch(self, target: int, batch_size: int, cause: str) -> None:
+        before = self.worker.speculative_num_steps
+        self.worker.apply_runtime_state(self._states[target])
+        self._ledger.record(SwitchRecord(self._wall_time(), before, target, batch_size, cause))
+        logger.debug("draft steps %d -> %d at batch size %d (%s)", before, target, batch_size, cause)
+
+    def _degrade(self, why: str, error: Exception | None = None) -> None:
+        """Set the policy aside for good, and log it: nothing asks the policy again, so it is logged once."""
+        self._degraded = why
+        logger.error("adaptive speculation degraded to %d steps: %s", self._launch_steps, why, exc_info=error)
+
+    def _policy_state(self) -> dict[str, Any]:
+        try:
+            return self.params.snapshot()
+        except Exception as error:
+            return {"policy_error": f"{type(error).__name__}: {error}"}

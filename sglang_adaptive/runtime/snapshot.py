@@ -1,0 +1,57 @@
+"""The controller's state as monitoring sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.runtime.ledger import SwitchRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSnapshot:
+    """A moment's view; nothing in it changes afterwards."""
+
+    policy: str
+    current_steps: int
+    launch_steps: int
+    tiers: tuple[int, ...]
+    forced_steps: int | None
+    switches: int
+    recent_switches: tuple[SwitchRecord, ...]
+    rounds_by_tier: Mapping[int, int]
+    drafted_by_tier: Mapping[int, int]
+    """Draft tokens proposed, by the depth that proposed them."""
+
+    accepted_by_tier: Mapping[int, int]
+    """Draft tokens accepted, by the depth that proposed them; bonus tokens not counted."""
+
+    degraded: str | None
+    """Why the policy was set aside, or None while it decides."""
+
+    policy_state: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON builtins; object keys are strings."""
+        return {
+            "policy": self.policy,
+            "active": True,
+            "reason": None,
+            "current_steps": self.current_steps,
+            "launch_steps": self.launch_steps,
+            "forced_steps": self.forced_steps,
+            "tiers": list(self.tiers),
+            "switches": self.switches,
+            "recent_switches": [switch.as_dict() for switch in self.recent_switches],
+            "rounds_by_tier": _string_keys(self.rounds_by_tier),
+            "drafted_by_tier": _string_keys(self.drafted_by_tier),
+            "accepted_by_tier": _string_keys(self.accepted_by_tier),
+            "degraded": self.degraded is not None,
+            "degraded_reason": self.degraded,
+            **self.policy_state,
+        }
+
+
+def _string_keys(counts: Mapping[int, int]) -> dict[str, int]:
+    return {str(tier): counts[tier] for tier in sorted(counts)}

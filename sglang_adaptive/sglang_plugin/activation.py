@@ -1,0 +1,119 @@
+"""The doors in the launcher: is adaptive speculation asked for, and can this server do it?"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from sglang_adaptive.policy.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.sglang_plugin import ACTIVE, contract, hooks
+
+logger = logging.getLogger(__name__)
+
+NOTE = "_sglang_adaptive"
+"""Attribute of ServerArgs that carries the launcher's findings to the schedulers: {"reason": str | None}."""
+
+
+def from_cli_args(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    """Around ServerArgs.from_cli_args: refuse a bad configuration with one line, before anything loads."""
+    if _asked_for(args):
+        try:
+            config = load_config(args.speculative_adaptive_config)
+            _check_launch_steps(args.speculative_num_steps, config)
+            contract.require()
+        except (ConfigError, contract.ContractError) as error:
+            _refuse(str(error))
+    return original(cls, args)
+
+
+def resolve_once(original: Callable[..., None], server_args: Any) -> None:
+    """Around ServerArgs.resolve_once: turn adaptive speculation on where it can run, else say why not.
+
+    Raises ConfigError or ContractError; through the command line both were already refused.
+    """
+    if getattr(server_args, "_resolution_finished", False):
+        return original(server_args)
+    if not _asked_for(server_args):
+        os.environ.pop(ACTIVE, None)
+        return original(server_args)
+    _prepare(server_args)
+    original(server_args)
+    _conclude(server_args)
+
+
+def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Around SGLang's own check of the setup: remember its answer for /server_info."""
+    reason = original(server_args)
+    if hasattr(server_args, NOTE):
+        getattr(server_args, NOTE)["reason"] = reason
+    return reason
+
+
+def _asked_for(args: Any) -> bool:
+    return bool(args.speculative_adaptive) or args.speculative_adaptive_config is not None
+
+
+def _prepare(server_args: Any) -> None:
+    _check_launch_steps(server_args.speculative_num_steps, load_config(server_args.speculative_adaptive_config))
+    contract.require()
+    hooks.add_and_apply(hooks.LAUNCHER)
+    os.environ[ACTIVE] = "1"
+    setattr(server_args, NOTE, {"reason": None})
+    reason = _cannot_adapt(server_args)
+    if reason is not None:
+        logger.warning("adaptive speculation is off, the server runs as without it: %s", reason)
+        getattr(server_args, NOTE)["reason"] = reason
+        server_args.speculative_adaptive = False
+        return
+    # The file alone is enough. Set on the raw input, because one of SGLang's checks reads it before the
+    # resolution step that handles speculation.
+    server_args.speculative_adaptive = True
+    if _runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
+        # SGLang 0.5.23 picks the CUDA graph runner for the tiers on every device and fails without CUDA.
+        logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")
+        server_args.disable_cuda_graph = True
+
+
+def _conclude(server_args: Any) -> None:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    note = getattr(server_args, NOTE)
+    if not resolving_view(server_args).speculative_adaptive and note["reason"] is None:
+        note["reason"] = "SGLang turned it off while it resolved the arguments; its log says why"
+
+
+def _cannot_adapt(server_args: Any) -> str | None:
+    """Return why adaptive speculation cannot run where SGLang would end the start-up or say nothing; else None."""
+    if server_args.speculative_algorithm is None:
+        return "no --speculative-algorithm is given"
+    if getattr(server_args, "enable_hisparse", False):
+        return "--enable-hisparse keeps swap state of one fixed width"
+    if server_args.enable_lora or server_args.lora_paths:
+        return "LoRA's graph metadata is built for one depth"
+    if os.environ.get("SGLANG_ENABLE_PP_SPEC", "").lower() in ("1", "true") and (server_args.pp_size or 1) > 1:
+        return "SGLANG_ENABLE_PP_SPEC relays verify results of one fixed width between pipeline stages"
+    return None
+
+
+def _runs_on_cpu(server_args: Any) -> bool:
+    if server_args.device is not None:
+        return str(server_args.device).startswith("cpu")
+    from sglang.srt.utils import is_cpu
+
+    return bool(is_cpu())
+
+
+def _check_launch_steps(steps: int | None, config: AdaptiveConfig) -> None:
+    if steps is not None and steps not in config.candidate_steps:
+        accepted = ", ".join(map(str, config.candidate_steps))
+        raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
+
+
+def _refuse(line: str) -> NoReturn:
+    print(f"sglang-adaptive: error: {line}", file=sys.stderr)
+    raise SystemExit(2)

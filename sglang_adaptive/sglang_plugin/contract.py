@@ -1,0 +1,141 @@
+"""What this package needs of SGLang, and whether the installed one has it.
+
+Every attribute that is overridden, called or read is listed with the parameters or fields that are relied on.
+SGLang logs and swallows an error while it applies hooks, so a target that moved would otherwise turn adaptive
+speculation off without a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+SUPPORTED = "sglang 0.5.23"
+
+
+class ContractError(RuntimeError):
+    """The installed SGLang does not have the shape that this package was written against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """One attribute: a callable with these parameters, or a class with these fields."""
+
+    target: str
+    parameters: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the installed SGLang's attribute, or None."""
+        try:
+            found = pkgutil.resolve_name(self.target)
+        except (ImportError, AttributeError) as error:
+            return f"{self.target} is missing ({error})"
+        missing = [name for name in self.parameters if name not in _parameter_names(found)]
+        missing += [name for name in self.fields if name not in _field_names(found)]
+        return f"{self.target} has no {', '.join(missing)}" if missing else None
+
+
+_SRT = "sglang.srt."
+_PARAMS = _SRT + "speculative.adaptive_spec_params."
+_WORKER = _SRT + "speculative.eagle_worker_v2."
+_RESULTS = _SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
+_STATE = _SRT + "managers.scheduler_components.internal_state."
+
+HOOKED = (
+    Needed(_SRT + "server_args.ServerArgs.from_cli_args", ("args",)),
+    Needed(_SRT + "server_args.ServerArgs.resolve_once", ("self",)),
+    Needed(_PARAMS + "resolve_candidate_steps_from_config", ("cfg_path",)),
+    Needed(_PARAMS + "adaptive_unsupported_reason", ("server_args",)),
+    Needed(_WORKER + "AdaptiveController"),
+    Needed(_WORKER + "AdaptiveSpeculativeParams"),
+    Needed(_WORKER + "SpecRuntimeState"),
+    Needed(_WORKER + "EAGLEWorkerV2.apply_runtime_state", ("self", "state")),
+    Needed(_RESULTS + "_resolve_spec_v2_tokens", ("self", "result", "batch")),
+    Needed(_RESULTS + "process_batch_result_prefill", ("self", "batch", "result")),
+    Needed(
+        _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter.report_decode_stats",
+        ("self",),
+    ),
+    Needed(_STATE + "SchedulerInternalStateController._add_speculative", ("self", "state")),
+    Needed(_STATE + "SchedulerInternalStateController._update_handlers", ("self",)),
+    Needed(_SRT + "managers.scheduler.Scheduler.get_init_info", ("self",)),
+    Needed(
+        _SRT + "managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
+        ("self", "meta_info", "recv_obj", "i"),
+    ),
+    Needed(_SRT + "entrypoints.engine._wait_for_scheduler_ready"),
+    Needed(_SRT + "entrypoints.http_server._setup_and_run_http_server"),
+)
+"""Attributes that the package overrides."""
+
+CALLED = (
+    Needed(_SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
+    Needed(_SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
+    Needed(_SRT + "plugins.hook_registry.HookRegistry._patched"),
+    Needed(_SRT + "runtime_context.get_context"),
+    Needed(_SRT + "runtime_context.get_spec"),
+    Needed(_SRT + "runtime_context.get_parallel"),
+    Needed(_SRT + "runtime_context.RuntimeContext.override", ("source",)),
+    Needed(_SRT + "arg_groups.overrides.resolving_view", ("server_args",)),
+    Needed(
+        _SRT + "speculative.adaptive_runtime_state.SpecRuntimeState",
+        fields=(
+            "speculative_num_steps",
+            "speculative_num_draft_tokens",
+            "draft_attn_backend",
+            "cuda_graph_runner",
+            "target_attn_backend",
+            "target_graph_runner",
+            "draft_extend_attn_backend",
+            "cuda_graph_runner_for_draft_extend",
+        ),
+    ),
+    Needed(_SRT + "speculative.adaptive_runtime_state.AdaptiveController.__init__", ("worker", "policy")),
+    Needed(
+        _WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
+        ("speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
+    ),
+    Needed(_WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", ("num_correct_drafts_per_req", "batch_size")),
+    Needed(_WORKER + "EAGLEWorkerV2.activate_step_by_batch", ("batch_size",)),
+    Needed(_STATE + "UpdateRejected"),
+    Needed(
+        _SRT + "managers.utils.GenerationBatchResult",
+        fields=("speculative_num_draft_tokens", "cap_lens", "accept_lens"),
+    ),
+)
+"""Attributes that the package calls or reads."""
+
+
+def problems(needed: Iterable[Needed] = (*HOOKED, *CALLED)) -> list[str]:
+    """Return every mismatch between *needed* and the installed SGLang, as one phrase each."""
+    return [problem for entry in needed if (problem := entry.problem()) is not None]
+
+
+def require() -> None:
+    """Raise ContractError, in one line, unless the installed SGLang fits."""
+    found = problems()
+    if found:
+        import sglang
+
+        raise ContractError(
+            f"sglang-adaptive supports {SUPPORTED}, and this is sglang {sglang.__version__}: {'; '.join(found)}"
+        )
+
+
+def _parameter_names(function: Any) -> set[str]:
+    try:
+        # Another plugin's wrapper may take *args, **kwargs; functools.wraps leaves the real signature readable.
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def _field_names(cls: Any) -> set[str]:
+    if dataclasses.is_dataclass(cls):
+        return {field.name for field in dataclasses.fields(cls)}
+    return set(getattr(cls, "__annotations__", {}))

@@ -1,0 +1,117 @@
+"""Which SGLang functions are hooked, in which process, and whether the hooks landed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.contract import SUPPORTED, ContractError
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A function of this package put before, after, around or in the place of one of SGLang's."""
+
+    target: str
+    kind: str
+    """"before", "after", "around" or "replace": the values of SGLang's HookType."""
+
+    where: str
+    """The function, as ``module:name`` below this package; imported when the hook is added."""
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return the function or class."""
+        from importlib import import_module
+
+        module, name = self.where.split(":")
+        function: Callable[..., Any] = getattr(import_module(f"sglang_adaptive.sglang_plugin.{module}"), name)
+        return function
+
+
+_SRT = "sglang.srt."
+_WORKER = _SRT + "speculative.eagle_worker_v2."
+_COMPONENTS = _SRT + "managers.scheduler_components."
+_RESULTS = _COMPONENTS + "batch_result_processor.SchedulerBatchResultProcessor."
+_STATE = _COMPONENTS + "internal_state.SchedulerInternalStateController."
+_REPORTER = _COMPONENTS + "metrics_reporter.SchedulerMetricsReporter."
+
+DOORS = (
+    Hook(_SRT + "server_args.ServerArgs.from_cli_args", "around", "activation:from_cli_args"),
+    Hook(_SRT + "server_args.ServerArgs.resolve_once", "around", "activation:resolve_once"),
+)
+"""The launcher's entrances; pass-through unless adaptive speculation is asked for."""
+
+EVERY_PROCESS = (
+    Hook(
+        _SRT + "speculative.adaptive_spec_params.resolve_candidate_steps_from_config",
+        "replace",
+        "policies:resolve_candidate_steps",
+    ),
+)
+"""SGLang sizes its buffers from the deepest candidate wherever it publishes its configuration."""
+
+LAUNCHER = (
+    *EVERY_PROCESS,
+    Hook(_SRT + "speculative.adaptive_spec_params.adaptive_unsupported_reason", "around", "activation:note_reason"),
+    Hook(
+        _SRT + "managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
+        "after",
+        "proposed_drafts:correct_request_metrics",
+    ),
+    Hook(_SRT + "entrypoints.engine._wait_for_scheduler_ready", "after", "landed:require_in_schedulers"),
+    Hook(_SRT + "entrypoints.http_server._setup_and_run_http_server", "before", "admin_route:install"),
+)
+
+SCHEDULER = (
+    Hook(_WORKER + "AdaptiveSpeculativeParams", "replace", "policies:build_policy"),
+    Hook(_WORKER + "AdaptiveController", "replace", "worker:build_controller"),
+    Hook(_WORKER + "SpecRuntimeState", "replace", "worker:SpecRuntimeState"),
+    Hook(_WORKER + "EAGLEWorkerV2.apply_runtime_state", "after", "worker:compact_override_log"),
+    Hook(_RESULTS + "_resolve_spec_v2_tokens", "before", "worker:announce_result"),
+    Hook(_RESULTS + "process_batch_result_prefill", "before", "worker:interrupt_clock"),
+    Hook(_REPORTER + "report_decode_stats", "around", "proposed_drafts:report_decode_stats"),
+    Hook(_STATE + "_add_speculative", "after", "server_info:add_adaptive"),
+    Hook(_STATE + "_update_handlers", "after", "server_info:add_update_handlers"),
+    Hook(_SRT + "managers.scheduler.Scheduler.get_init_info", "after", "landed:report"),
+)
+
+
+def add(hooks: Iterable[Hook]) -> None:
+    """Register *hooks* with SGLang, which applies them once every plugin has registered its own."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for hook in hooks:
+        HookRegistry.register(hook.target, hook.load(), HookType(hook.kind))
+
+
+def add_and_apply(hooks: Iterable[Hook]) -> None:
+    """Register *hooks* and apply them now, once a process; used after SGLang's own pass over the plugins.
+
+    Raises ContractError when one does not land.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    wanted = tuple(hooks)
+    add(hook for hook in wanted if hook.load() not in _registered(hook.target))
+    HookRegistry.apply_hooks()
+    require_landed(wanted)
+
+
+def require_landed(hooks: Iterable[Hook]) -> None:
+    """Raise ContractError unless every one of *hooks* is applied in this process."""
+    lost = [hook.target for hook in hooks if not _landed(hook)]
+    if lost:
+        raise ContractError(f"these hooks did not land on {SUPPORTED}: {', '.join(lost)}; see the log above")
+
+
+def _registered(target: str) -> list[Any]:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    return [function for _, function, _ in HookRegistry._hooks.get(target, ())]
+
+
+def _landed(hook: Hook) -> bool:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    return hook.target in HookRegistry._patched and hook.load() in _registered(hook.target)

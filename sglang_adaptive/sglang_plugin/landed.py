@@ -1,0 +1,30 @@
+"""Proof that the hooks are in place in every scheduler, carried by SGLang's own start-up handshake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.contract import ContractError
+
+KEY = "sglang_adaptive_hooks"
+
+
+def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
+    """After Scheduler.get_init_info: assert that every hook of this process landed, and say so."""
+    hooks.require_landed((*hooks.EVERY_PROCESS, *hooks.SCHEDULER))
+    return {**info, KEY: len(hooks.SCHEDULER)}
+
+
+def require_in_schedulers(infos: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
+    """After the launcher's wait for its schedulers: refuse to serve unless each has its hooks.
+
+    Installed only when adaptive speculation is asked for. A data-parallel controller answers for its
+    schedulers with an info of the first one.
+    """
+    missing = sum(KEY not in info for info in infos)
+    if missing:
+        raise ContractError(
+            f"{missing} of {len(infos)} schedulers started without sglang-adaptive's hooks: "
+            "is the package installed in their environment, and does SGLANG_PLUGINS leave it out?"
+        )

@@ -1,0 +1,17 @@
+"""From a configuration file to the policy that a server runs."""
+
+from __future__ import annotations
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+
+
+def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
+    """Return every depth that the configuration may choose, ascending; SGLang sizes its buffers from the last."""
+    return load_config(cfg_path).candidate_steps
+
+
+def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
+    """Return the policy named by the configuration; called where SGLang builds its own."""
+    return AdaptiveSpeculativeParams(initial_steps, cfg_path)

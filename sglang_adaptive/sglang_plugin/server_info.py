@@ -1,0 +1,55 @@
+"""The scheduler's side of /server_info and /set_internal_state."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.activation import NOTE
+from sglang_adaptive.sglang_plugin.worker import controller_of
+
+logger = logging.getLogger(__name__)
+
+FORCE_KEY = "adaptive_force_steps"
+RELEASE = -1
+"""SGLang's message type carries numbers alone; null becomes this on the way to the scheduler."""
+
+
+def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) -> None:
+    """After SGLang filled the speculative part of the internal state: add ours, or why there is none."""
+    scheduler = controller_of_state.scheduler
+    controller = controller_of(scheduler.draft_worker)
+    if controller is None:
+        note = getattr(scheduler.server_args, NOTE, {})
+        state["adaptive"] = {"active": False, "reason": note.get("reason")}
+    else:
+        state["adaptive"] = controller.snapshot().as_dict()
+
+
+def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:
+    """After SGLang listed what /set_internal_state may change: add the forced depth."""
+    return {**handlers, FORCE_KEY: ForceSteps(controller_of(state_controller.scheduler.draft_worker))}
+
+
+class ForceSteps:
+    """Handler of ``adaptive_force_steps``, with the two methods that SGLang calls."""
+
+    def __init__(self, controller: AdaptiveController | None) -> None:
+        self._controller = controller
+
+    def validate(self, key: str, value: Any) -> None:
+        """Raise SGLang's UpdateRejected unless *value* is a depth that was built, or RELEASE."""
+        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+        if self._controller is None:
+            raise UpdateRejected(f"{key}: this server's speculation is not adaptive")
+        if value != RELEASE and value not in self._controller.tiers:
+            built = ", ".join(map(str, self._controller.tiers))
+            raise UpdateRejected(f"{key}: got {value!r}; expected one of {built}, or null to release")
+
+    def apply(self, key: str, value: Any) -> None:
+        """Hold or release the depth from the next round on."""
+        assert self._controller is not None, "validate came first"
+        self._controller.force_steps(None if value == RELEASE else int(value))
+        logger.info("adaptive: draft steps %s", "released" if value == RELEASE else f"held at {int(value)}")

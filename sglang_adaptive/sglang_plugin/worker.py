@@ -1,0 +1,90 @@
+"""Between SGLang's EAGLE worker and the controller."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.state import SpecRuntimeState
+
+__all__ = [
+    "SpecRuntimeState",
+    "announce_result",
+    "build_controller",
+    "compact_override_log",
+    "controller_of",
+    "interrupt_clock",
+]
+
+_SWITCH_SOURCE = "adaptive_spec.restore"
+
+
+def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
+    """In the place of SGLang's AdaptiveController: ours, on SGLang's worker."""
+    logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
+    return AdaptiveController(worker, policy)
+
+
+def controller_of(model_worker: Any) -> AdaptiveController | None:
+    """Return the controller of a scheduler's speculative worker, None where speculation is static."""
+    controller = getattr(model_worker, "adaptive_controller", None)
+    return controller if isinstance(controller, AdaptiveController) else None
+
+
+def announce_result(processor: Any, result: Any, batch: Any) -> None:
+    """Before a decode result is resolved: tell the controller, and the statistics, which depth drafted it.
+
+    SGLang's call into the controller, later in the same function, carries the accept counts alone, and with overlap
+    the live depth may have changed since the round was launched. ``cap_lens`` is SGLang's own field for the tokens
+    that a round let each request propose; EAGLE leaves it empty, so the drafted width travels there.
+    """
+    controller = controller_of(processor.model_worker)
+    width = result.speculative_num_draft_tokens
+    if controller is None or width is None:
+        return
+    controller.expect_result(width - 1, _context_tokens(batch))
+    if result.cap_lens is None:
+        result.cap_lens = _Widths(width - 1, len(batch.reqs))
+
+
+def interrupt_clock(processor: Any, *args: Any, **kwargs: Any) -> None:
+    """Before a prefill result is processed: the next decode result's arrival includes it."""
+    controller = controller_of(processor.model_worker)
+    if controller is not None:
+        controller.interrupt()
+
+
+def compact_override_log(result: None, *args: Any, **kwargs: Any) -> None:
+    """After a switch: keep the latest of its entries in SGLang's override log.
+
+    Every switch appends one, and every /server_info replays them all; only the last one has an effect.
+    """
+    from sglang.srt.runtime_context import get_context
+
+    log = get_context()._overrides_log
+    earlier = [index for index, (source, _) in enumerate(log) if source == _SWITCH_SOURCE][:-1]
+    for index in reversed(earlier):
+        del log[index]
+
+
+class _Widths:
+    """The draft steps of each request in a round, shaped as the tensor that SGLang expects in ``cap_lens``."""
+
+    def __init__(self, steps: int, requests: int) -> None:
+        self._steps, self._requests = steps, requests
+
+    def tolist(self) -> list[int]:
+        """Return one number a request, as a tensor would."""
+        return [self._steps] * self._requests
+
+
+def _context_tokens(batch: Any) -> int | None:
+    total = batch.seq_lens_sum
+    return None if total is None else int(total)
+
+
+def _drop_switch_lines(record: logging.LogRecord) -> bool:
+    """Keep SGLang's line a switch out of the log; /server_info has the switches, with their cause."""
+    return not str(record.msg).startswith("Switch adaptive runtime state")
