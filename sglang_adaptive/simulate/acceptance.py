@@ -17,10 +17,10 @@ CountArray = NDArray[np.int8]
 
 
 def hazards(p: ArrayLike, decay: ArrayLike, depth: int) -> FloatArray:
-    """Return ``h`` for positions ``1..depth`` on a new last axis, in ``[0, 1]``; *p* and *decay* broadcast."""
+    """Return ``h`` for positions ``1..depth`` on a new last axis; *p* and *decay* broadcast."""
     base = np.asarray(p, dtype=float)[..., None]
     rate = np.asarray(decay, dtype=float)[..., None]
-    return np.clip(base * rate ** np.arange(depth), 0.0, 1.0)
+    return np.asarray(np.clip(base * rate ** np.arange(depth), 0.0, 1.0))
 
 
 def expected_tokens(h: FloatArray) -> FloatArray:
@@ -30,7 +30,7 @@ def expected_tokens(h: FloatArray) -> FloatArray:
 
 
 def draw_accepted(h: FloatArray, uniforms: NDArray[np.float32]) -> CountArray:
-    """Return how many drafts would be accepted at unlimited depth: the run of ``uniforms < h`` from position 1.
+    """Return how many drafts would be accepted at unlimited depth: the first run of ``uniforms < h``.
 
     A round drafted with ``s`` steps accepts ``min(s, drawn)``, so every depth, and every policy, is judged on
     the same draws (common random numbers).

@@ -56,7 +56,7 @@ class OraclePolicy:
 
 
 class _AsSGLangFeedsIt:
-    """Hides ``observe``: SGLang tells its policy accept counts and batch size only, not which depth drafted."""
+    """Hides ``observe``: SGLang tells its policy accept counts and batch size, not which depth drafted."""
 
     def __init__(self, policy: Any) -> None:
         self.get_steps_for_batch = policy.get_steps_for_batch
@@ -92,7 +92,7 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     return {contender.name: contender for contender in named}
 
 
-def chosen(names: list[str], ladder: tuple[int, ...]) -> list[Contender]:
+def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:
     """Return the contenders called *names*; no names mean all of them."""
     known = contenders(ladder)
     for name in names:

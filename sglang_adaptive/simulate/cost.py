@@ -24,17 +24,25 @@ class RoundCost:
     seconds: FloatArray
 
     @classmethod
-    def from_cells(cls, cells: Mapping[tuple[int, int], float]) -> RoundCost:
-        """Build from ``{(batch, steps): seconds}``, which must be a full, positive grid."""
+    def from_cells(cls, cells: Mapping[tuple[int, int], float], source: str = "profile") -> RoundCost:
+        """Build from ``{(batch, steps): seconds}``: a full grid of positive times that has zero steps.
+
+        Raises:
+            SimulationError: it is not; *source* begins the message.
+        """
+        if not cells:
+            raise SimulationError(f"{source}: no cells; expected a time for every batch size and depth")
         batches = tuple(sorted({batch for batch, _ in cells}))
         steps = tuple(sorted({step for _, step in cells}))
-        missing = [(b, s) for b in batches for s in steps if (b, s) not in cells]
-        if not cells or missing:
-            where = f"batch {missing[0][0]}, steps {missing[0][1]}" if missing else "every cell"
-            raise SimulationError(f"profile: {where} is missing; the simulator needs a full grid of cells")
+        missing = [(b, s) for b in batches for s in (0, *steps) if (b, s) not in cells]
+        if missing:
+            batch, step = missing[0]
+            raise SimulationError(
+                f"{source}: batch_size {batch}, steps {step} missing; expected a full grid from 0 steps"
+            )
         seconds = np.array([[cells[b, s] for s in steps] for b in batches], dtype=float)
         if not np.all(np.isfinite(seconds) & (seconds > 0)):
-            raise SimulationError("profile: every cell must be a positive number of seconds")
+            raise SimulationError(f"{source}: a time is not positive; expected seconds above 0")
         return cls(batches, steps, seconds)
 
     def cells(self) -> dict[tuple[int, int], float]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import IntArray
 from sglang_adaptive.simulate.trace import Trace
@@ -52,7 +53,9 @@ def play(policy: Drivable, trace: Trace) -> Run:
     for now, batch in enumerate(batches):
         steps = policy.get_steps_for_batch(batch)
         if steps not in allowed:
-            raise SimulationError(f"round {now}: the policy chose {steps} steps, outside the ladder {trace.ladder}")
+            raise SimulationError(
+                f"round {now}: the policy chose {steps} steps, outside the ladder {trace.ladder}"
+            )
         depths.append(steps)
         if now:
             learn(now - 1, batches[now - 1], depths)
@@ -62,7 +65,7 @@ def play(policy: Drivable, trace: Trace) -> Run:
 
 
 def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]:
-    """Return the call that hands the result of a round to the policy."""
+    """Return the call that hands a round's result to the policy, its time read by the server's own clock."""
     accepted = trace.accepted.tolist()
     observe = getattr(policy, "observe", None)
 
@@ -74,16 +77,17 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
 
     if observe is None:
         return learn_plain
-    seconds = trace.seconds
-    clock = trace.clock.tolist()
-    comparable = trace.comparable.tolist()
+    arrival = 0.0
+    clock = RoundClock(lambda: arrival)
+    seconds, noise, comparable = trace.seconds, trace.clock.tolist(), trace.comparable.tolist()
 
     def learn_rich(index: int, batch: int, depths: list[int]) -> None:
+        nonlocal arrival
         steps = depths[index]
-        # The first round at a new depth is not comparable either: the server's clock leaves it out too.
-        timed = comparable[index] and index > 0 and depths[index - 1] == steps
-        elapsed = float(seconds[index, steps]) * clock[index] if timed else None
-        observe(RoundObservation(steps, counts(index, batch, steps), batch, elapsed))
+        arrival += float(seconds[index, steps]) * noise[index]
+        if not comparable[index]:
+            clock.interrupt()
+        observe(RoundObservation(steps, counts(index, batch, steps), batch, clock.read(steps, batch)))
 
     return learn_rich
 

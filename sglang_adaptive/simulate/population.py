@@ -18,8 +18,8 @@ MEAN_LIFETIME_ROUNDS = 120
 class Population:
     """Who is decoding at each round.
 
-    Load is indexed by rounds, not by seconds or tokens, so every policy meets the same batches: a faster policy
-    does not drain its queue sooner. That keeps the comparison to the one thing a policy decides.
+    Load is indexed by rounds, not by seconds or tokens, so every policy meets the same batches: a faster
+    policy does not drain its queue sooner. That keeps the comparison to the one thing a policy decides.
     """
 
     requests: IntArray
@@ -38,12 +38,12 @@ class Population:
 
 
 def closed_loop(target: IntArray, rng: np.random.Generator, max_batch: int) -> Population:
-    """Keep ``target[t]`` requests decoding: one that finishes is replaced at once, a lower target cuts the rest."""
+    """Keep ``target[t]`` requests decoding: who finishes is replaced at once, a lower target cuts."""
     return _admit([int(n) for n in target], [int(n) for n in target], rng, max_batch)
 
 
 def open_loop(rate: NDArray[np.float64], rng: np.random.Generator, max_batch: int) -> Population:
-    """Poisson arrivals of ``rate[t]`` a round; a full batch makes them queue, an empty one waits for the next."""
+    """Poisson arrivals of ``rate[t]`` a round: a full batch makes them queue, an empty one skips the wait."""
     arrivals = rng.poisson(rate)
     return _admit([int(n) for n in arrivals], None, rng, max_batch)
 

@@ -1,8 +1,8 @@
 """What an oracle would reach that gives each request its own depth.
 
-No server runs such rounds yet, so their time is modelled. A round that drafts to depth ``m`` and verifies ``n``
-tokens in all is taken to cost what the table says of depth ``m`` for the whole batch, less the verify time of the
-tokens left out:
+No server runs such rounds yet, so their time is modelled. A round that drafts to depth ``m`` and verifies
+``n`` tokens in all is taken to cost what the table says of depth ``m`` for the whole batch, less the verify
+time of the tokens left out:
 
     T(batch, m, n) = table(batch, m) - (V(batch * (m + 1)) - V(n))
 
@@ -10,7 +10,7 @@ tokens left out:
 
     T = a + b*[steps > 0] + c*steps + d*steps*batch + e*batch + V(batch * (steps + 1)),   V piecewise linear.
 
-The draft is charged at its deepest request for the whole batch, so the figure is a floor of what could be gained.
+Every request is charged the draft of the deepest one, so the figure is a floor of what could be gained.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class VerifyCost:
 
 def fit_verify_cost(cost: RoundCost) -> VerifyCost:
     """Fit the model of the module to *cost*, every cell weighted by its own size."""
-    batch, steps = (grid.ravel().astype(float) for grid in np.meshgrid(cost.batches, cost.steps, indexing="ij"))
+    batch, steps = (
+        grid.ravel().astype(float) for grid in np.meshgrid(cost.batches, cost.steps, indexing="ij")
+    )
     measured = cost.seconds.ravel()
     fixed = [np.ones_like(batch), steps > 0, steps, steps * batch, batch]
     design = np.concatenate([np.stack(fixed, axis=1), _hinges(batch * (steps + 1))], axis=1)
@@ -52,11 +54,11 @@ def fit_verify_cost(cost: RoundCost) -> VerifyCost:
 
 
 def _hinges(tokens: FloatArray) -> FloatArray:
-    return np.maximum(tokens[:, None] - np.array(KNOTS, dtype=float), 0.0)
+    return np.asarray(np.maximum(tokens[:, None] - np.array(KNOTS, dtype=float), 0.0))
 
 
 def gain_of_own_depths(trace: Trace, verify: VerifyCost) -> float:
-    """Return the throughput of the per-request oracle over that of the one-depth oracle, for the same work."""
+    """Return the throughput of the per-request oracle over the one-depth oracle's, for the same work."""
     if trace.request_hazards is None or trace.population is None:
         raise ValueError("only a trace whose requests differ can tell")
     rounds = np.arange(0, trace.rounds, EVERY)
@@ -72,7 +74,7 @@ def gain_of_own_depths(trace: Trace, verify: VerifyCost) -> float:
 def _best_own_rate(trace: Trace, rounds: IntArray, chances: FloatArray, verify: FloatArray) -> FloatArray:
     """Return the highest rate over every deepest draft and every number of verified tokens.
 
-    A request's chances fall with the position, so taking the likeliest drafts of the batch first always takes a
+    A request's chances fall with the position, so the likeliest drafts of a batch always form a
     prefix of each request.
     """
     batch = trace.batch[rounds]

@@ -52,7 +52,7 @@ def random_decay(rng: np.random.Generator) -> float:
 
 
 def random_batch(rng: np.random.Generator, max_batch: int) -> float:
-    """Draw a batch size in 1..max_batch: uniform or log-uniform, each half of the time, so that no size is rare."""
+    """Draw a batch size in 1..max_batch, uniform half of the time, else log-uniform: no size is rare."""
     if rng.random() < 0.5:
         return float(rng.integers(1, max_batch + 1))
     return float(min(max_batch, int(np.exp(rng.uniform(0.0, np.log(max_batch + 1))))))

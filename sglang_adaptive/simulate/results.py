@@ -74,7 +74,7 @@ class SuiteResult:
 
     def mean_curve(self, policy: str) -> FloatArray:
         """Return the start-up curve averaged over the traces."""
-        return np.mean([s.curve for s in self.scores[policy]], axis=0)
+        return np.asarray(np.mean([s.curve for s in self.scores[policy]], axis=0))
 
 
 def run_suite(
@@ -107,7 +107,8 @@ def score_trace(trace: Trace, depths: IntArray) -> TraceScore:
         zero_window=score.worst_window_against_zero(trace, depths),
         switches=score.switches_per_200(depths, min(WARMUP, trace.rounds // 2)),
         curve=tuple(
-            score.share(trace, depths, slice(start, start + BUCKET)) for start in range(0, trace.rounds, BUCKET)
+            score.share(trace, depths, slice(start, start + BUCKET))
+            for start in range(0, trace.rounds, BUCKET)
         ),
         recoveries=tuple(
             score.recovery_rounds(trace, depths, change, end, RECOVERED, RECOVERY_WINDOW)

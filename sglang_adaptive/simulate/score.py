@@ -1,15 +1,15 @@
 """Scores of one run against the oracle.
 
-A round in a given state (batch, acceptance, cost) at depth ``s`` works at ``rate(s) = E[tokens | s] / E[seconds | s]``,
-and the oracle at the highest rate of the ladder. Over a stretch of rounds
+A round in a given state (batch, acceptance, cost) gives every depth a rate, ``E[tokens] / E[seconds]``; the
+oracle runs the depth of the ladder with the highest. Over a stretch of rounds
 
-    share = (seconds that the oracle needs for the same expected tokens in the same states) / (seconds taken)
+    share = seconds that the oracle needs for the same expected tokens in the same states / seconds taken
           = sum_t E[tokens_t] / rate_oracle_t  /  sum_t E[seconds_t]
 
-which is the ratio of the two throughputs on the same work. It is at most 1 for every policy on every trace, has no
-luck of the draws in it, and in a stretch of one state it equals the plain ratio of tokens/s. The plain ratio over a
-whole trace is not used: where states differ it rewards skipping speculation at small batches (fewer seconds in the
-slow state), which no user wants, and it can pass 1.
+which is the ratio of the two throughputs on the same work. It is at most 1 for every policy on every trace,
+the luck of the draws is not in it, and over a stretch of one state it equals the plain ratio of tokens/s. The
+plain ratio over a whole trace is not used: where states differ it rewards skipping speculation at small batches
+(it saves seconds in the slow state), which no user wants, and it can pass 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def share(trace: Trace, depths: IntArray, rounds: slice = slice(None)) -> float:
 
 
 def drawn_share(trace: Trace, depths: IntArray) -> float:
-    """Return ``share`` from what was drawn, tokens and noisy clock: it converges to ``share`` on long traces."""
+    """Return ``share`` from drawn tokens and the noisy clock; the two agree on long traces."""
     tokens = chosen(trace.drawn_tokens, depths)
     ideal = tokens / chosen(trace.rates, trace.oracle_depths) * trace.clock
     return float(ideal.sum() / (chosen(trace.seconds, depths) * trace.clock).sum())
@@ -62,13 +62,15 @@ def worst_window_against_zero(trace: Trace, depths: IntArray, window: int = 500)
 
 
 def switches_per_200(depths: IntArray, warmup: int) -> float:
-    """Return how often the depth changes per 200 rounds, the first *warmup* rounds left out; a probe counts twice."""
+    """Return depth changes per 200 rounds, the first *warmup* rounds left out; a probe counts twice."""
     settled = depths[warmup:]
     return float(np.count_nonzero(np.diff(settled)) * 200.0 / max(1, len(settled) - 1))
 
 
-def recovery_rounds(trace: Trace, depths: IntArray, change: int, until: int, level: float, window: int) -> int:
-    """Return how many rounds after *change* the run is back at *level*: the first *window* rounds that average it."""
+def recovery_rounds(
+    trace: Trace, depths: IntArray, change: int, until: int, level: float, window: int
+) -> int:
+    """Return how many rounds after *change* the first *window* rounds start that average *level*."""
     size = max(1, min(window, until - change))
     smooth = _rolling_sum(efficiency(trace, depths)[change:until], size) / size
     back = np.flatnonzero(smooth >= level)

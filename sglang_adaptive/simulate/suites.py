@@ -139,7 +139,7 @@ def _heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Sc
 
 
 def _bursts(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """Open-loop arrivals: quiet stretches of a few requests, bursts that fill the batch, natural departures."""
+    """Open-loop arrivals: quiet stretches of a few requests, and bursts that fill the batch."""
     quiet, burst = rng.uniform(0.005, 0.05), rng.uniform(0.5, 2.0)
     calls = iter(range(setting.rounds))
     rate = switching(setting.rounds, rng, lambda: float(burst if next(calls) % 2 else quiet))
@@ -156,7 +156,7 @@ def _bursts(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
 
 
 def _drift(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """The GPU slows by 20%: everything, mostly deep rounds, or mostly shallow ones; at once or over 400 rounds."""
+    """The GPU slows by 20%: all rounds, mostly deep or mostly shallow ones; at once or over 400 rounds."""
     start = int(rng.integers(setting.rounds // 4, setting.rounds // 2 + 1))
     span = (1, 400)[index % 2]
     progress = np.clip((np.arange(setting.rounds) - start) / span, 0.0, 1.0)

@@ -8,7 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive.simulate.acceptance import CountArray, FloatArray, draw_accepted, expected_tokens, hazards
+from sglang_adaptive.simulate.acceptance import (
+    CountArray,
+    FloatArray,
+    draw_accepted,
+    expected_tokens,
+    hazards,
+)
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.population import IntArray, Population
 
@@ -72,7 +78,7 @@ class Trace:
     def oracle_depths(self) -> IntArray:
         """The depth of the ladder with the highest expected tokens/s, for each round."""
         best = np.argmax(self.rates[:, list(self.ladder)], axis=1)
-        return np.asarray(self.ladder)[best]
+        return np.asarray(np.asarray(self.ladder)[best])
 
 
 @dataclass(frozen=True, eq=False)

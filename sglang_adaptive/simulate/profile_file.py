@@ -1,0 +1,37 @@
+"""The cost profile that a simulation takes for the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sglang_adaptive.policy.profile_json import ProfileError, loads_profile
+from sglang_adaptive.simulate.cost import RoundCost
+from sglang_adaptive.simulate.errors import SimulationError
+
+SHIPPED = "h200-llama31-8b-eagle3-fa3"
+"""Measured on one H200 with an 8B target; see the profile's own words."""
+
+
+def load_cost(path: str | None) -> tuple[str, RoundCost]:
+    """Return name and cost of the profile in *path*, or of the shipped one.
+
+    Raises:
+        SimulationError: the file cannot be read, is no profile, or lacks cells of a full grid.
+    """
+    file = _shipped() if path is None else Path(path)
+    try:
+        profile = loads_profile(file.read_text(encoding="utf-8"), file.name)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise SimulationError(f"--profile {path or file.name}: cannot be read ({reason})") from error
+    except ProfileError as error:
+        raise SimulationError(f"--profile {error}") from error
+    cells = {(cell.batch_size, cell.steps): cell.seconds for cell in profile.cells}
+    return file.stem, RoundCost.from_cells(cells, f"--profile {file.name}")
+
+
+def _shipped() -> Path:
+    """Return the shipped profile: inside an installed package, or at the root of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "configs" / "profiles" / f"{SHIPPED}.json"
+    return inside if inside.is_file() else package.parent / "configs" / "profiles" / f"{SHIPPED}.json"
