@@ -1,0 +1,133 @@
+"""`sglang-adaptive serve-cpu`: SGLang's own server, in an environment where it runs without a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, PLUGIN, SWITCH
+
+STAND_IN = Path(__file__).parent / "stand_in"
+
+USAGE = f"""\
+usage: sglang-adaptive serve-cpu --model-path PATH [--threads N] [SGLang arguments ...]
+
+Starts SGLang's server on the CPU with kernels written in PyTorch, for trying, tests and development. It is not
+fast, and it does dense Llama-like models only (multi-head or grouped-query attention).
+
+  --threads N   threads of the model's process (default 1: more rarely help a small model)
+
+Every other argument goes to SGLang; `python -m sglang.launch_server --help` lists them. Unless given, these
+are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, --host 127.0.0.1, --max-total-tokens 65536,
+--max-running-requests 32, --sleep-on-idle, and no CUDA graphs.
+"""
+
+_DEFAULTS: tuple[tuple[str, str], ...] = (
+    ("--attention-backend", ATTENTION_BACKEND),
+    # SGLang's "auto" turns float32 checkpoints into float16; here exact output matters more than memory.
+    ("--dtype", "float32"),
+    ("--host", "127.0.0.1"),
+    # SGLang would size the pool by the machine's memory.
+    ("--max-total-tokens", "65536"),
+    ("--max-running-requests", "32"),
+    # An idle SGLang scheduler polls without a pause otherwise.
+    ("--sleep-on-idle", ""),
+)
+_GRAPH_FLAGS = ("--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
+
+
+class LaunchError(Exception):
+    """The server cannot be started as asked; the message is one line."""
+
+
+def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables to set, on top of `base`, for a process that runs SGLang on the CPU engine.
+
+    Raises LaunchError when this package's plugin is not visible to the running Python.
+    """
+    if not entry_points(group="sglang.srt.plugins", name=PLUGIN):
+        raise LaunchError(f"plugin {PLUGIN} is not installed in {sys.prefix}: run `pip install .` in the project")
+    path = [str(STAND_IN), *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    variables = {
+        SWITCH: "1",
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": os.pathsep.join(path),
+        # Without cached bytecode every one of the three processes compiles some thousand modules at each start.
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    allowed = base.get("SGLANG_PLUGINS")
+    if allowed and PLUGIN not in allowed.split(","):
+        variables["SGLANG_PLUGINS"] = f"{allowed},{PLUGIN}"
+    return variables
+
+
+def default_arguments(given: Sequence[str] = ()) -> list[str]:
+    """Return the SGLang arguments that the CPU engine needs or prefers and that `given` leaves open.
+
+    Raises LaunchError when `given` asks for another device.
+    """
+    device = _value(given, "--device")
+    if device not in (None, "cpu"):
+        raise LaunchError(f"--device {device}: serve-cpu runs on cpu; use `sglang serve` for other devices")
+    added = [] if device else ["--device", "cpu"]
+    for flag, value in _DEFAULTS:
+        if not _has(given, flag):
+            added += [flag, value] if value else [flag]
+    if not _has(given, "--disable-cuda-graph"):
+        for flag in _GRAPH_FLAGS:
+            if not _has(given, flag):
+                added += [flag, "disabled"]
+    return added
+
+
+def command(given: Sequence[str]) -> list[str]:
+    """Return the full command line of the server. Raises LaunchError when `given` names no model."""
+    if not any(_has(given, flag) for flag in ("--model-path", "--model", "--config")):
+        raise LaunchError("--model-path is missing; `sglang-adaptive serve-cpu --help` shows an example")
+    return [sys.executable, "-m", "sglang.launch_server", *given, *default_arguments(given)]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Replace this process by the server; returns an exit code only when it cannot be started."""
+    if "--help" in argv or "-h" in argv:
+        print(USAGE, end="")
+        return 0
+    try:
+        threads, rest = _take_threads(argv)
+        line = command(rest)
+        variables = environment(threads)
+    except LaunchError as error:
+        print(f"sglang-adaptive serve-cpu: {error}", file=sys.stderr)
+        return 2
+    os.execve(line[0], line, {**os.environ, **variables})
+
+
+def _take_threads(argv: Sequence[str]) -> tuple[int, list[str]]:
+    """Split `--threads N` from the arguments that go to SGLang."""
+    text = _value(argv, "--threads")
+    if text is None:
+        if _has(argv, "--threads"):
+            raise LaunchError("--threads: a number is missing")
+        return 1, list(argv)
+    if not text.isdecimal() or int(text) == 0:
+        raise LaunchError(f"--threads: got {text}; expected a whole number of at least 1")
+    rest = [a for i, a in enumerate(argv) if a.partition("=")[0] != "--threads" and argv[i - 1 : i] != ["--threads"]]
+    return int(text), rest
+
+
+def _has(arguments: Sequence[str], flag: str) -> bool:
+    return any(a.partition("=")[0] == flag for a in arguments)
+
+
+def _value(arguments: Sequence[str], flag: str) -> str | None:
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
+    return None

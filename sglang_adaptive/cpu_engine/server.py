@@ -1,0 +1,130 @@
+"""A server on the CPU engine as a context manager, for the demo and the tests."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sglang_adaptive.cpu_engine.boot_log import BootLog
+from sglang_adaptive.cpu_engine.client import Client
+from sglang_adaptive.cpu_engine.launcher import command, environment
+
+GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.1
+
+
+class ServerError(RuntimeError):
+    """The server did not come up, or is gone; the message ends with what its log last said."""
+
+
+class CpuServer(Client):
+    """Runs `sglang-adaptive serve-cpu ARGUMENTS` on a free port of 127.0.0.1, in a process group of its own.
+
+    Use as a context manager; every way out of it, Ctrl-C included, stops the whole group. `on_progress(stage, seconds)`
+    is called while the server starts. `log` keeps what the server prints; by default a temporary file.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        threads: int = 1,
+        port: int | None = None,
+        log: Path | None = None,
+        extra_environment: Mapping[str, str] | None = None,
+        on_progress: Callable[[str, float], None] | None = None,
+        start_timeout: float = 300.0,
+    ) -> None:
+        super().__init__("127.0.0.1", port or free_port())
+        own = ["--host", self.host, "--port", str(self.port)]
+        self.command = command([*arguments, *own])
+        self.environment = {**os.environ, **environment(threads), **(extra_environment or {})}
+        self.log_path = log or Path(tempfile.mkstemp(prefix="sglang-adaptive-", suffix=".log")[1])
+        self.on_progress = on_progress or (lambda stage, seconds: None)
+        self.start_timeout = start_timeout
+        self.start_seconds: float | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> CpuServer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server's first process, which leads the group; None while stopped."""
+        return None if self._process is None else self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start and wait until the server answers. Raises ServerError; stops the server on any exception."""
+        atexit.register(self.stop)
+        begin = time.monotonic()
+        try:
+            with self.log_path.open("wb") as log:
+                self._process = subprocess.Popen(
+                    self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
+            self._wait_until_ready(begin)
+        except BaseException:
+            self.stop()
+            raise
+        self.start_seconds = time.monotonic() - begin
+
+    def _wait_until_ready(self, begin: float) -> None:
+        assert self._process is not None
+        boot = BootLog(self.log_path)
+        while not boot.ready:
+            waited = time.monotonic() - begin
+            if self._process.poll() is not None:
+                raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
+            if waited > self.start_timeout:
+                raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
+            time.sleep(POLL_SECONDS)
+            for stage in boot.new_stages():
+                self.on_progress(stage, time.monotonic() - begin)
+
+    def stop(self) -> None:
+        """Stop every process of the server; does nothing when it is stopped already."""
+        process, self._process = self._process, None
+        atexit.unregister(self.stop)
+        if process is None:
+            return
+        # SGLang's first process ends the others in order when it is asked to.
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def log_tail(self, lines: int = 15) -> str:
+        """Return the last lines of the log, each cut at 300 characters."""
+        text = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(line[:300] for line in text[-lines:])
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
