@@ -127,7 +127,7 @@ def test_a_result_never_switches_the_round_in_flight() -> None:
 
 
 def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
-    controller, worker, policy, _ = serving(answer=3)
+    controller, _, policy, _ = serving(answer=3)
     controller.activate_step_by_batch(2)
     policy.answer = 0
     controller.activate_step_by_batch(2)  # live depth is 0 now; the 3-step round's result is still to come
@@ -227,7 +227,7 @@ def test_causes_tell_batch_size_from_acceptance() -> None:
 def test_snapshot_is_frozen_and_json() -> None:
     import json
 
-    controller, _, policy, _ = serving(answer=7)
+    controller, _, _, _ = serving(answer=7)
     before = controller.snapshot()
     controller.activate_step_by_batch(1)
     controller.on_verify_complete([5], 1)

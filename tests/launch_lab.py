@@ -1,0 +1,111 @@
+"""Runs SGLang's real command line many times, paying for its imports once.
+
+Started as ``python launch_lab.py``, it imports what a launch imports and then, for every JSON line on standard
+input, forks a child that becomes that launch: same argv, same entry point, its own exit code and output. Only
+launches that end by themselves belong here, which is what refusals do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+SECONDS_ALLOWED = 60
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a launch ended."""
+
+    code: int
+    output: str
+    """Standard output and error together."""
+
+
+class LaunchLab:
+    """Client of the lab process."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def __enter__(self) -> LaunchLab:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+
+    def launch(self, argv: Sequence[str], before: str = "") -> Outcome:
+        """Run ``python -m MODULE ARGS``, or a console script named MODULE:FUNCTION.
+
+        *argv* is [MODULE, *ARGS]; *before* is Python run in the child first.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"argv": list(argv), "before": before}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the lab process ended"
+        return Outcome(**json.loads(answer))
+
+
+def _serve() -> None:
+    import sglang.srt.entrypoints.http_server
+    import sglang.srt.speculative.eagle_worker_v2  # noqa: F401
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        with tempfile.TemporaryFile() as output:
+            child = os.fork()
+            if child == 0:
+                _become(request["argv"], request["before"], output.fileno())
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            output.seek(0)
+            print(json.dumps({"code": code, "output": output.read().decode(errors="replace")}), flush=True)
+
+
+def _become(argv: list[str], before: str, output: int) -> None:
+    import signal
+    import traceback
+
+    signal.alarm(SECONDS_ALLOWED)  # a launch that was not refused must not hang the tests
+    code = 1
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        exec(before, {})
+        sys.argv = argv
+        module, _, function = argv[0].partition(":")
+        if function:
+            getattr(importlib.import_module(module), function)()
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
