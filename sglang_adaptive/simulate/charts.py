@@ -33,11 +33,11 @@ def series(result: SuiteResult) -> dict[str, str]:
 
 def shares_chart(results: Mapping[str, SuiteResult]) -> str:
     """Draw a row for each suite: a dot at the mean share, a whisker down to the worst trace."""
-    row, pad = 46.0, 6.0
+    row, pad = 46.0, 8.0
     low = min(result.worst_share(name) for result in results.values() for name in series(result).values())
     floor = np.floor(low * 10) / 10
     chart = Chart(
-        len(results) * row + 30, (float(floor), 1.0), (0, 1), left=88, label="share of the oracle by suite"
+        len(results) * row + 30, (float(floor), 1.0), (0, 1), left=96, label="share of the oracle by suite"
     )
     chart.x_ticks([(v, f"{v:.1f}") for v in np.arange(floor, 1.01, 0.1)], grid=True)
     for index, (suite, result) in enumerate(results.items()):

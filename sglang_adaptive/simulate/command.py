@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from sglang_adaptive.simulate.contenders import Contender, chosen
 from sglang_adaptive.simulate.errors import SimulationError
@@ -22,52 +23,48 @@ from sglang_adaptive.simulate.targets import outcomes
 BAD_INPUT = 2
 TARGET_MISSED = 1
 FEWEST_ROUNDS = 100
+POLICIES = "oracle, throughput, ema, ema-all, static-N"
+NUMBERS = (
+    ("--traces", DEFAULT_TRACES, "traces a suite"),
+    ("--rounds", DEFAULT_ROUNDS, "rounds a trace"),
+    ("--seed", 0, "seed of every draw"),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a bad command line like any other bad input: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SimulationError(message)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
-    found = argparse.ArgumentParser(
+    """Return the parser of the command; it raises ``SimulationError`` on a bad command line."""
+    found = _Parser(
         prog="sglang-adaptive simulate",
         description="Play depth policies on simulated rounds and score them against an oracle.",
     )
     add = found.add_argument
     add("--profile", metavar="F", help=f"cost profile, JSON (default: the shipped {SHIPPED})")
     add("--suite", action="append", default=[], metavar="NAME", help=f"repeatable; of {', '.join(SUITES)}")
-    add("--policy", action="append", default=[], metavar="NAME", help="repeatable; oracle, throughput, ema, ema-all, "
-        "static-N (default: all of them)")  # fmt: skip
+    add(
+        "--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)"
+    )
     add("--ablate", action="store_true", help="also play the throughput policy with one part off at a time")
-    add(
-        "--traces",
-        type=int,
-        default=DEFAULT_TRACES,
-        metavar="N",
-        help="traces a suite (default: %(default)s)",
-    )
-    add(
-        "--rounds",
-        type=int,
-        default=DEFAULT_ROUNDS,
-        metavar="N",
-        help="rounds a trace (default: %(default)s)",
-    )
-    add("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
+    for flag, default, meaning in NUMBERS:
+        add(flag, type=int, default=default, metavar="N", help=f"{meaning} (default: %(default)s)")
     add("--json", type=Path, metavar="F", help="write the report as JSON")
     add("--html", type=Path, metavar="F", help="write the report as one HTML page")
     add("--check", action="store_true", help="exit 1 when a target is missed")
-    add(
-        "--no-progress",
-        action="store_true",
-        help="no progress bar (none is drawn when stderr is not a terminal)",
-    )
+    add("--no-progress", action="store_true", help="no progress bar; off a terminal there is none anyway")
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0, 1 (``--check`` and a target missed) or 2 (bad input)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    options = parser().parse_args(words)
     try:
-        return _run(options, words)
+        return _run(parser().parse_args(words), words)
     except SimulationError as error:
         print(f"sglang-adaptive simulate: {error}", file=sys.stderr)
         return BAD_INPUT

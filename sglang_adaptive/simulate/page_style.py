@@ -6,16 +6,17 @@ STYLE = """
 @media(prefers-color-scheme:dark){:root{--page:#131518;--card:#1b1e22;--ink:#e7e9ec;--soft:#a2a9b2;--rule:#33383e;
 --throughput:#79a9ff;--ema:#f2925a;--ema-all:#56c7a3;--static:#c3a1e6;--oracle:#727983;--bad:#ff8d80;--good:#6fd096}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
+body{margin:0;background:var(--page);color:var(--ink);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
 h1{font-size:1.5rem;line-height:1.25;margin:0 0 4px}
 h2{font-size:1.15rem;margin:36px 0 6px}
 h3{font-size:1rem;margin:0 0 2px}
 p{margin:4px 0 10px;max-width:70ch}
 .soft{color:var(--soft);font-size:.9rem}
-.cards{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr))}
+.cards{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr))}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:12px 14px;min-width:0}
-.wide{max-width:760px}
+.wide{max-width:620px}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
 th,td{padding:4px 12px 4px 0;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}

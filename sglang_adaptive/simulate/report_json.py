@@ -21,8 +21,8 @@ def json_report(
         "format": FORMAT,
         "provenance": dict(source),
         "definition": (
-            "share = seconds the oracle needs for the same expected tokens in the same states / seconds taken, "
-            "both in expectation; drawn_share is the same from drawn tokens and noisy seconds"
+            "share = seconds that the oracle needs for the same expected tokens in the same states / seconds "
+            "taken, both in expectation; drawn_share is the same from drawn tokens and noisy seconds"
         ),
         "targets": [_outcome(outcome) for outcome in judged],
         "suites": {name: _suite(result) for name, result in results.items()},

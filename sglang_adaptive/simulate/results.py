@@ -72,6 +72,17 @@ class SuiteResult:
         """Return the least of the traces."""
         return min(s.share for s in self.scores[policy])
 
+    def keep_if_worst(self, sample: Sample) -> None:
+        """Keep *sample*, of the trace just scored, if the plots' policy did worse on no other trace."""
+        shares = [score.share for score in self.scores[self.shown]]
+        if shares[-1] == min(shares):
+            self.sample = sample
+
+    @property
+    def shown(self) -> str:
+        """The policy whose worst trace the plots show: the first one that is not the oracle."""
+        return next((name for name in self.scores if name != "oracle"), "oracle")
+
     def mean_curve(self, policy: str) -> FloatArray:
         """Return the start-up curve averaged over the traces."""
         return np.asarray(np.mean([s.curve for s in self.scores[policy]], axis=0))
@@ -90,7 +101,7 @@ def run_suite(
             result.scores[contender.name].append(score_trace(trace, depths[contender.name]))
             tick()
         result.traces.append(trace.name)
-        result.sample = result.sample or Sample(trace, depths)
+        result.keep_if_worst(Sample(trace, depths))
         if trace.request_hazards is not None:
             result.own_depth_gain.append(gain_of_own_depths(trace, verify))
             result.own_depth_fit_error = verify.worst_fit_error

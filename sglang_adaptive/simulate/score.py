@@ -8,8 +8,8 @@ oracle runs the depth of the ladder with the highest. Over a stretch of rounds
 
 which is the ratio of the two throughputs on the same work. It is at most 1 for every policy on every trace,
 the luck of the draws is not in it, and over a stretch of one state it equals the plain ratio of tokens/s. The
-plain ratio over a whole trace is not used: where states differ it rewards skipping speculation at small batches
-(it saves seconds in the slow state), which no user wants, and it can pass 1.
+plain ratio over a whole trace is not used: where states differ it rewards skipping speculation at small
+batches (it saves seconds in the slow state), which no user wants, and it can pass 1.
 """
 
 from __future__ import annotations

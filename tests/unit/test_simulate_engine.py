@@ -1,0 +1,162 @@
+"""The simulator plays a round in the order of a server with overlap scheduling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.simulate import score
+from sglang_adaptive.simulate.contenders import StaticPolicy, contenders
+from sglang_adaptive.simulate.cost import RoundCost
+from sglang_adaptive.simulate.engine import play
+from sglang_adaptive.simulate.errors import SimulationError
+from sglang_adaptive.simulate.population import closed_loop
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.suites import SUITES, Setting
+from sglang_adaptive.simulate.trace import Scene, Trace
+
+COST: RoundCost = load_cost(None)[1]
+SMALL = Setting(COST, rounds=300, traces=6, seed=3)
+
+
+def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
+    """One regime in which every request accepts with probability *p* at every position."""
+    rng = np.random.default_rng(9)
+    who = closed_loop(np.full(rounds, batch), rng, 64)
+    return Scene("one", COST.steps, COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
+
+
+class Recorder:
+    """Chooses a new depth every round and writes down what it is told."""
+
+    def __init__(self, ladder: tuple[int, ...]) -> None:
+        self.ladder = ladder
+        self.events: list[tuple[str, object]] = []
+        self.asked = 0
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        steps = self.ladder[(self.asked // 3) % len(self.ladder)]
+        self.events.append(("choose", steps))
+        self.asked += 1
+        return steps
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        raise AssertionError("a policy with observe is fed through observe")
+
+    def observe(self, observation: RoundObservation) -> None:
+        self.events.append(("observe", observation))
+
+
+def test_the_lag_is_exactly_one_round() -> None:
+    trace = uniform_trace(4, 0.7, rounds=40)
+    recorder = Recorder(trace.ladder)
+    depths = play(recorder, trace).depths.tolist()
+    kinds = [kind for kind, _ in recorder.events]
+    assert kinds == ["choose"] + ["choose", "observe"] * 39
+    observed = [event for kind, event in recorder.events if kind == "observe"]
+    # The n-th result arrives after the choice for round n + 1 and is round n's.
+    for index, seen in enumerate(observed):
+        assert isinstance(seen, RoundObservation)
+        assert seen.steps == depths[index]
+        assert list(seen.num_correct_drafts_per_req) == [
+            min(int(k), depths[index]) for k in trace.accepted[index][:4]
+        ]
+
+
+def test_a_round_is_timed_only_when_it_can_be_compared() -> None:
+    trace = uniform_trace(16, 0.7, rounds=400)
+    recorder = Recorder(trace.ladder)
+    depths = play(recorder, trace).depths
+    seen = [event for kind, event in recorder.events if kind == "observe"]
+    timed = [index for index, obs in enumerate(seen) if isinstance(obs, RoundObservation) and obs.seconds]
+    assert timed
+    for index in timed:
+        assert depths[index] == depths[index - 1]
+        assert trace.comparable[index]
+        obs = seen[index]
+        assert isinstance(obs, RoundObservation)
+        mean = trace.seconds[index, depths[index]]
+        assert obs.seconds == pytest.approx(mean * trace.clock[index])
+    expected = [i for i in range(1, 399) if depths[i] == depths[i - 1] and trace.comparable[i]]
+    assert timed == expected
+
+
+def test_a_policy_without_observe_is_fed_as_sglang_feeds_it() -> None:
+    trace = uniform_trace(2, 0.5, rounds=10)
+    told: list[tuple[list[int], int]] = []
+
+    class Plain:
+        def get_steps_for_batch(self, batch_size: int) -> int:
+            return 3
+
+        def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+            told.append((num_correct_drafts_per_req, batch_size))
+
+    play(Plain(), trace)
+    assert told == [([min(int(k), 3) for k in trace.accepted[i][:2]], 2) for i in range(9)]
+
+
+def test_pending_cost_is_handed_over_at_agreed_rounds() -> None:
+    trace = uniform_trace(1, 0.5, rounds=100)
+    handed: list[str] = []
+
+    class Timed(StaticPolicy):
+        def export_cost(self) -> list[float]:
+            handed.append("export")
+            return [1.0]
+
+        def import_cost(self, payload: list[float]) -> None:
+            handed.append(f"import {payload}")
+
+    play(Timed(1), trace)
+    assert handed == ["export", "import [1.0]"] * 3
+
+
+def test_a_depth_outside_the_ladder_is_refused() -> None:
+    with pytest.raises(SimulationError, match="chose 4 steps"):
+        play(StaticPolicy(4), uniform_trace(1, 0.5, rounds=10))
+
+
+@pytest.mark.parametrize(("batch", "p", "steps"), [(1, 0.3, 2), (8, 0.9, 7), (64, 0.6, 1), (32, 0.0, 5)])
+def test_a_static_policy_has_its_closed_form(batch: int, p: float, steps: int) -> None:
+    trace = uniform_trace(batch, p)
+    depths = play(StaticPolicy(steps), trace).depths
+    tokens = batch * (1 - p ** (steps + 1)) / (1 - p)
+    rate = tokens / COST.cells()[batch, steps]
+    assert score.tokens_per_second(trace, depths) == pytest.approx(rate)
+    best = max(batch * (1 - p ** (s + 1)) / (1 - p) / COST.cells()[batch, s] for s in COST.steps)
+    assert score.share(trace, depths) == pytest.approx(rate / best)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_oracle_beats_every_static_depth_on_every_trace(name: str) -> None:
+    known = contenders(COST.steps)
+    for trace in SUITES[name].traces(SMALL):
+        oracle = score.share(trace, play(known["oracle"].make(trace), trace).depths)
+        assert oracle == pytest.approx(1.0)
+        for steps in COST.steps:
+            fixed = np.full(trace.rounds, steps)
+            assert score.share(trace, fixed) <= 1.0 + 1e-12
+            assert (score.efficiency(trace, fixed) <= 1.0 + 1e-12).all()
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_seed_decides_every_trace(name: str) -> None:
+    def drawn(seed: int) -> list[np.ndarray]:
+        setting = Setting(COST, rounds=120, traces=2, seed=seed)
+        return [
+            np.concatenate([t.accepted.ravel(), t.clock, t.batch, t.tokens.ravel(), t.seconds.ravel()])
+            for t in SUITES[name].traces(setting)
+        ]
+
+    assert all(np.array_equal(a, b) for a, b in zip(drawn(1), drawn(1), strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(drawn(1), drawn(2), strict=True))
+
+
+def test_what_was_drawn_agrees_with_what_was_expected() -> None:
+    trace = uniform_trace(64, 0.8, rounds=2000)
+    depths = np.full(trace.rounds, 5)
+    drawn = score.chosen(trace.drawn_tokens, depths).mean()
+    assert drawn == pytest.approx(score.chosen(trace.tokens, depths).mean(), rel=0.01)
+    assert score.drawn_share(trace, depths) == pytest.approx(score.share(trace, depths), rel=0.02)

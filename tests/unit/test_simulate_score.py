@@ -1,0 +1,125 @@
+"""Scores, targets and the per-request oracle."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.simulate import score, targets
+from sglang_adaptive.simulate.cost import RoundCost
+from sglang_adaptive.simulate.population import Population
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.ragged import EVERY, fit_verify_cost, gain_of_own_depths
+from sglang_adaptive.simulate.results import SuiteResult, TraceScore
+from sglang_adaptive.simulate.suites import SUITES, Setting
+from sglang_adaptive.simulate.trace import Scene, Trace
+
+COST: RoundCost = load_cost(None)[1]
+
+
+def trace_of(p: list[float], rounds: int, changes: tuple[int, ...] = ()) -> Trace:
+    """A batch of len(p) requests that stay for the whole trace, each with its own acceptance."""
+    requests = np.full((rounds, 64), -1)
+    requests[:, : len(p)] = np.arange(len(p))
+    arrivals = np.zeros(rounds, dtype=np.int64)
+    who = Population(requests, np.full(rounds, len(p)), arrivals)
+    scene = Scene("own", COST.steps, COST, who, np.array(p), np.ones(len(p)), changes, COST, per_request=True)
+    return scene.build(np.random.default_rng(0))
+
+
+def test_share_is_the_time_of_the_oracle_for_the_same_tokens() -> None:
+    trace = trace_of([0.2], 10)
+    depths = np.array([7] * 5 + [int(trace.oracle_depths[0])] * 5)
+    best, deep = trace.rates[0, depths[9]], trace.rates[0, 7]
+    taken = trace.seconds[0, 7] * 5 + trace.seconds[0, depths[9]] * 5
+    needed = trace.seconds[0, 7] * 5 * deep / best + trace.seconds[0, depths[9]] * 5
+    assert score.share(trace, depths) == pytest.approx(needed / taken)
+    assert score.share(trace, depths, slice(5, 10)) == pytest.approx(1.0)
+
+
+def test_the_worst_window_against_zero_steps_finds_the_bad_stretch() -> None:
+    trace = trace_of([0.0], 1000)
+    depths = np.zeros(1000, dtype=int)
+    assert score.worst_window_against_zero(trace, depths) == pytest.approx(1.0)
+    depths[300:400] = 7
+    slow = trace.seconds[0, 7] / trace.seconds[0, 0]
+    assert score.worst_window_against_zero(trace, depths) == pytest.approx(500 / (400 + 100 * slow))
+
+
+def test_switches_leave_the_warm_up_out_and_count_a_probe_twice() -> None:
+    depths = np.array([3] * 50 + [5] * 251)
+    assert score.switches_per_200(depths, 0) == pytest.approx(200 / 300)
+    assert score.switches_per_200(depths, 100) == 0.0
+    depths[200:202] = 7
+    assert score.switches_per_200(depths, 100) == pytest.approx(2.0)
+
+
+def test_recovery_counts_rounds_from_the_change() -> None:
+    trace = trace_of([0.9] * 8, 200, (50,))
+    depths = np.array(trace.oracle_depths)
+    assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 0
+    depths[50:67] = 0
+    assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 17
+    depths[50:] = 0
+    assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 150
+
+
+def test_the_verify_cost_repeats_the_table_it_was_fitted_to() -> None:
+    verify = fit_verify_cost(COST)
+    assert verify.worst_fit_error < 0.02
+    assert (np.diff(verify.seconds) >= 0).all()
+
+
+@pytest.mark.parametrize("p", [[0.9, 0.1], [0.95, 0.3, 0.05]])
+def test_the_per_request_oracle_is_the_best_of_all_assignments(p: list[float]) -> None:
+    trace = trace_of(p, EVERY)
+    verify = fit_verify_cost(COST)
+    reached = np.cumprod(np.repeat(np.array(p)[:, None], 7, axis=1), axis=1)
+
+    def rate(own: tuple[int, ...], deepest: int) -> float:
+        tokens = sum(1 + reached[i, :s].sum() for i, s in enumerate(own))
+        left_out = verify.seconds[len(p) * (deepest + 1)] - verify.seconds[sum(own) + len(p)]
+        return float(tokens / (trace.seconds[0, deepest] - left_out))
+
+    best = max(
+        rate(own, deepest) for deepest in COST.steps for own in product(range(deepest + 1), repeat=len(p))
+    )
+    one = trace.rates[0, trace.oracle_depths[0]]
+    assert gain_of_own_depths(trace, verify) == pytest.approx(best / one)
+
+
+def test_equal_requests_gain_nothing_from_depths_of_their_own_in_a_small_batch() -> None:
+    assert gain_of_own_depths(trace_of([0.8] * 4, EVERY), fit_verify_cost(COST)) == pytest.approx(
+        1.0, abs=0.01
+    )
+
+
+def result_of(suite: str, **figures: float) -> SuiteResult:
+    """A suite on whose only trace the judged policy scored *figures*."""
+    values = {"share": 1.0, "drawn_share": 1.0, "tokens_per_second": 1.0, "zero_window": 1.0, "switches": 0.0}
+    values.update(figures)
+    found = TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))
+    return SuiteResult(SUITES[suite], Setting(COST), {targets.JUDGED: [found]})
+
+
+def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:
+    results = {
+        "stationary": result_of("stationary", share=0.975, switches=1.5),
+        "step-change": result_of("step-change", zero_window=0.98),
+    }
+    met = {(o.target.suite, o.target.metric): o.met for o in targets.outcomes(results)}
+    assert met == {
+        ("stationary", "mean"): False,
+        ("stationary", "worst"): True,
+        ("stationary", "switches"): False,
+        ("stationary", "switches-worst"): False,
+        ("step-change", "recovery"): False,
+        ("*", "zero"): False,
+    }
+
+
+def test_suites_that_did_not_run_have_no_outcome() -> None:
+    assert targets.outcomes({}) == []
+    assert {t.suite for t in targets.TARGETS} <= {*SUITES, "*"}
