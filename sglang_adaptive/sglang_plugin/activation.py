@@ -91,7 +91,9 @@ def _cannot_adapt(server_args: Any) -> str | None:
     """Return why adaptive speculation cannot run where SGLang would end the start-up or say nothing; else None."""
     if server_args.speculative_algorithm is None:
         return "no --speculative-algorithm is given"
-    if getattr(server_args, "enable_hisparse", False):
+    if server_args.use_ray:
+        return "Ray's scheduler actors load no SGLang plugins"
+    if server_args.enable_hisparse:
         return "--enable-hisparse keeps swap state of one fixed width"
     if server_args.enable_lora or server_args.lora_paths:
         return "LoRA's graph metadata is built for one depth"

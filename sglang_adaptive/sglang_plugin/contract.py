@@ -64,6 +64,7 @@ HOOKED = (
     Needed(_STATE + "SchedulerInternalStateController._add_speculative", ("self", "state")),
     Needed(_STATE + "SchedulerInternalStateController._update_handlers", ("self",)),
     Needed(_SRT + "managers.scheduler.Scheduler.get_init_info", ("self",)),
+    Needed(_SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", ("self",)),
     Needed(
         _SRT + "managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
         ("self", "meta_info", "recv_obj", "i"),

@@ -74,6 +74,9 @@ SCHEDULER = (
     Hook(_STATE + "_add_speculative", "after", "server_info:add_adaptive"),
     Hook(_STATE + "_update_handlers", "after", "server_info:add_update_handlers"),
     Hook(_SRT + "managers.scheduler.Scheduler.get_init_info", "after", "landed:report"),
+    Hook(
+        _SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", "after", "landed:pass_on"
+    ),
 )
 
 

@@ -16,11 +16,18 @@ def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
     return {**info, KEY: len(hooks.SCHEDULER)}
 
 
+def pass_on(info: dict[str, Any], controller: Any) -> dict[str, Any]:
+    """After DataParallelController.get_init_info, which makes a new dict: say so when every scheduler did."""
+    replicas = controller._scheduler_init_infos
+    if replicas and all(KEY in replica for replica in replicas):
+        return {**info, KEY: replicas[0][KEY]}
+    return info
+
+
 def require_in_schedulers(infos: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
     """After the launcher's wait for its schedulers: refuse to serve unless each has its hooks.
 
-    Installed only when adaptive speculation is asked for. A data-parallel controller answers for its
-    schedulers with an info of the first one.
+    Installed only when adaptive speculation is asked for.
     """
     missing = sum(KEY not in info for info in infos)
     if missing:
