@@ -17,7 +17,8 @@ from sglang_adaptive.simulate.report_html import html_report
 from sglang_adaptive.simulate.report_json import json_report
 from sglang_adaptive.simulate.report_text import text_report
 from sglang_adaptive.simulate.results import SuiteResult, run_suite
-from sglang_adaptive.simulate.suites import DEFAULT_ROUNDS, DEFAULT_TRACES, SUITES, Setting, Suite
+from sglang_adaptive.simulate.setting import DEFAULT_ROUNDS, DEFAULT_TRACES, Setting
+from sglang_adaptive.simulate.suites import SUITES, Suite
 from sglang_adaptive.simulate.targets import outcomes
 
 BAD_INPUT = 2

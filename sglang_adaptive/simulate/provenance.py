@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import sglang_adaptive
-from sglang_adaptive.simulate.suites import Setting
+from sglang_adaptive.simulate.setting import Setting
 
 
 def provenance(argv: list[str], profile: str, setting: Setting) -> dict[str, Any]:

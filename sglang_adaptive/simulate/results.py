@@ -13,7 +13,8 @@ from sglang_adaptive.simulate.contenders import Contender
 from sglang_adaptive.simulate.engine import play
 from sglang_adaptive.simulate.population import IntArray
 from sglang_adaptive.simulate.ragged import fit_verify_cost, gain_of_own_depths
-from sglang_adaptive.simulate.suites import Setting, Suite
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.suites import Suite
 from sglang_adaptive.simulate.trace import Trace
 
 BUCKET = 50

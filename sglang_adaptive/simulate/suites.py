@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from sglang_adaptive.simulate.cost import RoundCost
-from sglang_adaptive.simulate.population import closed_loop, open_loop
-from sglang_adaptive.simulate.regimes import (
-    Schedule,
-    alternating,
-    constant,
-    random_batch,
-    random_decay,
-    random_p,
-    switching,
-)
-from sglang_adaptive.simulate.trace import Scene, Trace
-
-DEFAULT_TRACES = 56
-DEFAULT_ROUNDS = 1600
-LARGEST_BATCH = 64
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What every trace of a run shares."""
-
-    cost: RoundCost
-    rounds: int = DEFAULT_ROUNDS
-    traces: int = DEFAULT_TRACES
-    seed: int = 0
-
-    @property
-    def ladder(self) -> tuple[int, ...]:
-        """Depths that may be chosen: those that were measured."""
-        return self.cost.steps
-
-    @property
-    def max_batch(self) -> int:
-        """Largest batch: 64, or the largest measured one when that is smaller."""
-        return min(LARGEST_BATCH, self.cost.batches[-1])
-
-
-MakeScene = Callable[[Setting, int, np.random.Generator], Scene]
+from sglang_adaptive.simulate import scenes
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -54,7 +18,7 @@ class Suite:
 
     name: str
     title: str
-    make: MakeScene
+    make: scenes.MakeScene
 
     def traces(self, setting: Setting) -> Iterator[Trace]:
         """Draw the traces one after the other; each holds a few megabytes."""
@@ -63,163 +27,20 @@ class Suite:
             yield self.make(setting, index, rng).build(rng)
 
 
-def _scene(
-    setting: Setting,
-    index: int,
-    rng: np.random.Generator,
-    p: Schedule,
-    batch: Schedule,
-    decay: Schedule | None = None,
-    **extra: object,
-) -> Scene:
-    """Return a closed-loop scene in which all requests of a round accept alike."""
-    decay = decay or constant(random_decay(rng), setting.rounds)
-    fields: dict[str, object] = {"given": setting.cost, **extra}
-    return Scene(
-        name=f"{index:02d}",
-        ladder=setting.ladder,
-        cost=setting.cost,
-        population=closed_loop(batch.values.astype(np.int64), rng, setting.max_batch),
-        p=p.values,
-        decay=decay.values,
-        changes=tuple(sorted({*p.changes, *batch.changes})),
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-def _any_p(setting: Setting, rng: np.random.Generator) -> Schedule:
-    return switching(setting.rounds, rng, lambda: random_p(rng))
-
-
-def _any_batch(setting: Setting, rng: np.random.Generator) -> Schedule:
-    return switching(setting.rounds, rng, lambda: random_batch(rng, setting.max_batch))
-
-
-def _one_batch(setting: Setting, rng: np.random.Generator) -> Schedule:
-    return constant(random_batch(rng, setting.max_batch), setting.rounds)
-
-
-def _stationary(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """A grid: 7 batch sizes by 8 acceptances, the decay going through four values along it."""
-    batches = [b for b in (1, 2, 4, 8, 16, 32, 64) if b <= setting.max_batch]
-    batch, row = batches[index % len(batches)], index // len(batches)
-    p = (0.2, 0.95, 0.5, 0.8, 0.35, 0.9, 0.65, 0.425)[row % 8]
-    decay = (0.93, 1.0, 0.965, 0.98)[(index + row) % 4]
-    rounds = setting.rounds
-    return _scene(setting, index, rng, constant(p, rounds), constant(batch, rounds), constant(decay, rounds))
-
-
-def _acceptance(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    return _scene(setting, index, rng, _any_p(setting, rng), _one_batch(setting, rng))
-
-
-def _load(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    return _scene(setting, index, rng, constant(random_p(rng), setting.rounds), _any_batch(setting, rng))
-
-
-def _both(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    return _scene(setting, index, rng, _any_p(setting, rng), _any_batch(setting, rng))
-
-
-def _heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """Every request has an acceptance and a decay of its own; the load switches."""
-    batch = _any_batch(setting, rng)
-    who = closed_loop(batch.values.astype(np.int64), rng, setting.max_batch)
-    return Scene(
-        name=f"{index:02d}",
-        ladder=setting.ladder,
-        cost=setting.cost,
-        population=who,
-        p=np.array([random_p(rng) for _ in range(who.count)]),
-        decay=np.array([random_decay(rng) for _ in range(who.count)]),
-        changes=batch.changes,
-        given=setting.cost,
-        per_request=True,
-    )
-
-
-def _bursts(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """Open-loop arrivals: quiet stretches of a few requests, and bursts that fill the batch."""
-    quiet, burst = rng.uniform(0.005, 0.05), rng.uniform(0.5, 2.0)
-    calls = iter(range(setting.rounds))
-    rate = switching(setting.rounds, rng, lambda: float(burst if next(calls) % 2 else quiet))
-    return Scene(
-        name=f"{index:02d}",
-        ladder=setting.ladder,
-        cost=setting.cost,
-        population=open_loop(rate.values, rng, setting.max_batch),
-        p=constant(random_p(rng), setting.rounds).values,
-        decay=random_decay(rng),
-        changes=rate.changes,
-        given=setting.cost,
-    )
-
-
-def _drift(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """The GPU slows by 20%: all rounds, mostly deep or mostly shallow ones; at once or over 400 rounds."""
-    start = int(rng.integers(setting.rounds // 4, setting.rounds // 2 + 1))
-    span = (1, 400)[index % 2]
-    progress = np.clip((np.arange(setting.rounds) - start) / span, 0.0, 1.0)
-    depth = np.linspace(0.0, 1.0, setting.cost.steps[-1] + 1)
-    weight = (np.ones_like(depth), depth, 1.0 - depth)[index % 3]
-    return _scene(
-        setting,
-        index,
-        rng,
-        _any_p(setting, rng),
-        _one_batch(setting, rng),
-        slowdown=1.0 + 0.2 * progress[:, None] * weight,
-    )
-
-
-def _mistaken(error: float) -> MakeScene:
-    def make(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-        p, batch = _any_p(setting, rng), _any_batch(setting, rng)
-        return _scene(setting, index, rng, p, batch, given=setting.cost.mistaken(error, rng))
-
-    return make
-
-
-def _bad_draft(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """A draft that never fits (p = 0), that stops fitting for good, or that fails and recovers."""
-    rounds = setting.rounds
-    good, bad = rng.uniform(0.6, 0.95), (0.0, 0.05)[index % 2]
-    collapse = int(rng.integers(300, 600))
-    p = (
-        constant(0.0, rounds),
-        Schedule(np.where(np.arange(rounds) < collapse, good, bad), (collapse,)),
-        alternating(rounds, collapse, good, bad),
-    )[index % 3]
-    return _scene(setting, index, rng, p, _one_batch(setting, rng))
-
-
-def _cold_start(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    p = constant(random_p(rng), setting.rounds)
-    return _scene(setting, index, rng, p, _one_batch(setting, rng), given=None)
-
-
-def _step_change(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """p jumps between 0.9 and 0.3 every 250 rounds at batch 8, 16, 32 or 64."""
-    batch = min((8, 16, 32, 64)[index % 4], setting.max_batch)
-    first, second = ((0.9, 0.3), (0.3, 0.9))[index // 4 % 2]
-    p = alternating(setting.rounds, 250, first, second)
-    return _scene(setting, index, rng, p, constant(batch, setting.rounds), constant(1.0, setting.rounds))
-
-
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
-        Suite("stationary", "stationary grid", _stationary),
-        Suite("acceptance", "acceptance switching", _acceptance),
-        Suite("load", "load switching", _load),
-        Suite("both", "both switching", _both),
-        Suite("heterogeneous", "heterogeneous batches", _heterogeneous),
-        Suite("bursts", "bursts of arrivals", _bursts),
-        Suite("drift", "cost drift of 20%", _drift),
-        Suite("profile-5", "profile off by 5%", _mistaken(0.05)),
-        Suite("profile-15", "profile off by 15%", _mistaken(0.15)),
-        Suite("bad-draft", "bad draft", _bad_draft),
-        Suite("cold-start", "cold start, no profile", _cold_start),
-        Suite("step-change", "p 0.9 to 0.3 and back", _step_change),
+        Suite("stationary", "stationary grid", scenes.stationary),
+        Suite("acceptance", "acceptance switching", scenes.acceptance),
+        Suite("load", "load switching", scenes.load),
+        Suite("both", "both switching", scenes.both),
+        Suite("heterogeneous", "heterogeneous batches", scenes.heterogeneous),
+        Suite("bursts", "bursts of arrivals", scenes.bursts),
+        Suite("drift", "cost drift of 20%", scenes.drift),
+        Suite("profile-5", "profile off by 5%", scenes.mistaken(0.05)),
+        Suite("profile-15", "profile off by 15%", scenes.mistaken(0.15)),
+        Suite("bad-draft", "bad draft", scenes.bad_draft),
+        Suite("cold-start", "cold start, no profile", scenes.cold_start),
+        Suite("step-change", "p 0.9 to 0.3 and back", scenes.step_change),
     )
 }

@@ -13,7 +13,8 @@ from sglang_adaptive.simulate.engine import play
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import closed_loop
 from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.suites import SUITES, Setting
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.suites import SUITES
 from sglang_adaptive.simulate.trace import Scene, Trace
 
 COST: RoundCost = load_cost(None)[1]

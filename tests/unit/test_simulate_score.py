@@ -13,7 +13,8 @@ from sglang_adaptive.simulate.population import Population
 from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.ragged import EVERY, fit_verify_cost, gain_of_own_depths
 from sglang_adaptive.simulate.results import SuiteResult, TraceScore
-from sglang_adaptive.simulate.suites import SUITES, Setting
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.suites import SUITES
 from sglang_adaptive.simulate.trace import Scene, Trace
 
 COST: RoundCost = load_cost(None)[1]
