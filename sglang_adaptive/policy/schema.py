@@ -50,8 +50,8 @@ TUNING_KEYS: tuple[NumberKey, ...] = (
     NumberKey("ema_alpha", False, 0.2, 0.0, 1.0, "weight of the newest round in the average", open_low=True),
     NumberKey("update_interval", True, 5, 1, 1_000_000, "rounds between two decisions"),
     NumberKey("warmup_batches", True, 10, 0, 1_000_000, "rounds seen before the first decision"),
-    NumberKey("down_hysteresis", False, -0.25, -MAX_STEPS, MAX_STEPS, "added to the threshold of a move down"),
-    NumberKey("up_hysteresis", False, 0.0, -MAX_STEPS, MAX_STEPS, "added to the threshold of a move up"),
+    NumberKey("down_hysteresis", False, -0.25, -MAX_STEPS, MAX_STEPS, "added to the threshold of a drop"),
+    NumberKey("up_hysteresis", False, 0.0, -MAX_STEPS, MAX_STEPS, "added to the threshold of a rise"),
     NumberKey("ceiling_coeff", False, 0.0, 0.0, MAX_STEPS, "caps steps at ceil(average x this); 0 is off"),
 )
 """Keys of the EMA policy; at the top level they are the default of every slot, as in SGLang."""
