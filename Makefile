@@ -1,0 +1,56 @@
+# Everything runs in .venv, which the first target to be called sets up. `make help` lists the targets.
+
+PYTHON ?=
+ARGS ?=
+VENV := .venv
+READY := $(VENV)/.sglang-adaptive-ready
+# mypy is strict on the layers that run inside every decode round and on what scores them.
+STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/simulate
+
+.PHONY: help setup demo test lint types models bench-sim constraints clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo         a real SGLang server on the CPU; watch the draft depth follow the text"
+	@echo "make test         unit tests, and tests that drive a real server on the CPU"
+	@echo "make lint         ruff"
+	@echo "make types        mypy, strict"
+	@echo "make bench-sim    policies against an oracle, on measured round times"
+	@echo "make models       train the demo's tiny model pair again"
+	@echo "make setup        only set up .venv"
+	@echo "make constraints  pin today's newest packages in constraints.txt"
+	@echo "make clean        remove caches and builds; .venv stays"
+	@echo
+	@echo "ARGS='...' is passed on to demo, test, models and bench-sim; PYTHON=... picks the interpreter of .venv."
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh $(VENV)
+	@touch $@
+
+demo: $(READY)
+	$(VENV)/bin/sglang-adaptive demo $(ARGS)
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+
+types: $(READY)
+	$(VENV)/bin/mypy $(STRICT)
+
+models: $(READY)
+	$(VENV)/bin/python -m train $(ARGS)
+
+bench-sim: $(READY)
+	$(VENV)/bin/sglang-adaptive simulate $(ARGS)
+
+constraints: $(READY)
+	sh scripts/pin.sh $(VENV)
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@echo "$(VENV) was left in place; remove it with: rm -rf $(VENV) .uv"

@@ -1,0 +1,35 @@
+"""Marks tests by their folder, and says what was left out for want of a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+NO_GPU = "needs a CUDA device; none here"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark ``tests/engine`` and ``tests/gpu``; skip the latter on a machine without a CUDA device."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in ("engine", "gpu"):
+            item.add_marker(getattr(pytest.mark, folder))
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many GPU tests did not run, beside pytest's own list of skips."""
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if NO_GPU in str(r.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} GPU tests were skipped: no CUDA device here")
+
+
+def _has_gpu() -> bool:
+    import torch  # seconds to import, and only GPU tests need the answer
+
+    return bool(torch.cuda.is_available())
