@@ -53,6 +53,8 @@ class CpuServer(Client):
         self.start_timeout = start_timeout
         self.start_seconds: float | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._boot = BootLog(self.log_path)
+        self._begin = 0.0
 
     def __enter__(self) -> CpuServer:
         self.start()
@@ -71,32 +73,50 @@ class CpuServer(Client):
 
     def start(self) -> None:
         """Start and wait until the server answers. Raises ServerError; stops the server on any exception."""
-        atexit.register(self.stop)
-        begin = time.monotonic()
         try:
-            with self.log_path.open("wb") as log:
-                self._process = subprocess.Popen(
-                    self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,
-                )  # fmt: skip
-            self._wait_until_ready(begin)
+            self.launch()
+            while not self.poll():
+                time.sleep(POLL_SECONDS)
         except BaseException:
             self.stop()
             raise
-        self.start_seconds = time.monotonic() - begin
 
-    def _wait_until_ready(self, begin: float) -> None:
+    def launch(self) -> None:
+        """Start the server's processes and return at once; `poll` says when it answers, `stop` is the caller's."""
+        atexit.register(self.stop)
+        self._begin = time.monotonic()
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self._boot = BootLog(self.log_path)
+
+    def poll(self) -> bool:
+        """Return whether the launched server answers, reporting stages that are new.
+
+        Raises ServerError when it has ended, or is not ready after `start_timeout` seconds.
+        """
+        if self._boot.ready:
+            return True
         assert self._process is not None
-        boot = BootLog(self.log_path)
-        while not boot.ready:
-            waited = time.monotonic() - begin
-            if self._process.poll() is not None:
-                raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
-            if waited > self.start_timeout:
-                raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
-            time.sleep(POLL_SECONDS)
-            for stage in boot.new_stages():
-                self.on_progress(stage, time.monotonic() - begin)
+        waited = time.monotonic() - self._begin
+        for stage in self._boot.new_stages():
+            self.on_progress(stage, waited)
+        if self._boot.ready:
+            self.start_seconds = waited
+        elif self._process.poll() is not None:
+            raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
+        elif waited > self.start_timeout:
+            raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
+        return self._boot.ready
+
+    def leave_running(self) -> int:
+        """Hand the running server over to the user: nothing here stops it any more. Returns the process id to end."""
+        assert self._process is not None
+        pid, self._process = self._process.pid, None
+        atexit.unregister(self.stop)
+        return pid
 
     def stop(self) -> None:
         """Stop every process of the server; does nothing when it is stopped already."""
