@@ -29,8 +29,9 @@ class ServerError(RuntimeError):
 class CpuServer(Client):
     """Runs `sglang-adaptive serve-cpu ARGUMENTS` on a free port of 127.0.0.1, in a process group of its own.
 
-    Use as a context manager; every way out of it, Ctrl-C included, stops the whole group. `on_progress(stage, seconds)`
-    is called while the server starts. `log` keeps what the server prints; by default a temporary file.
+    Use as a context manager; every way out of it, Ctrl-C included, stops the whole group.
+    `on_progress(stage, seconds)` is called while the server starts. `log` keeps what the server prints; by default
+    a temporary file.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class CpuServer(Client):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self.stop()
 
     @property
@@ -82,7 +85,7 @@ class CpuServer(Client):
             raise
 
     def launch(self) -> None:
-        """Start the server's processes and return at once; `poll` says when it answers, `stop` is the caller's."""
+        """Start the server's processes and return; `poll` says when it answers, `stop` is the caller's."""
         atexit.register(self.stop)
         self._begin = time.monotonic()
         with self.log_path.open("wb") as log:
@@ -112,7 +115,7 @@ class CpuServer(Client):
         return self._boot.ready
 
     def leave_running(self) -> int:
-        """Hand the running server over to the user: nothing here stops it any more. Returns the process id to end."""
+        """Leave the running server to the user: nothing here stops it any more. Returns the process to end."""
         assert self._process is not None
         pid, self._process = self._process.pid, None
         atexit.unregister(self.stop)
