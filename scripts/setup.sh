@@ -2,7 +2,7 @@
 # Sets up the virtual environment $1 from a clean clone: finds Python, gets uv, installs the pinned packages.
 set -eu
 venv=$1
-download="about 4 GB"
+download="about 4.5 GB"
 disk="9.6 GB"
 
 usable() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }

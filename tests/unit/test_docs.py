@@ -38,7 +38,8 @@ def test_every_example_configuration_is_accepted() -> None:
 def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         check_config(config, "my.json")
-    line = re.sub(r"(?<=one of ).*(?= \(did you mean)", "...", str(caught.value))  # the page leaves the keys out
+    # The page leaves out the list of keys.
+    line = re.sub(r"(?<=one of ).*(?= \(did you mean)", "...", str(caught.value))
     assert f"\n{line}\n" in (ROOT / "docs" / "configuration.md").read_text()
 
 
