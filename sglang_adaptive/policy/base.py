@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from sglang_adaptive.policy.observation import RoundObservation
@@ -40,3 +40,22 @@ class AdaptivePolicy(Protocol):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the policy's state as JSON builtins, for monitoring."""
+
+
+@runtime_checkable
+class LearnsCost(Protocol):
+    """A policy that also learns from the clock.
+
+    Tensor-parallel ranks read different clocks and must decide alike. So readings change nothing by themselves: at
+    rounds that the policy names, counted in rounds and hence the same on every rank, the first rank's table is handed
+    to all of them, and between such rounds the table stands.
+    """
+
+    cost_sync_due: bool
+    """Whether the table has to be handed over now; ``import_cost`` clears it."""
+
+    def export_cost(self) -> dict[str, Any]:
+        """Return what this rank has measured, as builtins."""
+
+    def import_cost(self, payload: Mapping[str, Any]) -> None:
+        """Decide on the first rank's measurements from now on."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.ledger import Ledger, SwitchRecord
 from sglang_adaptive.runtime.round_clock import RoundClock
@@ -55,9 +55,11 @@ class AdaptiveController:
         worker: AdaptiveWorker,
         policy: AdaptivePolicy,
         *,
+        share_cost: Callable[[Any], Any] = lambda payload: payload,
         clock: RoundClock | None = None,
         wall_time: Callable[[], float] = time.time,
     ) -> None:
+        """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together."""
         self.worker = worker
         self.params = policy  # the attribute's name in SGLang
         self._states: dict[int, SpecRuntimeState] = {}
@@ -67,6 +69,8 @@ class AdaptiveController:
         self._degraded: str | None = None
         self._arriving: _Arriving | None = None
         self._last_batch_size: int | None = None
+        self._learner = policy if isinstance(policy, LearnsCost) else None
+        self._share_cost = share_cost
         self._clock = clock or RoundClock()
         self._wall_time = wall_time
         self._ledger = Ledger()
@@ -143,6 +147,8 @@ class AdaptiveController:
         if self._degraded is None:
             try:
                 self.params.observe(observation)
+                if self._learner is not None and self._learner.cost_sync_due:
+                    self._hand_over_cost(self._learner)
             except Exception as error:
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
 
@@ -206,6 +212,18 @@ class AdaptiveController:
         self.worker.apply_runtime_state(self._states[target])
         self._ledger.record(SwitchRecord(self._wall_time(), before, target, batch_size, cause))
         logger.debug("draft steps %d -> %d at batch size %d (%s)", before, target, batch_size, cause)
+
+    def _hand_over_cost(self, policy: LearnsCost) -> None:
+        """Give every rank the first rank's table; a rank that fails still takes part, or the others would wait."""
+        try:
+            payload = policy.export_cost()
+        except Exception:
+            self._share_cost(None)
+            raise
+        shared = self._share_cost(payload)
+        if shared is None:
+            raise RuntimeError("the first rank has no cost table to share")
+        policy.import_cost(shared)
 
     def _degrade(self, why: str, error: Exception | None = None) -> None:
         """Set the policy aside for good, and log it: nothing asks the policy again, so it is logged once."""

@@ -23,8 +23,10 @@ _SWITCH_SOURCE = "adaptive_spec.restore"
 
 def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
     """In the place of SGLang's AdaptiveController: ours, on SGLang's worker."""
+    from sglang.srt.runtime_context import get_parallel
+
     logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
-    return AdaptiveController(worker, policy)
+    return AdaptiveController(worker, policy, share_cost=get_parallel().tp_group.broadcast_object)
 
 
 def controller_of(model_worker: Any) -> AdaptiveController | None:

@@ -254,3 +254,58 @@ def test_memory_is_bounded_over_many_switches() -> None:
     shown = controller.snapshot()
     assert shown.switches == 10_000
     assert len(shown.recent_switches) == 32
+
+
+class Learner(ScriptedPolicy):
+    """A policy that wants its table handed over after every second round."""
+
+    def __init__(self) -> None:
+        super().__init__([0, 1, 3], 3)
+        self.cost_sync_due = False
+        self.table: Any = None
+
+    def observe(self, observation: RoundObservation) -> int | None:
+        super().observe(observation)
+        self.cost_sync_due = len(self.seen) % 2 == 0
+        return None
+
+    def export_cost(self) -> dict[str, Any]:
+        if self.fails_on == "export":
+            raise OverflowError("too much")
+        return {"rounds": len(self.seen)}
+
+    def import_cost(self, payload: Any) -> None:
+        self.table, self.cost_sync_due = payload, False
+
+
+def learning(share_cost: Any) -> tuple[AdaptiveController, Learner]:
+    policy = Learner()
+    controller = AdaptiveController(Worker(3), policy, share_cost=share_cost)
+    controller.register(state(3))
+    controller.init_states()
+    return controller, policy
+
+
+def test_every_rank_decides_on_the_first_ranks_table() -> None:
+    first_ranks: list[Any] = []
+    first, _ = learning(lambda payload: first_ranks.append(payload) or payload)
+    other, follower = learning(lambda payload: first_ranks[-1])
+    follower.seen.extend([RoundObservation(3, [0], 1)] * 2)  # a rank whose own measurements differ
+    for _ in range(2):
+        first.on_verify_complete([1], 1)
+        other.on_verify_complete([1], 1)
+    assert first_ranks == [{"rounds": 2}] and follower.table == {"rounds": 2}
+
+
+def test_rank_without_a_table_does_not_leave_the_others_waiting() -> None:
+    shared: list[Any] = []
+    first, policy = learning(lambda payload: shared.append(payload))
+    policy.fails_on = "export"
+    for _ in range(2):
+        first.on_verify_complete([1], 1)
+    assert shared == [None]
+    assert "OverflowError" in str(first.snapshot().degraded)
+    other, _ = learning(lambda payload: None)
+    for _ in range(2):
+        other.on_verify_complete([1], 1)
+    assert "no cost table" in str(other.snapshot().degraded)
