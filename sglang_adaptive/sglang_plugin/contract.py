@@ -103,6 +103,7 @@ CALLED = (
     ),
     Needed(_WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", ("num_correct_drafts_per_req", "batch_size")),
     Needed(_WORKER + "EAGLEWorkerV2.activate_step_by_batch", ("batch_size",)),
+    Needed(_SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
     Needed(_STATE + "UpdateRejected"),
     Needed(
         _SRT + "managers.utils.GenerationBatchResult",
