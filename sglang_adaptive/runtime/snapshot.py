@@ -27,6 +27,9 @@ class ControllerSnapshot:
     accepted_by_tier: Mapping[int, int]
     """Draft tokens accepted, by the depth that proposed them; bonus tokens not counted."""
 
+    round_times: tuple[Mapping[str, Any], ...]
+    """Median seconds of a round by batch size and steps, with the rounds counted; see ``round_times``."""
+
     degraded: str | None
     """Why the policy was set aside, or None while it decides."""
 
@@ -47,6 +50,7 @@ class ControllerSnapshot:
             "rounds_by_tier": _string_keys(self.rounds_by_tier),
             "drafted_by_tier": _string_keys(self.drafted_by_tier),
             "accepted_by_tier": _string_keys(self.accepted_by_tier),
+            "round_times": [dict(cell) for cell in self.round_times],
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,
             **self.policy_state,

@@ -7,9 +7,10 @@ else on untouched. It runs inside SGLang's API-key check, which is added later a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import orjson
 
 from sglang_adaptive.sglang_plugin.activation import NOTE
 from sglang_adaptive.sglang_plugin.policies import resolve_candidate_steps
@@ -50,7 +51,7 @@ class AdminRoute:
     def _checked(self, body: bytes) -> tuple[str | None, bytes]:
         """Return what is wrong with our key, if anything, and the body that SGLang shall see."""
         try:
-            message = json.loads(body)
+            message = orjson.loads(body)
             values = message["server_args"]
             steps = values[FORCE_KEY]
         except (ValueError, KeyError, TypeError):
@@ -61,8 +62,8 @@ class AdminRoute:
             values[FORCE_KEY] = RELEASE
         elif isinstance(steps, bool) or not isinstance(steps, int) or steps not in self._tiers:
             built = ", ".join(map(str, self._tiers))
-            return f"{FORCE_KEY}: got {json.dumps(steps)}; expected one of {built}, or null to release", body
-        return None, json.dumps(message).encode()
+            return f"{FORCE_KEY}: got {orjson.dumps(steps).decode()}; expected one of {built}, or null to release", body
+        return None, orjson.dumps(message)
 
 
 async def _read(receive: Receive) -> bytes:
@@ -92,7 +93,7 @@ def _with_length(scope: Scope, body: bytes) -> Scope:
 
 
 async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
-    body = json.dumps(content).encode()
+    body = orjson.dumps(content)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

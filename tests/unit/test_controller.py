@@ -166,6 +166,20 @@ def test_seconds_only_between_like_rounds() -> None:
     assert [result(1, 1), result(1, 1)] == [None, 0.5]
 
 
+def test_round_times_keep_recent_medians_in_bounded_memory() -> None:
+    controller, _, _, ticks = serving()
+    for seconds in (9.0, 9.0, 1.0, 2.0, 3.0):
+        ticks.now += seconds
+        controller.on_verify_complete([0, 0], 2)
+    cells = controller.snapshot().round_times
+    assert cells == ({"batch_size": 2, "steps": 3, "seconds": 2.5, "rounds": 4},)  # the first one had no predecessor
+    for requests in range(1, 1000):
+        for _ in range(2):
+            ticks.now += 0.001
+            controller.on_verify_complete([0] * requests, requests)
+    assert len(controller.snapshot().round_times) == 512
+
+
 @pytest.mark.parametrize("where", ["choose", "observe"])
 def test_failing_policy_degrades_to_the_launch_depth_once(where: str, caplog: pytest.LogCaptureFixture) -> None:
     controller, worker, policy, _ = serving(answer=7)
