@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from sglang_adaptive.client import Client
 from sglang_adaptive.cpu_engine.boot_log import BootLog
-from sglang_adaptive.cpu_engine.client import Client
 from sglang_adaptive.cpu_engine.launcher import command, environment
 
 GRACE_SECONDS = 10.0

@@ -1,0 +1,121 @@
+"""A small HTTP client for SGLang's server, standard library only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
+
+
+class RequestError(RuntimeError):
+    """The server refused a request; the message holds its status and answer."""
+
+
+class Client:
+    """Talks to one server; every call opens its own connection, so calls from several threads do not mix."""
+
+    def __init__(
+        self, host: str, port: int, timeout: float = 300.0, *, scheme: str = "http", api_key: str | None = None
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.timeout = timeout
+        self.scheme = scheme
+        self._headers = {"Content-Type": "application/json"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    @classmethod
+    def from_url(cls, url: str, *, api_key: str | None = None, timeout: float = 300.0) -> Client:
+        """Return a client of the server at *url*, as in http://127.0.0.1:30000. Raises ValueError for anything else."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError(f"{url!r} is not a server's address; expected one like http://127.0.0.1:30000")
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return cls(parts.hostname, port, timeout, scheme=parts.scheme, api_key=api_key)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    def get(self, path: str) -> Any:
+        """Return the answer to GET `path`: parsed JSON, or text when it is not JSON."""
+        return self._exchange("GET", path, None)
+
+    def post(self, path: str, body: Any) -> Any:
+        """Return the answer to POST `path` with `body` as JSON: parsed JSON, or text when it is not JSON."""
+        return self._exchange("POST", path, body)
+
+    def server_info(self) -> dict[str, Any]:
+        """Return SGLang's `/server_info`; what the scheduler says of itself is under `internal_states`[0]."""
+        info: dict[str, Any] = self.get("/server_info")
+        return info
+
+    def generate(self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any) -> Any:
+        """Return SGLang's answer: `text`, `output_ids`, `meta_info`; a list of those for a list of prompts.
+
+        A prompt is text or token ids. Greedy unless `temperature` says otherwise; goes on past the end-of-text token
+        when `ignore_eos=True`. Other keywords are SGLang's sampling parameters.
+        """
+        return self.post("/generate", _request(prompt, max_new_tokens, rid, sampling))
+
+    def stream(
+        self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Yield SGLang's answer as it grows; closing the iterator early aborts the request."""
+        body = {**_request(prompt, max_new_tokens, rid, sampling), "stream": True}
+        connection = self._connect()
+        try:
+            response = self._send(connection, "POST", "/generate", body)
+            for line in response:
+                data = line.strip().removeprefix(b"data:").strip()
+                if data == b"[DONE]":
+                    return
+                if data:
+                    yield json.loads(data)
+        finally:
+            connection.close()
+
+    def abort(self, rid: str) -> None:
+        """Abort the request that was sent with this `rid`; nothing happens when there is none."""
+        self.post("/abort_request", {"rid": rid})
+
+    def _connect(self) -> http.client.HTTPConnection:
+        make = http.client.HTTPSConnection if self.scheme == "https" else http.client.HTTPConnection
+        return make(self.host, self.port, timeout=self.timeout)
+
+    def _exchange(self, method: str, path: str, body: Any) -> Any:
+        connection = self._connect()
+        try:
+            text = self._send(connection, method, path, body).read().decode()
+        finally:
+            connection.close()
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    def _send(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
+    ) -> http.client.HTTPResponse:
+        payload = None if body is None else json.dumps(body)
+        connection.request(method, path, payload, self._headers)
+        response = connection.getresponse()
+        if response.status >= 400:
+            raise RequestError(f"{method} {path}: {response.status} {response.read().decode(errors='replace')}")
+        return response
+
+
+def _request(prompt: Prompt, max_new_tokens: int, rid: Any, sampling: dict[str, Any]) -> dict[str, Any]:
+    first = prompt if isinstance(prompt, str) or not prompt else prompt[0]
+    key = "text" if isinstance(first, str) else "input_ids"
+    parameters = {"temperature": 0, "max_new_tokens": max_new_tokens, **sampling}
+    body: dict[str, Any] = {key: prompt, "sampling_params": parameters}
+    if rid is not None:
+        body["rid"] = rid
+    return body
