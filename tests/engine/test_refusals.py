@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_lab import LaunchLab, Outcome
 
 from sglang_adaptive.cpu_engine.launcher import environment
+from tests.launch_lab import LaunchLab, Outcome
 
 pytestmark = pytest.mark.engine
 OURS = "sglang-adaptive: error: "
+NO_MODEL = "no/such/model"
+"""Neither a folder nor a name that a hub could have, so that looking for it needs no network."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def lab() -> Iterator[LaunchLab]:
 def launch(lab: LaunchLab, config: Path | str, *arguments: str, entry: str = "sglang.launch_server") -> Outcome:
     serve = ["serve"] if entry.endswith(":main") else []
     speculation = ["--speculative-algorithm", "EAGLE3", "--speculative-adaptive-config", str(config)]
-    return lab.launch([entry, *serve, "--model-path", "no-such-model", *speculation, *arguments])
+    return lab.launch([entry, *serve, "--model-path", NO_MODEL, *speculation, *arguments])
 
 
 def refusal(outcome: Outcome) -> str:
@@ -135,7 +137,7 @@ BREAKAGES = {
 def test_changed_sglang_is_refused_by_name(lab: LaunchLab, good: Path, case: str) -> None:
     breakage, told = BREAKAGES[case]
     outcome = lab.launch(
-        ["sglang.launch_server", "--model-path", "no-such-model", "--speculative-adaptive-config", str(good)],
+        ["sglang.launch_server", "--model-path", NO_MODEL, "--speculative-adaptive-config", str(good)],
         before=breakage,
     )
     line = refusal(outcome)
@@ -144,6 +146,6 @@ def test_changed_sglang_is_refused_by_name(lab: LaunchLab, good: Path, case: str
 
 @pytest.mark.parametrize("case", BREAKAGES)
 def test_changed_sglang_does_not_concern_a_server_that_is_not_adaptive(lab: LaunchLab, case: str) -> None:
-    outcome = lab.launch(["sglang.launch_server", "--model-path", "no-such-model"], before=BREAKAGES[case][0])
+    outcome = lab.launch(["sglang.launch_server", "--model-path", NO_MODEL], before=BREAKAGES[case][0])
     assert OURS not in outcome.output
-    assert "no-such-model" in outcome.output  # it went on to SGLang's own complaint about the model
+    assert NO_MODEL in outcome.output  # it went on to SGLang's own complaint about the model
