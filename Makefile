@@ -25,7 +25,7 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt scripts/setup.sh
+$(READY): pyproject.toml constraints.txt overrides.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh $(VENV)
 	@touch $@
 

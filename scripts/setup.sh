@@ -5,20 +5,20 @@ venv=$1
 download="about 4.5 GB"
 disk="9.6 GB"
 
-usable() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }
+usable() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 newer() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
-# SGLang 0.5.23 needs a package (outlines-core) that has wheels for Python 3.11 and 3.12 only.
+# SGLang 0.5.23 has wheels for Python 3.11, 3.12 and 3.13.
 find_python() {
-    for candidate in ${PYTHON:-python3.11 python3.12 python3 python}; do
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3 python}; do
         if usable "$candidate"; then command -v "$candidate"; return; fi
     done
     if [ -n "${PYTHON:-}" ]; then
-        echo "PYTHON=$PYTHON: not a Python 3.11 or 3.12" >&2
+        echo "PYTHON=$PYTHON: not a Python 3.11, 3.12 or 3.13" >&2
         return 1
     fi
-    for candidate in python3 python python3.13 python3.14; do
-        if newer "$candidate"; then echo 3.12; return; fi
+    for candidate in python3 python; do
+        if newer "$candidate"; then echo fetch; return; fi
     done
     echo "no Python 3.11 or newer found; install one, or name it: make PYTHON=/path/to/python3.11 ..." >&2
     return 1
@@ -29,7 +29,7 @@ find_uv() {
         if "$candidate" --version >/dev/null 2>&1; then echo "$candidate"; return; fi
     done
     base=$1
-    [ "$base" != 3.12 ] || base=$(command -v python3 || command -v python)
+    [ "$base" != fetch ] || base=$(command -v python3 || command -v python)
     echo "getting uv, the package installer (about 25 MB)" >&2
     if "$base" -m venv .uv >/dev/null 2>&1 && .uv/bin/python -m pip install -q uv >&2; then :
     elif rm -rf .uv && "$base" -m pip install -q --target .uv uv >&2; then :
@@ -43,12 +43,18 @@ find_uv() {
 python=$(find_python)
 uv=$(find_uv "$python")
 if [ ! -x "$venv/bin/python" ]; then
-    [ "$python" != 3.12 ] || echo "Python 3.13 and newer lack packages that SGLang needs: uv fetches Python 3.12 (30 MB)"
-    "$uv" venv -q --python "$python" "$venv"
+    if [ "$python" = fetch ]; then
+        echo "SGLang has no packages for Python 3.14 and newer: uv fetches Python 3.13 (about 30 MB)"
+        python=3.13
+    fi
+    if ! "$uv" venv -q --python "$python" "$venv"; then
+        echo "cannot make $venv with Python $python; install Python 3.11, 3.12 or 3.13 and run make again" >&2
+        exit 1
+    fi
 fi
 if [ ! -e "$venv/bin/sglang" ]; then
     echo "installing SGLang and what it needs into $venv: $download to download, $disk on disk, only this once"
 fi
-# SGLang itself depends on pre-releases; every version is fixed by constraints.txt.
+# SGLang itself depends on pre-releases; every version is fixed by constraints.txt. Why overrides: see the file.
 "$uv" pip install --python "$venv/bin/python" --prerelease=allow --index-strategy unsafe-best-match \
-    --constraints constraints.txt --editable ".[test,dev]"
+    --constraints constraints.txt --override overrides.txt --editable ".[test,dev]"
