@@ -7,6 +7,7 @@ from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.activation import NOTE
+from sglang_adaptive.sglang_plugin.profile_key import profile_key
 from sglang_adaptive.sglang_plugin.worker import controller_of
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
         note = getattr(scheduler.server_args, NOTE, {})
         state["adaptive"] = {"active": False, "reason": note.get("reason")}
     else:
-        state["adaptive"] = controller.snapshot().as_dict()
+        state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
 
 
 def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""``sglang-adaptive calibrate``: measure a live server's round times into a cost profile."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sglang_adaptive.calibrate.measure import measure
+from sglang_adaptive.calibrate.output import draw, table, write
+from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
+from sglang_adaptive.client import Client
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+
+DESCRIPTION = """\
+Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost profile:
+what the throughput policy starts from. Run it while nobody else uses the server.
+
+  sglang-adaptive calibrate --url http://127.0.0.1:30000 --output h200-llama.json --png h200-llama.png
+"""
+DEFAULT_MAX_BATCH = 64
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns 0, 1 when the server cannot be measured, 2 for bad usage."""
+    arguments = _parser().parse_args(argv)
+    console = Console(stderr=True)
+    try:
+        client = Client.from_url(arguments.url, api_key=arguments.api_key)
+        server = AdaptiveServer(client)
+        sizes = arguments.batch_sizes or _ladder(server)
+        profile = _measure(server, sizes, arguments, console)
+    except ValueError as error:
+        return _failed(f"--url: {error}", 2)
+    except NotReady as error:
+        return _failed(str(error), 1)
+    write(profile, arguments.output)
+    print(table(profile))
+    if arguments.png is not None:
+        draw(profile, arguments.png)
+    console.print(f"wrote {arguments.output}" + (f" and {arguments.png}" if arguments.png else ""))
+    return 0
+
+
+def _measure(
+    server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace, console: Console
+) -> CostProfile:
+    wanted = len(sizes) * len(server.state["tiers"])
+    cells: list[ProfileCell] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting the load", total=100)
+
+        def show(batch_size: int, steps: int, done: int, rounds: int) -> None:
+            share = (len(cells) + done / rounds) / wanted
+            bar.update(task, description=f"batch {batch_size}, {steps} steps", completed=100 * share)
+
+        for cell in measure(server, sizes, arguments.rounds, arguments.tokens, show):
+            cells.append(cell)
+        bar.update(task, description="measured", completed=100)
+    return CostProfile(ProfileKey(**server.state["profile_key"]), ordered(cells), _how(server))
+
+
+def _how(server: AdaptiveServer) -> str:
+    return (
+        "sglang-adaptive calibrate: median wall time between consecutive verify results at a forced depth, "
+        f"prompts of 128 random tokens, policy {server.state['policy']}"
+    )
+
+
+def _ladder(server: AdaptiveServer) -> list[int]:
+    """Return 1, 2, 4, ... up to what the server runs at once, at most DEFAULT_MAX_BATCH."""
+    most = server.info["internal_states"][0].get("effective_max_running_requests_per_dp") or DEFAULT_MAX_BATCH
+    return [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most, DEFAULT_MAX_BATCH)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sglang-adaptive calibrate", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", required=True, help="the server, as in http://127.0.0.1:30000")
+    parser.add_argument("--output", required=True, type=_new_file, metavar="FILE", help="where the profile goes (JSON)")
+    parser.add_argument("--png", type=_new_file, metavar="FILE", help="draw the profile as well")
+    parser.add_argument(
+        "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to what the server runs, <= 64"
+    )
+    parser.add_argument("--rounds", type=_count, default=40, help="rounds timed a cell (default %(default)s)")
+    parser.add_argument(
+        "--tokens", type=_count, default=1024, help="length of the load's generations (default %(default)s)"
+    )
+    parser.add_argument(
+        "--api-key", default=os.environ.get("SGLANG_API_KEY"), help="the server's key (default: $SGLANG_API_KEY)"
+    )
+    return parser
+
+
+def _sizes(text: str) -> list[int]:
+    return sorted({_count(part) for part in text.split(",")})
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
+    return int(text)
+
+
+def _new_file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a file in an existing folder")
+    return path
+
+
+def _failed(line: str, code: int) -> int:
+    print(f"sglang-adaptive calibrate: error: {line}", file=sys.stderr)
+    return code

@@ -1,0 +1,66 @@
+"""Round times of a live server, one batch size and depth at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from sglang_adaptive.calibrate.load import SteadyLoad
+from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
+from sglang_adaptive.policy.profile import ProfileCell
+
+POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 120.0
+Progress = Callable[[int, int, int, int], None]
+"""Called with batch size, steps, rounds timed so far, rounds wanted."""
+
+
+def measure(
+    server: AdaptiveServer,
+    batch_sizes: Sequence[int],
+    rounds: int,
+    max_new_tokens: int,
+    progress: Progress = lambda *_: None,
+) -> Iterator[ProfileCell]:
+    """Yield a cell for every batch size and every depth that the server has built.
+
+    The depth is forced, so every figure is of steady rounds at one depth. It is released at the end, also after a
+    failure. Raises NotReady when the server stops answering or a batch size does not settle.
+    """
+    tiers = list(server.state["tiers"])
+    try:
+        for batch_size in batch_sizes:
+            with SteadyLoad(server.client, batch_size, max_new_tokens) as load:
+                for steps in tiers:
+                    yield _cell(server, load, batch_size, steps, rounds, progress)
+    finally:
+        server.force(None)
+
+
+def _cell(
+    server: AdaptiveServer, load: SteadyLoad, batch_size: int, steps: int, rounds: int, progress: Progress
+) -> ProfileCell:
+    server.force(steps)
+    before = _reading(server, batch_size, steps)[0]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        timed, seconds = _reading(server, batch_size, steps)
+        progress(batch_size, steps, min(timed - before, rounds), rounds)
+        if timed - before >= rounds:
+            return ProfileCell(batch_size, steps, seconds, timed - before)
+        if load.error is not None:
+            raise NotReady(f"a request of the load failed: {load.error}")
+        if time.monotonic() > deadline:
+            raise NotReady(
+                f"only {timed - before} of {rounds} rounds ran at batch size {batch_size} in {PATIENCE_SECONDS:.0f} s: "
+                "is the server serving others, or is its --max-running-requests smaller?"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _reading(server: AdaptiveServer, batch_size: int, steps: int) -> tuple[int, float]:
+    """Return the rounds timed at this cell since the server started, and the median of the latest, in seconds."""
+    for cell in server.refresh()["round_times"]:
+        if (cell["batch_size"], cell["steps"]) == (batch_size, steps):
+            return cell["rounds"], cell["seconds"]
+    return 0, 0.0
