@@ -1,0 +1,170 @@
+"""``sglang-adaptive demo``: parse, run, and turn what came of it into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from sglang_adaptive.demo import report, words
+from sglang_adaptive.demo.errors import DemoError, UsageError
+from sglang_adaptive.demo.fleet import Fleet
+from sglang_adaptive.demo.lossless import mismatches
+from sglang_adaptive.demo.progress import Progress
+from sglang_adaptive.demo.results import Run
+from sglang_adaptive.demo.run import measure_all
+from sglang_adaptive.demo.servers import TITLES, server_specs
+from sglang_adaptive.demo.signals import Interrupted, StopSignals
+from sglang_adaptive.demo.style import Style
+from sglang_adaptive.demo.verdict import failures
+from sglang_adaptive.demo.workload import workload
+from sglang_adaptive.policy.schema import AVAILABLE_POLICIES
+
+FAILED, BAD_USAGE = 1, 2
+TOKENS = 96
+FEWEST_TOKENS, MOST_TOKENS = 16, 512
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a bad command line like any other bad input: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command; it raises UsageError on a bad command line."""
+    found = _Parser(
+        prog="sglang-adaptive demo",
+        description="Run real SGLang servers on this machine's CPU and watch the draft depth follow the text.",
+        epilog="Exit code: 0 done, 1 the output was not lossless or the depth never moved, 2 bad usage, "
+        "130 interrupted.",
+    )
+    add = found.add_argument
+    known = " or ".join(_available())
+    add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
+    add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
+    add("--policy", action="append", default=[], metavar="NAME", help=f"{known}; repeatable (default: all)")
+    add("--tokens", type=int, default=TOKENS, metavar="N",
+        help=f"tokens that each request generates, {FEWEST_TOKENS} to {MOST_TOKENS} (default: %(default)s); "
+        "fewer is quicker and shows less")  # fmt: skip
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the demo; returns the exit code."""
+    try:
+        options = parser().parse_args(argv)
+        _check(options)
+    except UsageError as error:
+        print(f"sglang-adaptive demo: {error}", file=sys.stderr)
+        return BAD_USAGE
+    folder = Path(tempfile.mkdtemp(prefix="sglang-adaptive-demo-"))
+    progress = Progress(sys.stderr)
+    try:
+        return _Demo(options, list(argv), folder, progress).run()
+    except Interrupted as stop:
+        progress.clear()
+        print("sglang-adaptive demo: interrupted; every server was stopped", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        return stop.exit_code
+    except DemoError as error:
+        progress.clear()
+        tail = f"\n{error.detail}" if error.detail else ""
+        print(f"sglang-adaptive demo: {error}{tail}\nThe logs are in {folder}", file=sys.stderr)
+        return FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    url: str
+    pid: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Demo:
+    options: argparse.Namespace
+    argv: list[str]
+    folder: Path
+    """Holds configs, logs and caches of the servers; removed unless it is still of use."""
+
+    progress: Progress
+
+    @property
+    def policies(self) -> list[str]:
+        return [name for name in _available() if name in (self.options.policy or _available())]
+
+    def run(self) -> int:
+        style = Style.of(sys.stdout)
+        print(words.introduction(style, self.policies), end="\n\n", flush=True)
+        runs, kept = self._measure()
+        self.progress.done("servers stopped" if kept is None else "the other servers stopped")
+        wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
+        failed = failures(runs, wrong)
+        written = self._write(report.build(runs, wrong, failed, self.progress.seconds, self.argv))
+        print("\n" + words.findings(runs, style), end="\n\n")
+        print(_outcome(runs, failed, style))
+        if kept is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            log = str(self.folder / f"{kept.key}.log")
+            print("\n" + words.kept(kept.url, kept.pid, TITLES[kept.key], log))
+        return FAILED if failed or not written else 0
+
+    def _measure(self) -> tuple[list[Run], _Kept | None]:
+        """Boot, measure and stop; with --keep, leave the last policy's server."""
+        from sglang_adaptive.cpu_engine import models
+
+        phases = workload(models.prompts, self.options.tokens)
+        specs = server_specs(self.policies, models.target_path(), models.draft_path(), self.folder)
+        with StopSignals() as signals, Fleet(specs, self.folder, signals, self.progress) as fleet:
+            fleet.boot()
+            runs = measure_all(fleet, self.policies, phases, models.prompts("mixed"), self.progress)
+            if not self.options.keep:
+                return runs, None
+            key = self.policies[-1]
+            url = fleet[key].url
+            return runs, _Kept(url, fleet.keep(key), key)
+
+    def _write(self, content: dict[str, object]) -> bool:
+        path: Path | None = self.options.json
+        if path is None:
+            return True
+        try:
+            report.write(path, content)
+        except OSError as error:
+            print(f"sglang-adaptive demo: --json {path}: cannot be written ({error.strerror})", file=sys.stderr)
+            return False
+        self.progress.done(f"wrote {path}")
+        return True
+
+
+def _outcome(runs: Sequence[Run], failed: Sequence[str], style: Style) -> str:
+    if failed:
+        return "\n".join(style.bold("FAILED: ") + line for line in failed)
+    requests = sum(len(result.outputs) for result in runs[0].phases)
+    tokens = sum(result.tokens for result in runs[0].phases)
+    return style.prose(
+        f"Lossless: in every run, all {requests} requests ({tokens} tokens) came out token for token as without "
+        "speculation."
+    )
+
+
+def _available() -> list[str]:
+    return [name for name in TITLES if name in AVAILABLE_POLICIES]
+
+
+def _check(options: argparse.Namespace) -> None:
+    for name in options.policy:
+        if name not in _available():
+            raise UsageError(f"--policy {name}: expected {' or '.join(_available())}")
+    if not FEWEST_TOKENS <= options.tokens <= MOST_TOKENS:
+        raise UsageError(f"--tokens {options.tokens}: expected {FEWEST_TOKENS} to {MOST_TOKENS}")
+    if options.json is not None:
+        report.check_path(options.json)

@@ -1,0 +1,15 @@
+"""What can end a demo early."""
+
+from __future__ import annotations
+
+
+class UsageError(ValueError):
+    """The command line cannot be used; the message is one line."""
+
+
+class DemoError(RuntimeError):
+    """A server did not do its part; the message is one line, and `detail` what its log last said."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail

@@ -1,0 +1,85 @@
+"""The demo's servers: started together, stopped together, whatever happens in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from sglang_adaptive.cpu_engine.launcher import LaunchError
+from sglang_adaptive.cpu_engine.server import POLL_SECONDS, CpuServer, ServerError
+from sglang_adaptive.demo.errors import DemoError
+from sglang_adaptive.demo.progress import Progress
+from sglang_adaptive.demo.servers import ServerSpec
+from sglang_adaptive.demo.signals import StopSignals
+
+
+class Fleet:
+    """Context manager around the servers of *specs*; logs and caches go to *folder*."""
+
+    def __init__(
+        self, specs: Sequence[ServerSpec], folder: Path, signals: StopSignals, progress: Progress
+    ) -> None:
+        self._titles = {spec.key: spec.title for spec in specs}
+        self._stages = dict.fromkeys(self._titles, "starting")
+        self._signals = signals
+        self._progress = progress
+        try:
+            self._servers = {spec.key: self._server(spec, folder) for spec in specs}
+        except LaunchError as error:
+            raise DemoError(str(error)) from error
+
+    def __getitem__(self, key: str) -> CpuServer:
+        return self._servers[key]
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._progress.now("stopping the servers")
+        with self._signals.held(), ThreadPoolExecutor(len(self._servers)) as pool:
+            list(pool.map(CpuServer.stop, self._servers.values()))
+        self._progress.clear()
+
+    def boot(self) -> None:
+        """Start every server and wait for all. Raises DemoError when one does not come up."""
+        self._progress.done(f"starting {len(self._servers)} servers: {', '.join(self._titles.values())}")
+        for server in self._servers.values():
+            with self._signals.held():
+                server.launch()
+        starting = dict(self._servers)
+        while starting:
+            for key in [key for key in starting if self._is_ready(key)]:
+                del starting[key]
+                self._progress.done(f"{self._titles[key]}: ready")
+            if starting:
+                states = (f"{self._titles[key]}: {self._stages[key]}" for key in starting)
+                self._progress.now("; ".join(states))
+                time.sleep(POLL_SECONDS)
+
+    def keep(self, key: str) -> int:
+        """Leave one server to the user; returns the process id that ends it."""
+        return self._servers.pop(key).leave_running()
+
+    def _server(self, spec: ServerSpec, folder: Path) -> CpuServer:
+        def reached(stage: str, seconds: float) -> None:
+            self._stages[spec.key] = stage
+
+        return CpuServer(
+            spec.arguments,
+            log=folder / f"{spec.key}.log",
+            # Neither what an earlier server learnt nor a trace of this one in the user's own cache.
+            extra_environment={"XDG_CACHE_HOME": str(folder / "cache")},
+            on_progress=reached,
+        )
+
+    def _is_ready(self, key: str) -> bool:
+        try:
+            return self._servers[key].poll()
+        except ServerError as error:
+            what, _, detail = str(error).partition("\n")
+            raise DemoError(f"{self._titles[key]}: {what.rstrip(':')}", detail) from error

@@ -1,0 +1,112 @@
+"""One phase on one server: send its requests, time them, and read what the server says of itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.demo.errors import DemoError
+from sglang_adaptive.demo.results import PhaseResult, Switch
+from sglang_adaptive.demo.workload import Phase
+
+TICK_SECONDS = 0.5
+FORCE_KEY = "adaptive_force_steps"
+_OURS = ("forced", "released")
+"""Causes of switches that the demo asked for; they are not the policy's."""
+
+
+def adaptive_state(client: Client) -> dict[str, Any] | None:
+    """Return the `adaptive` block of /server_info; None on a server that was not asked to be adaptive.
+
+    Raises DemoError when it was asked to and is not.
+    """
+    state: dict[str, Any] | None = client.server_info()["internal_states"][0].get("adaptive")
+    if state is not None and not state["active"]:
+        raise DemoError(f"the server does not adapt: {state['reason']}")
+    return state
+
+
+def force_steps(client: Client, steps: int | None) -> None:
+    """Hold the depth at *steps*, or release it with None."""
+    answer = client.post("/set_internal_state", {"server_args": {FORCE_KEY: steps}})
+    if answer != [True]:
+        raise DemoError(f"the server refused {FORCE_KEY} {steps}: {answer}")
+
+
+def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> PhaseResult:
+    """Run *phase* on an idle server, from an empty prefix cache; *tick* is called now and then."""
+    client.post("/flush_cache", None)
+    before = adaptive_state(client)
+    begin, start = time.time(), time.perf_counter()
+    answers = send_all(client, phase, tick)
+    seconds = time.perf_counter() - start
+    after = adaptive_state(client)
+    switches, unseen = _new_switches(before, after)
+    return PhaseResult(
+        phase=phase,
+        begin=begin,
+        seconds=seconds,
+        outputs=tuple(tuple(answer["output_ids"]) for answer in answers),
+        verify_rounds=sum(answer["meta_info"].get("spec_verify_ct", 0) for answer in answers),
+        rounds_by_depth=_new_rounds(before, after),
+        first_steps=None if before is None else before["current_steps"],
+        switches=switches,
+        switches_unseen=unseen,
+    )
+
+
+def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dict[str, Any]]:
+    """Return the answers to the phase's requests, in order, keeping `concurrency` of them in flight.
+
+    Raises what the first request that failed raised.
+    """
+    waiting = list(enumerate(phase.prompts))[::-1]
+    answers: dict[int, dict[str, Any]] = {}
+    failures: list[Exception] = []
+
+    def work() -> None:
+        while not failures:
+            try:
+                index, prompt = waiting.pop()
+            except IndexError:
+                return
+            try:
+                answers[index] = client.generate(prompt, phase.max_new_tokens, ignore_eos=True)
+            except Exception as error:  # raised again below, in the thread that asked
+                failures.append(error)
+
+    # Daemons, so that an interrupt need not wait for the answers that are under way.
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(phase.concurrency)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        while worker.is_alive():
+            worker.join(TICK_SECONDS)
+            tick()
+    if failures:
+        raise failures[0]
+    return [answers[index] for index in range(len(phase.prompts))]
+
+
+def _new_rounds(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[int, int]:
+    if before is None or after is None:
+        return {}
+    earlier = before["rounds_by_tier"]
+    counts = {int(tier): count - earlier.get(tier, 0) for tier, count in after["rounds_by_tier"].items()}
+    return {tier: count for tier, count in counts.items() if count}
+
+
+def _new_switches(
+    before: dict[str, Any] | None, after: dict[str, Any] | None
+) -> tuple[tuple[Switch, ...], int]:
+    """Return the policy's switches between two states, and how many the server has forgotten."""
+    if before is None or after is None:
+        return (), 0
+    count = after["switches"] - before["switches"]
+    seen = after["recent_switches"][-count:] if count else []
+    decided = [entry for entry in seen if entry["cause"] not in _OURS]
+    switches = tuple(Switch(entry["time"], entry["from_steps"], entry["to_steps"]) for entry in decided)
+    return switches, count - len(seen)

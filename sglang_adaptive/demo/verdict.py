@@ -1,0 +1,66 @@
+"""What one sees in the run, in sentences, and what makes it a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglang_adaptive.demo.lossless import Mismatch
+from sglang_adaptive.demo.results import Run, rounds_by_depth, tokens_per_second
+from sglang_adaptive.demo.table import best_static
+
+MISMATCHES_SHOWN = 5
+
+
+def sentences(runs: Sequence[Run]) -> list[str]:
+    """Return what the numbers say: where the depth went, and who was fastest."""
+    adaptive = [run for run in runs if run.contender.adaptive]
+    return [*map(_where_it_went, adaptive), _who_was_fastest(runs, adaptive)]
+
+
+def failures(runs: Sequence[Run], wrong: Sequence[Mismatch]) -> list[str]:
+    """Return one line for each thing that must not happen; empty when the demo succeeded."""
+    lines = [str(mismatch) for mismatch in wrong[:MISMATCHES_SHOWN]]
+    if len(wrong) > MISMATCHES_SHOWN:
+        lines.append(f"and {len(wrong) - MISMATCHES_SHOWN} more requests whose tokens differ")
+    for run in runs:
+        if run.degraded is not None:
+            lines.append(f"{run.contender.title}: the policy was set aside: {run.degraded}")
+        elif run.contender.adaptive and not run.switches:
+            lines.append(f"{run.contender.title}: the depth never moved")
+    return lines
+
+
+def _where_it_went(run: Run) -> str:
+    easy, hard = _favourite(run, "easy"), _favourite(run, "hard")
+    moved = f"the depth moved {run.switches} {'time' if run.switches == 1 else 'times'}"
+    if easy[0] == hard[0]:
+        return f"{run.contender.title}: {moved}, yet most rounds drafted {_deep(easy[0])} on either kind of text."
+    return (
+        f"{run.contender.title}: {moved}; on easy text {easy[1]:.0%} of the rounds drafted {_deep(easy[0])}, "
+        f"on hard text {hard[1]:.0%} drafted {_deep(hard[0])}."
+    )
+
+
+def _deep(depth: int) -> str:
+    return f"{depth} {'token' if depth == 1 else 'tokens'}"
+
+
+def _favourite(run: Run, family: str) -> tuple[int, float]:
+    """Return the depth of most rounds on a family of text, and their share."""
+    counts = rounds_by_depth(run.of(family))
+    depth = max(counts, key=lambda tier: counts[tier])
+    return depth, counts[depth] / sum(counts.values())
+
+
+def _who_was_fastest(runs: Sequence[Run], adaptive: Sequence[Run]) -> str:
+    rate = {run.contender.title: tokens_per_second(run.phases) for run in runs}
+    fastest = max(rate, key=lambda title: rate[title])
+    said = [f"Fastest overall in this run: {fastest}, {rate[fastest]:.0f} tokens/s."]
+    best = best_static(runs).contender.title
+    for title in (run.contender.title for run in adaptive):
+        against_best, against_plain = rate[title] / rate[best], rate[title] / rate["no speculation"]
+        said.append(
+            f"{title} ran at {against_best:.2f} times the best static depth ({best}, known only afterwards) "
+            f"and {against_plain:.2f} times no speculation."
+        )
+    return " ".join(said)

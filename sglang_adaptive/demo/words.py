@@ -1,0 +1,96 @@
+"""What the demo says around its numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from sglang_adaptive import provenance
+from sglang_adaptive.demo.results import Run
+from sglang_adaptive.demo.style import Style
+from sglang_adaptive.demo.table import depth_table, speed_table
+from sglang_adaptive.demo.timeline import draw
+from sglang_adaptive.demo.verdict import sentences
+from sglang_adaptive.demo.workload import SEVERAL
+
+
+def introduction(style: Style, policies: Sequence[str]) -> str:
+    """Return what is about to happen, for someone who has never seen the project."""
+    sglang = provenance.versions("sglang")["sglang"]
+    return "\n\n".join(
+        [
+            style.prose(
+                "Speculative decoding drafts a few tokens ahead with a small model and lets the large one verify "
+                "them in one round. How many to draft (the depth) should follow the text: easy text accepts long "
+                "drafts, hard text wastes them. sglang-adaptive chooses the depth while the server runs."
+            ),
+            style.prose(
+                f"This demo starts {len(policies) + 1} real SGLang {sglang} servers on this machine's CPU, with a "
+                "tiny byte-level Llama and its EAGLE-3 draft, and lets each write the same text: easy, hard, easy, "
+                f"first one request at a time, then {SEVERAL}. It takes two to three minutes on two cores. "
+                "Ctrl-C stops it and everything that it started."
+            ),
+            *_busy(style, os.getloadavg()[0], provenance.cpu_cores()),
+        ]
+    )
+
+
+def findings(runs: Sequence[Run], style: Style) -> str:
+    """Return tables, timelines and the sentences about them."""
+    blocks = ["\n".join(speed_table(runs, style)), "\n".join(depth_table(runs, style))]
+    blocks.append(style.prose(_table_notes()))
+    for run in runs:
+        if run.contender.adaptive:
+            title = style.bold(f"{run.contender.title}: draft depth over time")
+            blocks.append("\n".join([title, *draw(run, style), *_unseen(run)]))
+    blocks.append("\n".join(style.prose(sentence) for sentence in sentences(runs)))
+    blocks.append(
+        style.prose(
+            "Read this as behaviour, not as speed: the CPU engine is made for trying and testing, a round costs "
+            "other amounts on a GPU, and one run on a shared machine is off by some percent."
+        )
+    )
+    return "\n\n".join(blocks)
+
+
+def kept(url: str, pid: int, title: str, log: str) -> str:
+    """Return how to use, and how to stop, the server that was left running."""
+    json_header = "-H 'Content-Type: application/json'"
+    ask = '{"text": "def add(a, b):", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
+    hold = '{"server_args": {"adaptive_force_steps": 3}}'
+    release = '{"server_args": {"adaptive_force_steps": null}}'
+    return "\n".join(
+        [
+            f"The {title} server is still running at {url} (log: {log}).",
+            "  generate:",
+            f"    curl -s {url}/generate {json_header} \\\n      -d '{ask}'",
+            "  what it does (policy, depth, switches), under internal_states[0].adaptive:",
+            f"    curl -s {url}/server_info",
+            "  hold the depth at 3, and release it:",
+            f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{hold}'",
+            f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{release}'",
+            "  stop it:",
+            f"    kill {pid}",
+        ]
+    )
+
+
+def _busy(style: Style, load: float, cores: int) -> list[str]:
+    if load <= cores:
+        return []
+    remark = f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and unsteady numbers."
+    return [style.prose(remark)]
+
+
+def _table_notes() -> str:
+    return (
+        "Tokens per second: generated tokens over wall time, seen by the client. Accept length: tokens that a "
+        "verify round yields for a request, at least 1. A static depth is the same server as the first adaptive "
+        "row, with its depth held by adaptive_force_steps, so that backends and buffers are the same. Every "
+        "server was warmed up at each depth first; one was measured at a time."
+    )
+
+
+def _unseen(run: Run) -> list[str]:
+    count = sum(phase.switches_unseen for phase in run.phases)
+    return [f"  {count} switches came too fast to be drawn"] if count else []

@@ -1,0 +1,72 @@
+"""Where a measurement comes from: versions, commit and processor; nothing that names a place on the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path, PurePath
+
+from sglang_adaptive import __version__
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def versions(*distributions: str) -> dict[str, str | None]:
+    """Return the versions of Python, this package and *distributions*; None for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "sglang_adaptive": __version__}
+    for name in distributions:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def git_commit() -> str | None:
+    """Return the commit that the package runs from, with "-dirty" when its code was changed since.
+
+    None outside a checkout of this project, also when the package is installed below somebody else's.
+    """
+    try:
+        _git("ls-files", "--error-unmatch", "__init__.py")
+        return _git("rev-parse", "HEAD") + ("-dirty" if _git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the operating system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def cpu_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def command_line(subcommand: str, argv: Sequence[str]) -> str:
+    """Return the command as typed, less the folders of absolute paths."""
+    return " ".join(["sglang-adaptive", subcommand, *map(_without_folder, argv)])
+
+
+def _without_folder(word: str) -> str:
+    flag, equals, value = word.partition("=")
+    if equals and flag.startswith("--"):
+        return f"{flag}={_without_folder(value)}"
+    return PurePath(word).name if PurePath(word).is_absolute() else word
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()

@@ -1,0 +1,97 @@
+"""The demo's tables and the sentences under them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sglang_adaptive.demo.results import Run
+from sglang_adaptive.demo.style import Style
+from sglang_adaptive.demo.table import depth_table, speed_table
+from sglang_adaptive.demo.verdict import failures, sentences
+from tests.demo_runs import ema_run, plain_run, static_run
+
+STYLE = Style(columns=80)
+
+
+def runs(ema_seconds: float = 0.8) -> list[Run]:
+    """In measuring order: 10 tokens/s without speculation, 20 at the best static depth, 25 with the EMA policy."""
+    return [plain_run(), ema_run(ema_seconds), static_run(1, 2.5), static_run(3, 1.0), static_run(7, 4.0)]
+
+
+def row(lines: list[str], title: str) -> list[str]:
+    (line,) = [line for line in lines if line.startswith(title)]
+    return line.removeprefix(title).split()
+
+
+def test_speeds_and_ratios() -> None:
+    lines = speed_table(runs(), STYLE)
+    assert row(lines, "no speculation") == ["10"] * 7 + ["1.00", "0.50"]
+    assert row(lines, "static 1") == ["8"] * 7 + ["0.80", "0.40"]
+    assert row(lines, "static 3") == ["20"] * 7 + ["2.00", "1.00"]
+    assert row(lines, "EMA") == ["25"] * 7 + ["2.50", "1.25"]
+
+
+def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
+    plain, *others = runs()
+    slow = dataclasses.replace(plain.phases[0], seconds=20.0)
+    plain = dataclasses.replace(plain, phases=(slow, *plain.phases[1:]))
+    assert row(speed_table([plain, *others], STYLE), "no speculation")[:7] == ["1", *["10"] * 5, "4"]
+
+
+def test_rows_run_from_no_speculation_over_static_to_adaptive() -> None:
+    titles = [line[:17].strip() for line in speed_table(runs(), STYLE)[3:]]
+    assert titles == ["no speculation", "static 1", "static 3", "static 7", "EMA"]
+
+
+def test_accept_length_and_shares() -> None:
+    lines = depth_table(runs(), STYLE)
+    assert row(lines, "static 3") == ["2.50", "2.50", "2.50", "-", "100%", "-"]
+    # 120 tokens in 46 rounds; easy phases have 6 + 3 x 8 of them, hard ones 2 x 8.
+    assert row(lines, "EMA")[:3] == [f"{80 / 30:.2f}", f"{40 / 16:.2f}", f"{120 / 46:.2f}"]
+    assert row(lines, "  on easy text") == ["20%", "-", "80%"]
+    assert row(lines, "  on hard text") == ["75%", "-", "25%"]
+
+
+@pytest.mark.parametrize("table", [speed_table, depth_table])
+def test_tables_fit_in_80_columns(table: type) -> None:
+    assert max(map(len, table(runs(), STYLE))) <= 80  # type: ignore[arg-type]
+
+
+def test_says_where_the_depth_went() -> None:
+    said = sentences(runs())[0]
+    assert "moved 4 times" in said
+    assert "easy text 80% of the rounds drafted 7 tokens" in said
+    assert "hard text 75% drafted 1 token." in said
+
+
+def test_says_so_when_the_adaptive_run_is_the_fastest() -> None:
+    assert "Fastest overall in this run: EMA, 25 tokens/s." in sentences(runs())[-1]
+
+
+def test_says_so_when_it_is_not() -> None:
+    said = sentences(runs(ema_seconds=1.6))[-1]
+    assert "Fastest overall in this run: static 3, 20 tokens/s." in said
+    assert "EMA ran at 0.62 times the best static depth" in said and "1.25 times no speculation" in said
+
+
+def test_a_depth_that_does_not_follow_the_text_is_not_praised() -> None:
+    held = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
+    said = sentences([plain_run(), held, static_run(3, 1.0)])[0]
+    assert "moved 0 times, yet most rounds drafted 3 tokens on either kind of text" in said
+
+
+def test_a_run_as_it_should_be_has_no_failures() -> None:
+    assert failures(runs(), []) == []
+
+
+def test_a_depth_that_never_moved_is_a_failure() -> None:
+    still = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
+    assert failures([plain_run(), still], []) == ["EMA: the depth never moved"]
+
+
+def test_a_policy_that_was_set_aside_is_a_failure() -> None:
+    broken = dataclasses.replace(ema_run(), degraded="policy ema raised ValueError: no")
+    (line,) = failures([plain_run(), broken], [])
+    assert "EMA" in line and "ValueError: no" in line

@@ -1,0 +1,113 @@
+"""What the demo prints where: progress, colour, and the signals that end it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+
+import pytest
+
+from sglang_adaptive.demo.progress import Progress
+from sglang_adaptive.demo.signals import Interrupted, StopSignals
+from sglang_adaptive.demo.style import Style
+from sglang_adaptive.demo.workload import FAMILIES, REQUESTS, workload
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_off_a_terminal_progress_is_a_line_a_step() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, clock=iter([100.0, 107.2]).__next__)
+    progress.now("passing")
+    progress.done("booted")
+    progress.clear()
+    assert stream.getvalue() == "[   7 s] booted\n"
+
+
+def test_on_a_terminal_the_passing_line_is_replaced() -> None:
+    stream = Terminal()
+    progress = Progress(stream, clock=lambda: 5.0)
+    progress.now("passing")
+    progress.now("passing")
+    progress.done("booted")
+    assert stream.getvalue() == "\r\x1b[K[   0 s] passing\r\x1b[K[   0 s] booted\n"
+
+
+def test_the_passing_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    Progress(stream).now("x" * 100)
+    assert len(stream.getvalue().removeprefix("\r\x1b[K")) == 39
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "colour"),
+    [
+        (Terminal(), {}, True),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"NO_COLOR": ""}, True),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {}, False),
+    ],
+)
+def test_colour_on_a_terminal_that_wants_it(stream: io.StringIO, environment: dict[str, str], colour: bool) -> None:
+    assert Style.of(stream, environment).colour is colour
+
+
+def test_ascii_on_a_stream_that_has_no_more() -> None:
+    assert Style.of(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), {}).unicode is False
+    assert Style.of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), {}).unicode is True
+
+
+@pytest.mark.parametrize(("columns", "used"), [("40", 80), ("100", 100), ("300", 120)])
+def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, used: int) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert Style.of(io.StringIO(), {}).columns == used
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_becomes_an_interruption(signum: signal.Signals) -> None:
+    before = signal.getsignal(signum)
+    with pytest.raises(Interrupted) as stop, StopSignals():
+        os.kill(os.getpid(), signum)
+    assert stop.value.exit_code == 128 + signum
+    assert signal.getsignal(signum) is before
+
+
+def test_a_signal_waits_for_what_must_not_be_cut_in_two() -> None:
+    done = []
+    with pytest.raises(Interrupted), StopSignals() as signals:
+        with signals.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("inside")
+        done.append("after")
+    assert done == ["inside"]
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_phases_take_turns_and_their_own_prompts() -> None:
+    phases = workload(lambda family: [f"{family} {i}" for i in range(100)], 24)
+    assert [phase.family for phase in phases] == [*FAMILIES, *FAMILIES]
+    assert [len(phase.prompts) for phase in phases] == [n for n in REQUESTS.values() for _ in FAMILIES]
+    prompts = [prompt for phase in phases for prompt in phase.prompts]
+    assert len(set(prompts)) == len(prompts)
+    assert all(prompt.startswith(phase.family) for phase in phases for prompt in phase.prompts)
+
+
+def test_few_prompts_are_used_again() -> None:
+    phases = workload(lambda family: [family, "b", "c"], 24)
+    assert all(len(phase.prompts) == REQUESTS[phase.concurrency] for phase in phases)
