@@ -33,22 +33,21 @@ def series(result: SuiteResult) -> dict[str, str]:
 
 def shares_chart(results: Mapping[str, SuiteResult]) -> str:
     """Draw a row for each suite: a dot at the mean share, a whisker down to the worst trace."""
-    row, pad = 46.0, 8.0
+    row = 46.0
     low = min(result.worst_share(name) for result in results.values() for name in series(result).values())
     floor = np.floor(low * 10) / 10
-    chart = Chart(
-        len(results) * row + 30, (float(floor), 1.0), (0, 1), left=96, label="share of the oracle by suite"
-    )
+    chart = Chart(len(results) * row + 30, (float(floor), 1.0), (0, 1), left=96, label="share of the oracle by suite")
+    for index in range(0, len(results), 2):
+        chart.band(chart.top + index * row, chart.top + (index + 1) * row)
     chart.x_ticks([(v, f"{v:.1f}") for v in np.arange(floor, 1.01, 0.1)], grid=True)
     for index, (suite, result) in enumerate(results.items()):
         top = chart.top + index * row
         chart.text(chart.left - 8, top + row / 2 + 3, suite, "end", "label")
         kinds = series(result)
-        gap = (row - 2 * pad) / max(1, len(kinds) - 1) if len(kinds) > 1 else 0.0
         for place, (kind, name) in enumerate(kinds.items()):
             mean, worst = result.mean_share(name), result.worst_share(name)
             title = f"{suite}, {name}: mean {mean:.3f}, worst trace {worst:.3f}"
-            chart.range_dot(worst, mean, round(top + pad + place * gap * 0.85, 1), kind, title)
+            chart.range_dot(worst, mean, round(top + row * (place + 1) / (len(kinds) + 1), 1), kind, title)
     return chart.render()
 
 
@@ -87,9 +86,7 @@ def start_chart(result: SuiteResult) -> str:
     kinds = series(result)
     low = min(float(result.mean_curve(name).min()) for name in kinds.values())
     floor = np.floor(low * 20) / 20
-    chart = Chart(
-        150, (0, result.setting.rounds), (float(floor), 1.0), label="share of the oracle since the start"
-    )
+    chart = Chart(150, (0, result.setting.rounds), (float(floor), 1.0), label="share of the oracle since the start")
     ticks = [v for v in np.arange(floor, 1.001, 0.05)]
     chart.y_ticks([(float(v), f"{v:.2f}") for v in ticks[:: max(1, len(ticks) // 5)]])
     chart.x_ticks(_round_ticks(result.setting.rounds))

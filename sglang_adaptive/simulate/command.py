@@ -48,9 +48,7 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add("--profile", metavar="F", help=f"cost profile, JSON (default: the shipped {SHIPPED})")
     add("--suite", action="append", default=[], metavar="NAME", help=f"repeatable; of {', '.join(SUITES)}")
-    add(
-        "--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)"
-    )
+    add("--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)")
     add("--ablate", action="store_true", help="also play the throughput policy with one part off at a time")
     for flag, default, meaning in NUMBERS:
         add(flag, type=int, default=default, metavar="N", help=f"{meaning} (default: %(default)s)")
@@ -101,9 +99,7 @@ def _check(options: argparse.Namespace) -> None:
             raise SimulationError(f"--{flag} {path}: the folder {path.parent} does not exist")
 
 
-def _play(
-    suites: list[Suite], setting: Setting, contenders: list[Contender], progress: bool
-) -> dict[str, SuiteResult]:
+def _play(suites: list[Suite], setting: Setting, contenders: list[Contender], progress: bool) -> dict[str, SuiteResult]:
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     total = len(suites) * setting.traces * len(contenders)

@@ -10,6 +10,7 @@ from sglang_adaptive.policy.config import BUILT_IN_EMA, check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.simulate.engine import Drivable
 from sglang_adaptive.simulate.errors import SimulationError
+from sglang_adaptive.simulate.ours import ABLATIONS, WHOLE, Ablation, build
 from sglang_adaptive.simulate.trace import Trace
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
@@ -30,6 +31,8 @@ class Contender:
 class StaticPolicy:
     """Always the same depth."""
 
+    learns = False
+
     def __init__(self, steps: int) -> None:
         self._steps = steps
 
@@ -43,6 +46,8 @@ class StaticPolicy:
 
 class OraclePolicy:
     """Reads the best depth off the trace, round after round."""
+
+    learns = False
 
     def __init__(self, trace: Trace) -> None:
         self._depths = iter(trace.oracle_depths.tolist())
@@ -84,7 +89,7 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     """Return every contender for *ladder*, by name, in the order in which a report lists them."""
     named = [
         Contender("oracle", "oracle", OraclePolicy),
-        Contender("throughput", "throughput", _throughput({})),
+        Contender("throughput", "throughput", _ours(WHOLE)),
         Contender("ema", "SGLang EMA, built-in config", _sglang_ema(dict(BUILT_IN_EMA))),
         Contender("ema-all", "SGLang EMA, all tiers", _sglang_ema(None)),
         *(static(steps) for steps in ladder),
@@ -93,18 +98,15 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
 
 
 def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:
-    """Return the contenders called *names*; no names mean all of them."""
+    """Return the contenders called *names*, all without names; *ablate* adds the policy's ablations."""
     known = contenders(ladder)
     for name in names:
         if name not in known:
             raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)}")
-    return [known[name] for name in known if not names or name in names]
+    wanted = names or (["throughput"] if ablate else list(known))
+    parts = [Contender(name, part.title, _ours(part)) for name, part in ABLATIONS.items()] if ablate else []
+    return [known[name] for name in known if name in wanted] + parts
 
 
-def _throughput(options: dict[str, Any]) -> Make:
-    def make(trace: Trace) -> Drivable:
-        from sglang_adaptive.simulate.ours import build
-
-        return build(trace, options)
-
-    return make
+def _ours(part: Ablation) -> Make:
+    return lambda trace: build(trace, part, GRAPH_BATCHES)

@@ -14,12 +14,12 @@ from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import IntArray
 from sglang_adaptive.simulate.trace import Trace
 
-SYNC_ROUNDS = 32
-"""Rounds between two hand-overs of the measured cost table, for a policy that has ``export_cost``."""
-
 
 class Drivable(Protocol):
-    """The two methods that SGLang's own policy has; ``observe`` replaces the second one where it exists."""
+    """The two methods that SGLang's own policy has; ``observe`` replaces the second one where it exists.
+
+    A policy with ``learns = False`` is spared the results.
+    """
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the depth of the round about to start."""
@@ -45,35 +45,32 @@ def play(policy: Drivable, trace: Trace) -> Run:
     Raises:
         SimulationError: the policy asked for a depth outside the trace's ladder.
     """
-    learn = _learner(policy, trace)
-    sync = _synchroniser(policy)
+    learn = _learner(policy, trace) if getattr(policy, "learns", True) else None
     allowed = frozenset(trace.ladder)
     batches = trace.batch.tolist()
     depths: list[int] = []
     for now, batch in enumerate(batches):
         steps = policy.get_steps_for_batch(batch)
         if steps not in allowed:
-            raise SimulationError(
-                f"round {now}: the policy chose {steps} steps, outside the ladder {trace.ladder}"
-            )
+            raise SimulationError(f"round {now}: the policy chose {steps} steps, outside the ladder {trace.ladder}")
         depths.append(steps)
-        if now:
+        if now and learn is not None:
             learn(now - 1, batches[now - 1], depths)
-        if sync is not None and now % SYNC_ROUNDS == SYNC_ROUNDS - 1:
-            sync()
+        if getattr(policy, "cost_sync_due", False):
+            hand_over_cost(policy)
     return Run(np.array(depths, dtype=np.int64))
 
 
 def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]:
     """Return the call that hands a round's result to the policy, its time read by the server's own clock."""
-    accepted = trace.accepted.tolist()
+    accepted = trace.accepted_lists
     observe = getattr(policy, "observe", None)
 
-    def counts(index: int, batch: int, steps: int) -> list[int]:
-        return [k if k < steps else steps for k in accepted[index][:batch]]
+    def counts(index: int, steps: int) -> list[int]:
+        return [k if k < steps else steps for k in accepted[index]]
 
     def learn_plain(index: int, batch: int, depths: list[int]) -> None:
-        policy.on_verify_complete(counts(index, batch, depths[index]), batch)
+        policy.on_verify_complete(counts(index, depths[index]), batch)
 
     if observe is None:
         return learn_plain
@@ -87,13 +84,11 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
         arrival += float(seconds[index, steps]) * noise[index]
         if not comparable[index]:
             clock.interrupt()
-        observe(RoundObservation(steps, counts(index, batch, steps), batch, clock.read(steps, batch)))
+        observe(RoundObservation(steps, counts(index, steps), batch, clock.read(steps, batch)))
 
     return learn_rich
 
 
-def _synchroniser(policy: Any) -> Callable[[], None] | None:
-    """Return the call that makes pending clock readings effective, as rank 0's broadcast does on a server."""
-    if not hasattr(policy, "export_cost"):
-        return None
-    return lambda: policy.import_cost(policy.export_cost())
+def hand_over_cost(policy: Any) -> None:
+    """Make the measured round times effective, as a server does from rank 0 to every rank."""
+    policy.import_cost(policy.export_cost())

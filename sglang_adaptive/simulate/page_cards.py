@@ -17,9 +17,7 @@ def legend(results: Mapping[str, SuiteResult], oracle: bool = False) -> str:
     kinds = charts.series(next(iter(results.values())))
     items = [("oracle", "oracle")] if oracle else []
     items += [(kind, charts.COMPARED[kind]) for kind in kinds]
-    entries = "".join(
-        f'<li><i style="background:var(--{kind})"></i>{escape(name)}</li>' for kind, name in items
-    )
+    entries = "".join(f'<li><i style="background:var(--{kind})"></i>{escape(name)}</li>' for kind, name in items)
     return f'<ul class="legend">{entries}</ul>'
 
 
@@ -58,8 +56,7 @@ def _sample_card(name: str, result: SuiteResult) -> str:
 def starts(results: Mapping[str, SuiteResult]) -> str:
     """Return a card with the start-up curve of each suite in ``STARTS`` that ran."""
     cards = "".join(
-        f'<div class="card"><h3>{escape(results[name].suite.title)}</h3>'
-        f"{charts.start_chart(results[name])}</div>"
+        f'<div class="card"><h3>{escape(results[name].suite.title)}</h3>{charts.start_chart(results[name])}</div>'
         for name in STARTS
         if name in results and charts.series(results[name])
     )

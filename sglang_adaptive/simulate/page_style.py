@@ -31,6 +31,7 @@ figure{margin:8px 0 0}
 figcaption{font-size:.85rem;color:var(--soft)}
 .tick{font-size:10.5px;fill:var(--soft)}
 .label{font-size:11px;fill:var(--ink)}
+.band{fill:var(--rule);opacity:.3}
 .grid{stroke:var(--rule);stroke-width:.7;fill:none}
 .line{fill:none;stroke-width:1.5;stroke-linejoin:round}
 .whisker{stroke-width:1.6;fill:none;opacity:.6}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sglang_adaptive.policy.profile_json import ProfileError, loads_profile
+from sglang_adaptive.policy.shipped import shipped_config
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.errors import SimulationError
 
@@ -18,7 +19,7 @@ def load_cost(path: str | None) -> tuple[str, RoundCost]:
     Raises:
         SimulationError: the file cannot be read, is no profile, or lacks cells of a full grid.
     """
-    file = _shipped() if path is None else Path(path)
+    file = shipped_config(f"profiles/{SHIPPED}.json") if path is None else Path(path)
     try:
         profile = loads_profile(file.read_text(encoding="utf-8"), file.name)
     except (OSError, UnicodeDecodeError) as error:
@@ -28,10 +29,3 @@ def load_cost(path: str | None) -> tuple[str, RoundCost]:
         raise SimulationError(f"--profile {error}") from error
     cells = {(cell.batch_size, cell.steps): cell.seconds for cell in profile.cells}
     return file.stem, RoundCost.from_cells(cells, f"--profile {file.name}")
-
-
-def _shipped() -> Path:
-    """Return the shipped profile: inside an installed package, or at the root of a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "configs" / "profiles" / f"{SHIPPED}.json"
-    return inside if inside.is_file() else package.parent / "configs" / "profiles" / f"{SHIPPED}.json"

@@ -59,9 +59,7 @@ def _commit() -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
-    )
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
 
 
@@ -77,7 +75,5 @@ def _cpu() -> str:
 
 def _digest(setting: Setting) -> str:
     """Return a digest of the cost cells, whatever file format they came in."""
-    cells = [
-        [batch, steps, round(value, 9)] for (batch, steps), value in sorted(setting.cost.cells().items())
-    ]
+    cells = [[batch, steps, round(value, 9)] for (batch, steps), value in sorted(setting.cost.cells().items())]
     return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]

@@ -40,9 +40,7 @@ class VerifyCost:
 
 def fit_verify_cost(cost: RoundCost) -> VerifyCost:
     """Fit the model of the module to *cost*, every cell weighted by its own size."""
-    batch, steps = (
-        grid.ravel().astype(float) for grid in np.meshgrid(cost.batches, cost.steps, indexing="ij")
-    )
+    batch, steps = (grid.ravel().astype(float) for grid in np.meshgrid(cost.batches, cost.steps, indexing="ij"))
     measured = cost.seconds.ravel()
     fixed = [np.ones_like(batch), steps > 0, steps, steps * batch, batch]
     design = np.concatenate([np.stack(fixed, axis=1), _hinges(batch * (steps + 1))], axis=1)
@@ -82,9 +80,7 @@ def _best_own_rate(trace: Trace, rounds: IntArray, chances: FloatArray, verify: 
     for deepest in trace.ladder:
         flat = chances[:, :, :deepest].reshape(len(rounds), -1)
         likeliest = -np.sort(-flat, axis=1)
-        tokens = batch[:, None] + np.concatenate(
-            [np.zeros((len(rounds), 1)), np.cumsum(likeliest, axis=1)], axis=1
-        )
+        tokens = batch[:, None] + np.concatenate([np.zeros((len(rounds), 1)), np.cumsum(likeliest, axis=1)], axis=1)
         extra = np.minimum(np.arange(tokens.shape[1]), (batch * deepest)[:, None])
         saved = verify[(batch * (deepest + 1))[:, None]] - verify[batch[:, None] + extra]
         rate = tokens / (trace.seconds[rounds, deepest][:, None] - saved)

@@ -20,9 +20,7 @@ TITLE = "Speculative depth: simulated policies against an oracle"
 def html_report(results: Results, judged: Sequence[Outcome], source: Mapping[str, Any]) -> str:
     """Return the page."""
     sections = {
-        "Throughput against the oracle": _shares(results)
-        if charts.series(next(iter(results.values())))
-        else "",
+        "Throughput against the oracle": _shares(results) if charts.series(next(iter(results.values()))) else "",
         "Targets": _targets(judged) if judged else "",
         "Depth over time, and regret": samples(results),
         "Since the start": starts(results),

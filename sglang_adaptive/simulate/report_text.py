@@ -33,9 +33,7 @@ def text_report(results: Mapping[str, SuiteResult], judged: Sequence[Outcome]) -
     ]
     if judged:
         met = sum(outcome.met for outcome in judged)
-        parts.append(
-            f"Targets of the throughput policy: {met} of {len(judged)} met\n" + targets_table(judged)
-        )
+        parts.append(f"Targets of the throughput policy: {met} of {len(judged)} met\n" + targets_table(judged))
     return "\n\n".join(parts)
 
 
@@ -81,9 +79,7 @@ def targets_table(judged: Sequence[Outcome]) -> str:
     for outcome in judged:
         bound = ("<= " if outcome.ceiling else ">= ") + f"{outcome.target.bound:g}"
         suite = "every suite" if outcome.target.suite == "*" else outcome.target.suite
-        rows.append(
-            [suite, outcome.title, bound, figure(outcome.measured), "met" if outcome.met else "MISSED"]
-        )
+        rows.append([suite, outcome.title, bound, figure(outcome.measured), "met" if outcome.met else "MISSED"])
     return table(["suite", "figure", "target", "measured", ""], rows)
 
 

@@ -118,10 +118,7 @@ def score_trace(trace: Trace, depths: IntArray) -> TraceScore:
         tokens_per_second=score.tokens_per_second(trace, depths),
         zero_window=score.worst_window_against_zero(trace, depths),
         switches=score.switches_per_200(depths, min(WARMUP, trace.rounds // 2)),
-        curve=tuple(
-            score.share(trace, depths, slice(start, start + BUCKET))
-            for start in range(0, trace.rounds, BUCKET)
-        ),
+        curve=tuple(score.curve(trace, depths, BUCKET).tolist()),
         recoveries=tuple(
             score.recovery_rounds(trace, depths, change, end, RECOVERED, RECOVERY_WINDOW)
             for change, end in zip(trace.changes, ends, strict=False)

@@ -37,6 +37,13 @@ def share(trace: Trace, depths: IntArray, rounds: slice = slice(None)) -> float:
     return float(ideal_seconds(trace, depths)[rounds].sum() / taken.sum())
 
 
+def curve(trace: Trace, depths: IntArray, bucket: int) -> FloatArray:
+    """Return the share of every *bucket* rounds in turn; the last bucket may be shorter."""
+    starts = np.arange(0, trace.rounds, bucket)
+    needed = np.add.reduceat(ideal_seconds(trace, depths), starts)
+    return np.asarray(needed / np.add.reduceat(chosen(trace.seconds, depths), starts))
+
+
 def drawn_share(trace: Trace, depths: IntArray) -> float:
     """Return ``share`` from drawn tokens and the noisy clock; the two agree on long traces."""
     tokens = chosen(trace.drawn_tokens, depths)
@@ -67,9 +74,7 @@ def switches_per_200(depths: IntArray, warmup: int) -> float:
     return float(np.count_nonzero(np.diff(settled)) * 200.0 / max(1, len(settled) - 1))
 
 
-def recovery_rounds(
-    trace: Trace, depths: IntArray, change: int, until: int, level: float, window: int
-) -> int:
+def recovery_rounds(trace: Trace, depths: IntArray, change: int, until: int, level: float, window: int) -> int:
     """Return how many rounds after *change* the first *window* rounds start that average *level*."""
     size = max(1, min(window, until - change))
     smooth = _rolling_sum(efficiency(trace, depths)[change:until], size) / size

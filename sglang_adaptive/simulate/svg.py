@@ -57,9 +57,11 @@ class Chart:
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", kind: str = "tick") -> None:
         """Write *text* at view-box coordinates."""
-        self.parts.append(
-            f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
-        )
+        self.parts.append(f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>')
+
+    def band(self, top: float, bottom: float) -> None:
+        """Shade the full width between two view-box heights."""
+        self.parts.append(f'<rect class="band" x="0" y="{top}" width="{WIDTH:g}" height="{bottom - top}"/>')
 
     def line(self, xs: Sequence[float], ys: Sequence[float], kind: str) -> None:
         """Draw a line through the points."""

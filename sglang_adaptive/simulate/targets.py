@@ -64,12 +64,8 @@ METRICS: Mapping[str, Metric] = {
     "mean": Metric("share of oracle, mean", lambda r: r.mean_share(JUDGED)),
     "worst": Metric("share of oracle, worst trace", lambda r: r.worst_share(JUDGED)),
     "zero": Metric("against zero steps, worst 500 rounds", lambda r: min(_scores(r, "zero_window"))),
-    "switches": Metric(
-        "switches in 200 rounds, mean", lambda r: float(np.mean(_scores(r, "switches"))), True
-    ),
-    "switches-worst": Metric(
-        "switches in 200 rounds, worst trace", lambda r: max(_scores(r, "switches")), True
-    ),
+    "switches": Metric("switches in 200 rounds, mean", lambda r: float(np.mean(_scores(r, "switches"))), True),
+    "switches-worst": Metric("switches in 200 rounds, worst trace", lambda r: max(_scores(r, "switches")), True),
     "recovery": Metric("rounds until within 5%, slowest", _slowest_recovery, True),
     "started": Metric("share of oracle, rounds 450 to 500", _started),
 }
@@ -105,9 +101,7 @@ def outcomes(results: Mapping[str, SuiteResult]) -> list[Outcome]:
     ran = {name: result for name, result in results.items() if JUDGED in result.scores}
     found = []
     for target in TARGETS:
-        judged = (
-            list(ran.values()) if target.suite == "*" else [ran[target.suite]] if target.suite in ran else []
-        )
+        judged = list(ran.values()) if target.suite == "*" else [ran[target.suite]] if target.suite in ran else []
         if judged:
             found.append(_compare(target, judged))
     return found

@@ -67,6 +67,11 @@ class Trace:
         return self.tokens / self.seconds
 
     @cached_property
+    def accepted_lists(self) -> list[list[int]]:
+        """``accepted`` as lists, for policies that read numbers and not arrays."""
+        return [row[:batch] for row, batch in zip(self.accepted.tolist(), self.batch.tolist(), strict=True)]
+
+    @cached_property
     def drawn_tokens(self) -> FloatArray:
         """Tokens that the draws give at each depth, bonus tokens included."""
         depth = self.tokens.shape[1] - 1

@@ -30,9 +30,7 @@ CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-
         (["--html", "no-such-folder/x.html"], "the folder no-such-folder does not exist"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -60,9 +58,7 @@ def test_a_broken_profile_is_one_line_and_exit_2(
     assert message in error and error.count("\n") == 1
 
 
-def test_a_profile_with_a_hole_names_the_missing_cell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_profile_with_a_hole_names_the_missing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shipped = Path(__file__).resolve().parents[2] / "configs/profiles/h200-llama31-8b-eagle3-fa3.json"
     profile = json.loads(shipped.read_text())
     profile["cells"] = [c for c in profile["cells"] if (c["batch_size"], c["steps"]) != (16, 5)]

@@ -60,9 +60,7 @@ def test_the_lag_is_exactly_one_round() -> None:
     for index, seen in enumerate(observed):
         assert isinstance(seen, RoundObservation)
         assert seen.steps == depths[index]
-        assert list(seen.num_correct_drafts_per_req) == [
-            min(int(k), depths[index]) for k in trace.accepted[index][:4]
-        ]
+        assert list(seen.num_correct_drafts_per_req) == [min(int(k), depths[index]) for k in trace.accepted[index][:4]]
 
 
 def test_a_round_is_timed_only_when_it_can_be_compared() -> None:
@@ -98,20 +96,28 @@ def test_a_policy_without_observe_is_fed_as_sglang_feeds_it() -> None:
     assert told == [([min(int(k), 3) for k in trace.accepted[i][:2]], 2) for i in range(9)]
 
 
-def test_pending_cost_is_handed_over_at_agreed_rounds() -> None:
+def test_measured_cost_is_handed_over_when_the_policy_says_that_it_is_due() -> None:
     trace = uniform_trace(1, 0.5, rounds=100)
     handed: list[str] = []
 
     class Timed(StaticPolicy):
+        learns = True
+        cost_sync_due = False
+
+        def get_steps_for_batch(self, batch_size: int) -> int:
+            self.cost_sync_due = len(handed) == 0
+            return 1
+
         def export_cost(self) -> list[float]:
             handed.append("export")
             return [1.0]
 
         def import_cost(self, payload: list[float]) -> None:
             handed.append(f"import {payload}")
+            self.cost_sync_due = False
 
     play(Timed(1), trace)
-    assert handed == ["export", "import [1.0]"] * 3
+    assert handed == ["export", "import [1.0]"]
 
 
 def test_a_depth_outside_the_ladder_is_refused() -> None:

@@ -38,6 +38,8 @@ def test_share_is_the_time_of_the_oracle_for_the_same_tokens() -> None:
     needed = trace.seconds[0, 7] * 5 * deep / best + trace.seconds[0, depths[9]] * 5
     assert score.share(trace, depths) == pytest.approx(needed / taken)
     assert score.share(trace, depths, slice(5, 10)) == pytest.approx(1.0)
+    assert score.curve(trace, depths, 5).tolist() == pytest.approx([deep / best, 1.0])
+    assert len(score.curve(trace, depths, 4)) == 3
 
 
 def test_the_worst_window_against_zero_steps_finds_the_bad_stretch() -> None:
@@ -84,17 +86,13 @@ def test_the_per_request_oracle_is_the_best_of_all_assignments(p: list[float]) -
         left_out = verify.seconds[len(p) * (deepest + 1)] - verify.seconds[sum(own) + len(p)]
         return float(tokens / (trace.seconds[0, deepest] - left_out))
 
-    best = max(
-        rate(own, deepest) for deepest in COST.steps for own in product(range(deepest + 1), repeat=len(p))
-    )
+    best = max(rate(own, deepest) for deepest in COST.steps for own in product(range(deepest + 1), repeat=len(p)))
     one = trace.rates[0, trace.oracle_depths[0]]
     assert gain_of_own_depths(trace, verify) == pytest.approx(best / one)
 
 
 def test_equal_requests_gain_nothing_from_depths_of_their_own_in_a_small_batch() -> None:
-    assert gain_of_own_depths(trace_of([0.8] * 4, EVERY), fit_verify_cost(COST)) == pytest.approx(
-        1.0, abs=0.01
-    )
+    assert gain_of_own_depths(trace_of([0.8] * 4, EVERY), fit_verify_cost(COST)) == pytest.approx(1.0, abs=0.01)
 
 
 def result_of(suite: str, **figures: float) -> SuiteResult:

@@ -1,0 +1,86 @@
+"""The throughput policy as a server would start it on a trace, whole or with one part off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sglang_adaptive.policy.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.simulate.cost import RoundCost
+from sglang_adaptive.simulate.engine import Drivable
+from sglang_adaptive.simulate.trace import Trace
+
+KEY = ProfileKey("simulated", "simulated", "simulated", 1, 1, "simulated")
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One part of the policy off; see ``ABLATIONS``."""
+
+    title: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    flat_cost: bool = False
+    clock: bool = True
+    censoring: bool = True
+
+
+WHOLE = Ablation("throughput")
+ABLATIONS: Mapping[str, Ablation] = {
+    "no-censoring": Ablation("positions that were never drafted count as rejected", censoring=False),
+    "no-shrinkage": Ablation("positions are learnt apart from each other", {"shrinkage": 0.001}),
+    "no-change-test": Ablation("history is forgotten at one pace, whatever happens", {"change_threshold": 1e6}),
+    "no-cost": Ablation("every depth is taken to cost the same", flat_cost=True, clock=False),
+    "no-clock": Ablation("the profile is believed; no round is timed", clock=False),
+    "no-margin": Ablation("any gain, however small, is worth a switch", {"margin": 0.0}),
+    "no-probing": Ablation("no round is spent to learn", {"probe_budget": 0.0}),
+}
+
+
+def build(trace: Trace, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> Drivable:
+    """Return a fresh policy, launched in the middle of the ladder with the profile of the trace."""
+    options = ThroughputOptions(candidate_steps=trace.ladder, **ablation.options)
+    given = None if trace.given is None else _profile(trace.given, ablation.flat_cost)
+    policy = ThroughputPolicy(trace.ladder[len(trace.ladder) // 2], options, given)
+    policy.set_cuda_graph_bs(None if graph_batches is None else list(graph_batches))
+    if not ablation.censoring:
+        _forget_censoring(policy)
+    return policy if ablation.clock else _WithoutClock(policy)
+
+
+def _profile(cost: RoundCost, flat: bool) -> CostProfile:
+    if flat:
+        mean = cost.seconds.mean(axis=1, keepdims=True)
+        cost = RoundCost(cost.batches, cost.steps, np.repeat(mean, len(cost.steps), axis=1))
+    cells = (ProfileCell(batch, steps, seconds) for (batch, steps), seconds in cost.cells().items())
+    return CostProfile(KEY, ordered(cells), "simulated")
+
+
+class _WithoutClock:
+    """Keeps every round time from the policy."""
+
+    def __init__(self, policy: ThroughputPolicy) -> None:
+        self._policy = policy
+        self.get_steps_for_batch = policy.get_steps_for_batch
+        self.on_verify_complete = policy.on_verify_complete
+
+    def observe(self, observation: RoundObservation) -> int | None:
+        """Pass the round on without its time."""
+        return self._policy.observe(replace(observation, seconds=None))
+
+
+def _forget_censoring(policy: ThroughputPolicy) -> None:
+    """Let every round pass for one drafted to the deepest step: what was not drafted counts as rejected."""
+    estimator: AcceptanceEstimator = policy._acceptance
+    learn = estimator.update
+
+    def update(steps: int, num_correct_drafts_per_req: Sequence[int]) -> int:
+        return learn(estimator.depth, num_correct_drafts_per_req)
+
+    estimator.update = update  # type: ignore[method-assign]

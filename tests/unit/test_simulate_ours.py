@@ -1,0 +1,83 @@
+"""The throughput policy in the simulator, whole and with one part off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.simulate import score
+from sglang_adaptive.simulate.contenders import chosen, contenders
+from sglang_adaptive.simulate.engine import play
+from sglang_adaptive.simulate.ours import ABLATIONS, build
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.suites import SUITES
+from sglang_adaptive.simulate.trace import Trace
+
+COST = load_cost(None)[1]
+SETTING = Setting(COST, rounds=800, traces=4, seed=7)
+
+
+def first(suite: str) -> Trace:
+    return next(SUITES[suite].traces(SETTING))
+
+
+def test_the_policy_stays_near_the_oracle_and_above_every_static_depth() -> None:
+    known = contenders(COST.steps)
+    traces = list(SUITES["acceptance"].traces(SETTING))
+
+    def mean(name: str) -> float:
+        return float(np.mean([score.share(t, play(known[name].make(t), t).depths) for t in traces]))
+
+    ours = mean("throughput")
+    assert ours >= 0.97
+    assert all(ours > mean(f"static-{steps}") for steps in COST.steps)
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_plays_and_differs_from_the_whole_policy(name: str) -> None:
+    # Only with a wrong profile, changing acceptance and several batch sizes has every part something to do.
+    traces = list(SUITES["profile-15"].traces(SETTING))
+    differs = [not np.array_equal(play(build(t, ABLATIONS[name]), t).depths, play(build(t), t).depths) for t in traces]
+    assert any(differs)
+
+
+def test_ablations_come_after_the_named_policies() -> None:
+    names = [contender.name for contender in chosen([], COST.steps, ablate=True)]
+    assert names == ["throughput", *ABLATIONS]
+    names = [contender.name for contender in chosen(["ema"], COST.steps, ablate=True)]
+    assert names == ["ema", *ABLATIONS]
+
+
+def test_without_a_clock_the_policy_is_told_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[RoundObservation] = []
+    whole = ThroughputPolicy.observe
+
+    def observe(self: ThroughputPolicy, observation: RoundObservation) -> int | None:
+        told.append(observation)
+        return whole(self, observation)
+
+    monkeypatch.setattr(ThroughputPolicy, "observe", observe)
+    trace = first("both")
+    play(build(trace, ABLATIONS["no-clock"]), trace)
+    assert len(told) == trace.rounds - 1
+    assert all(observation.seconds is None for observation in told)
+    told.clear()
+    play(build(trace), trace)
+    assert any(observation.seconds is not None for observation in told)
+
+
+def test_without_censoring_an_undrafted_position_counts_as_rejected() -> None:
+    observation = RoundObservation(1, [1] * 8, 8)
+    depths = {}
+    for name in ("whole", "no-censoring"):
+        policy = build(first("both"), replace(ABLATIONS["no-censoring"], censoring=name == "whole"))
+        for _ in range(60):
+            policy.get_steps_for_batch(8)
+            policy.observe(observation)  # type: ignore[attr-defined]
+        depths[name] = policy.get_steps_for_batch(8)
+    assert depths["no-censoring"] < depths["whole"]
