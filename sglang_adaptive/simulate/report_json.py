@@ -22,7 +22,8 @@ def json_report(
         "provenance": dict(source),
         "definition": (
             "share = seconds that the oracle needs for the same expected tokens in the same states / seconds "
-            "taken, both in expectation; drawn_share is the same from drawn tokens and noisy seconds"
+            "taken, both in expectation; drawn is the same from drawn tokens and noisy seconds; plain_ratio is "
+            "expected tokens/s over the oracle's, which can pass 1 where loads differ"
         ),
         "targets": [_outcome(outcome) for outcome in judged],
         "suites": {name: _suite(result) for name, result in results.items()},
@@ -63,6 +64,7 @@ def _policy(scores: Sequence[TraceScore]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "mean": round(float(np.mean(shares)), 5),
         "worst": round(min(shares), 5),
+        "plain_ratio_mean": round(float(np.mean([score.plain_ratio for score in scores])), 5),
         "drawn_mean": round(float(np.mean([score.drawn_share for score in scores])), 5),
         "worst_500_rounds_against_zero_steps": round(min(score.zero_window for score in scores), 5),
         "switches_per_200_rounds": round(float(np.mean([score.switches for score in scores])), 4),

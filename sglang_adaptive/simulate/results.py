@@ -33,7 +33,8 @@ class TraceScore:
     """Share of the oracle's throughput, in expectation."""
     drawn_share: float
     """The same from drawn tokens and noisy seconds: what a wall clock would have shown."""
-    tokens_per_second: float
+    plain_ratio: float
+    """Expected tokens/s of the whole trace over the oracle's; see ``score`` on why it is not the share."""
     zero_window: float
     """Worst 500-round window against never speculating."""
     switches: float
@@ -115,7 +116,7 @@ def score_trace(trace: Trace, depths: IntArray) -> TraceScore:
     return TraceScore(
         share=score.share(trace, depths),
         drawn_share=score.drawn_share(trace, depths),
-        tokens_per_second=score.tokens_per_second(trace, depths),
+        plain_ratio=score.tokens_per_second(trace, depths) / score.tokens_per_second(trace, trace.oracle_depths),
         zero_window=score.worst_window_against_zero(trace, depths),
         switches=score.switches_per_200(depths, min(WARMUP, trace.rounds // 2)),
         curve=tuple(score.curve(trace, depths, BUCKET).tolist()),

@@ -97,7 +97,7 @@ def test_equal_requests_gain_nothing_from_depths_of_their_own_in_a_small_batch()
 
 def result_of(suite: str, **figures: float) -> SuiteResult:
     """A suite on whose only trace the judged policy scored *figures*."""
-    values = {"share": 1.0, "drawn_share": 1.0, "tokens_per_second": 1.0, "zero_window": 1.0, "switches": 0.0}
+    values = {"share": 1.0, "drawn_share": 1.0, "plain_ratio": 1.0, "zero_window": 1.0, "switches": 0.0}
     values.update(figures)
     found = TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))
     return SuiteResult(SUITES[suite], Setting(COST), {targets.JUDGED: [found]})
