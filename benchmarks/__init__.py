@@ -1,0 +1,1 @@
+"""Measurements against live servers; nothing here is part of the installed package."""
