@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TorchRefBackend(AttentionBackend):
+class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not followed
     """Prefill, decode, verify and draft-extend for dense multi-head and grouped-query attention.
 
     Raises NotImplementedError when the model asks for what the kernels do not do.
@@ -36,6 +36,7 @@ class TorchRefBackend(AttentionBackend):
         self.pool = model_runner.token_to_kv_pool
         self.dtype = model_runner.dtype
         self.plan: PaddedPlan | RaggedPlan | None = None
+        self._known_layers: set[int] = set()
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         mode = forward_batch.forward_mode
@@ -71,14 +72,19 @@ class TorchRefBackend(AttentionBackend):
         return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save: bool) -> Tensor:
-        _require_supported(layer)
+        if layer.layer_id not in self._known_layers:
+            _require_supported(layer)
+            self._known_layers.add(layer.layer_id)
         if save and k is not None:
             self.pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v)
         query = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
         keys = self.pool.get_key_buffer(layer.layer_id)
         values = self.pool.get_value_buffer(layer.layer_id)
-        run = ragged_attention if isinstance(self.plan, RaggedPlan) else padded_attention
-        return run(query, keys, values, self.plan, layer.scaling)
+        plan = self.plan
+        if isinstance(plan, RaggedPlan):
+            return ragged_attention(query, keys, values, plan, layer.scaling)
+        assert plan is not None  # SGLang calls init_forward_metadata before every forward pass
+        return padded_attention(query, keys, values, plan, layer.scaling)
 
     def support_triton(self) -> bool:
         return False
@@ -90,7 +96,6 @@ class TorchRefDraftBackend:
     def __init__(self, model_runner: Any, topk: int, num_steps: int) -> None:
         self.topk = topk
         self.num_steps = num_steps
-        self.page_size = model_runner.page_size
         self.attn_backends = [TorchRefBackend(model_runner) for _ in range(num_steps - 1)]
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
@@ -101,7 +106,6 @@ class TorchRefDraftBackend:
             forward_batch.seq_lens,
             self.topk,
             self.num_steps,
-            self.page_size,
             first.dtype,
         )
         for backend, plan in zip(self.attn_backends, plans, strict=True):

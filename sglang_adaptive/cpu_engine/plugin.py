@@ -8,6 +8,9 @@ from typing import Any
 
 from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, SWITCH
 
+DRAFT_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
+LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
+
 
 def register() -> None:
     """Add the attention backend to SGLang; does nothing unless the launcher asked for the CPU engine."""
@@ -18,24 +21,32 @@ def register() -> None:
 
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
         add_attention_backend_choices([ATTENTION_BACKEND])
-    HookRegistry.register(
-        "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend", _with_torch_ref, HookType.AROUND
-    )
+    from sglang_adaptive.cpu_engine.kernels.cache_locs import last_slots
+
+    HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
+    # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
+    HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
     _register_target_backend()
 
 
 def _register_target_backend() -> None:
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
-    @register_attention_backend(ATTENTION_BACKEND)
     def create(runner: Any) -> Any:
         from sglang_adaptive.cpu_engine.attention_backend import TorchRefBackend
 
         return TorchRefBackend(runner)
 
+    register_attention_backend(ATTENTION_BACKEND)(create)
+
 
 def _with_torch_ref(
-    original: Callable[..., Any], factory: Any, backend_name: str, backend_map: dict[str, Any], *args: Any, **kwargs: Any
+    original: Callable[..., Any],
+    factory: Any,
+    backend_name: str,
+    backend_map: dict[str, Any],
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Offer the backend's draft forms next to those that SGLang knows."""
     from sglang_adaptive.cpu_engine.attention_backend import TorchRefBackend, TorchRefDraftBackend

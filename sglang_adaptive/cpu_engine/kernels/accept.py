@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """bonus_tokens[i] = last accepted token of request i.
 
     `accept_tokens` holds `accept_stride` places a request; `accept_lens` [bs] counts the bonus token, so it is >= 1.

@@ -20,9 +20,7 @@ def padded_attention(query: Tensor, keys: Tensor, values: Tensor, plan: PaddedPl
     k = keys.index_select(0, plan.slots).view(plan.batch, -1, *keys.shape[1:]).transpose(1, 2)
     v = values.index_select(0, plan.slots).view(plan.batch, -1, *values.shape[1:]).transpose(1, 2)
     q = query.view(plan.batch, plan.width, *query.shape[1:]).transpose(1, 2)
-    out = scaled_dot_product_attention(
-        q, k, v, attn_mask=plan.bias, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
+    out = scaled_dot_product_attention(q, k, v, attn_mask=plan.bias, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2).reshape(query.shape[0], -1)
 
 

@@ -46,3 +46,9 @@ def assign_draft_cache_locs_contiguous_cpu(
     columns = seq_lens.long()[:, None] + torch.arange(topk * num_steps)
     slots = req_to_token[req_pool_indices.long()[:, None], columns]
     out_cache_loc.copy_(slots.view(-1))
+
+
+def last_slots(req_to_token: Tensor, req_pool_indices: Tensor, prefix_lens: Tensor) -> Tensor:
+    """[bs] in the dtype of `prefix_lens`: the slot of each request's last position, -1 for a request that has none."""
+    slots = req_to_token[req_pool_indices.long(), (prefix_lens.long() - 1).clamp(min=0)]
+    return torch.where(prefix_lens > 0, slots.to(prefix_lens.dtype), -1)

@@ -87,44 +87,26 @@ def window_plan(
 
 
 def draft_plans(
-    table: Tensor, rows: Tensor, seq_lens: Tensor, topk: int, num_steps: int, page_size: int, dtype: torch.dtype
+    table: Tensor, rows: Tensor, seq_lens: Tensor, topk: int, num_steps: int, dtype: torch.dtype
 ) -> list[PaddedPlan]:
     """Plans of draft steps 0 .. num_steps-2, one query a branch, request-major.
 
-    At step s a branch sees its request's `seq_lens` positions and its own s+1 draft slots.
+    At step s a branch sees its request's `seq_lens` positions and its own s+1 draft slots. Behind the prefix the table
+    holds `num_steps` slots for the first branch, then for the second, and so on.
     """
-    slots, real = _prefix(table, rows, seq_lens)
-    own = table[rows.long()[:, None, None], _branch_positions(seq_lens, topk, num_steps, page_size)].long()
     branches = rows.numel() * topk
-    own = own.view(branches, num_steps)
+    slots, real = _prefix(table, rows, seq_lens)
+    columns = seq_lens.long()[:, None] + torch.arange(topk * num_steps)
+    own = table[rows.long()[:, None], columns].long().view(branches, num_steps)
     slots = slots.repeat_interleave(topk, dim=0)
     if real is not None:
         real = real.repeat_interleave(topk, dim=0)[:, None]
     plans = []
     for step in range(1, num_steps):
         keys = torch.cat((slots, own[:, :step]), dim=1).view(-1)
-        bias = None
-        if real is not None:
-            bias = _bias(torch.nn.functional.pad(real, (0, step), value=True), dtype)
+        bias = None if real is None else _bias(torch.nn.functional.pad(real, (0, step), value=True), dtype)
         plans.append(PaddedPlan(branches, 1, keys, bias))
     return plans
-
-
-def _branch_positions(seq_lens: Tensor, topk: int, num_steps: int, page_size: int) -> Tensor:
-    """[bs, topk, num_steps]: table columns of every branch's draft slots.
-
-    Branches lie one after another behind the prefix. With pages and several branches each branch begins on a page of
-    its own, keeping the offset that the prefix has in its last, partly filled page.
-    """
-    lengths = seq_lens.long()[:, None]
-    branch = torch.arange(topk)
-    if page_size == 1 or topk == 1:
-        first = lengths + branch * num_steps
-    else:
-        offset = lengths % page_size
-        pages = (offset + num_steps + page_size - 1) // page_size
-        first = lengths + branch * (pages * page_size)
-    return first[:, :, None] + torch.arange(num_steps)
 
 
 def ragged_plan(table: Tensor, rows: Tensor, prefix_lens: Sequence[int], extend_lens: Sequence[int]) -> RaggedPlan:

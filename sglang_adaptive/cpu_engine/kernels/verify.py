@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 
-def _accepted_path(candidates: list[int], child: list[int], sibling: list[int], wanted: list[int], limit: int) -> list[int]:
+def _accepted_path(
+    candidates: list[int], child: list[int], sibling: list[int], wanted: list[int], limit: int
+) -> list[int]:
     """Nodes from the root down, each drafted token being what the target predicts at its parent; at most `limit`."""
     path = [0]
     while len(path) < limit:

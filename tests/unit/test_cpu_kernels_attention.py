@@ -1,0 +1,157 @@
+"""Attention over the paged cache against softmax written out for one query and one head at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_adaptive.cpu_engine.kernels import attention
+from sglang_adaptive.cpu_engine.kernels.attention import padded_attention, ragged_attention
+from sglang_adaptive.cpu_engine.kernels.plan import decode_plan, draft_plans, ragged_plan, window_plan
+
+POOL_LEN = 40
+SCALE = 0.3
+
+
+@dataclass
+class Cache:
+    """A paged cache with `lengths`[i] positions of request `rows`[i] in use, and room behind them."""
+
+    table: torch.Tensor
+    rows: torch.Tensor
+    lengths: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    heads: int
+
+    def queries(self, count: int) -> torch.Tensor:
+        return torch.randn(count, self.heads, self.keys.shape[-1]).to(self.keys.dtype)
+
+    def slots(self, request: int, positions: list[int]) -> list[int]:
+        return self.table[self.rows[request], positions].tolist()
+
+
+@st.composite
+def caches(draw: st.DrawFn, dtype: torch.dtype = torch.float32) -> Cache:
+    torch.manual_seed(draw(st.integers(0, 999)))
+    requests = draw(st.integers(1, 4))
+    kv_heads, group, dim = (
+        draw(st.sampled_from([1, 2])),
+        draw(st.sampled_from([1, 2, 3])),
+        draw(st.sampled_from([4, 8])),
+    )
+    lengths = draw(st.lists(st.integers(1, 20), min_size=requests, max_size=requests))
+    slots = 1 + requests * POOL_LEN  # slot 0 is nobody's
+    table = 1 + torch.randperm(requests * POOL_LEN).view(requests, POOL_LEN).int()
+    rows = torch.randperm(requests)
+    keys, values = (torch.randn(slots, kv_heads, dim).to(dtype) for _ in range(2))
+    return Cache(table, rows, torch.tensor(lengths, dtype=torch.int32), keys, values, kv_heads * group)
+
+
+def attend(cache: Cache, query: torch.Tensor, slots: list[int]) -> torch.Tensor:
+    """One query [heads, dim] over the given slots, in float64: [heads * dim]."""
+    group = cache.heads // cache.keys.shape[1]
+    out = []
+    for head in range(cache.heads):
+        k = cache.keys[slots, head // group].double()
+        v = cache.values[slots, head // group].double()
+        weights = torch.softmax(SCALE * (k @ query[head].double()), dim=0)
+        out.append(weights @ v)
+    return torch.cat(out)
+
+
+def check(
+    cache: Cache, got: torch.Tensor, queries: torch.Tensor, seen: list[list[int]], tolerance: float = 1e-5
+) -> None:
+    assert got.dtype == queries.dtype
+    wanted = torch.stack([attend(cache, query, slots) for query, slots in zip(queries, seen, strict=True)])
+    torch.testing.assert_close(got.double(), wanted, atol=tolerance, rtol=tolerance)
+
+
+@given(caches())
+def test_decode_sees_every_position(cache):
+    queries = cache.queries(cache.rows.numel())
+    plan = decode_plan(cache.table, cache.rows, cache.lengths, queries.dtype)
+    seen = [cache.slots(i, list(range(length))) for i, length in enumerate(cache.lengths.tolist())]
+    check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
+
+
+@given(caches(), st.integers(1, 8), st.booleans(), st.integers(0, 99))
+def test_a_window_sees_the_prefix_and_what_its_mask_allows(cache, width, as_tree, seed):
+    bs = cache.rows.numel()
+    queries = cache.queries(bs * width)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(bs, width, width, generator=generator) < 0.5
+    allowed = (drawn if as_tree else torch.ones_like(drawn).tril()) | torch.eye(width, dtype=torch.bool)
+    mask = allowed.view(-1) if as_tree else None
+    plan = window_plan(cache.table, cache.rows, cache.lengths, width, queries.dtype, mask)
+    seen = []
+    for request, length in enumerate(cache.lengths.tolist()):
+        for row in allowed[request].tolist():
+            inside = [length + j for j, sees in enumerate(row) if sees]
+            seen.append(cache.slots(request, [*range(length), *inside]))
+    check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
+
+
+@given(caches(), st.integers(1, 3), st.integers(2, 5))
+def test_a_draft_branch_sees_the_prefix_and_its_own_steps(cache, topk, num_steps):
+    bs = cache.rows.numel()
+    plans = draft_plans(cache.table, cache.rows, cache.lengths, topk, num_steps, torch.float32)
+    assert len(plans) == num_steps - 1
+    for step, plan in enumerate(plans):
+        queries = cache.queries(bs * topk)
+        seen = []
+        for request, length in enumerate(cache.lengths.tolist()):
+            for branch in range(topk):
+                first = length + branch * num_steps
+                seen.append(cache.slots(request, [*range(length), *range(first, first + step + 1)]))
+        check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
+
+
+@pytest.mark.parametrize("block", [2, 512])
+@given(cache=caches(), data=st.data())
+@settings(max_examples=50)
+def test_prefill_is_causal_after_the_cached_prefix(block, cache, data):
+    """With a small block every request is split, so that both ways of masking are used."""
+    lengths = cache.lengths.tolist()
+    extends = [data.draw(st.integers(1, length)) for length in lengths]
+    prefixes = [length - extend for length, extend in zip(lengths, extends, strict=True)]
+    queries = cache.queries(sum(extends))
+    plan = ragged_plan(cache.table, cache.rows, prefixes, extends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "QUERY_BLOCK", block)
+        got = ragged_attention(queries, cache.keys, cache.values, plan, SCALE)
+    seen = [
+        cache.slots(request, list(range(position + 1)))
+        for request, (prefix, length) in enumerate(zip(prefixes, lengths, strict=True))
+        for position in range(prefix, length)
+    ]
+    check(cache, got, queries, seen)
+
+
+@given(caches(torch.bfloat16), st.integers(1, 4))
+@settings(max_examples=30)
+def test_bfloat16_stays_within_its_precision(cache, width):
+    queries = cache.queries(cache.rows.numel() * width)
+    plan = window_plan(cache.table, cache.rows, cache.lengths, width, torch.bfloat16)
+    seen = [
+        cache.slots(request, list(range(length + place + 1)))
+        for request, length in enumerate(cache.lengths.tolist())
+        for place in range(width)
+    ]
+    got = padded_attention(queries, cache.keys, cache.values, plan, SCALE)
+    check(cache, got, queries, seen, tolerance=0.05)
+
+
+def test_nothing_reads_slots_past_a_request():
+    """Padding must not pull in what lies behind a shorter request, which may be NaN."""
+    table = torch.tensor([[1, 2, 3], [4, 5, 6]], dtype=torch.int32)
+    rows, lengths = torch.tensor([0, 1]), torch.tensor([3, 1], dtype=torch.int32)
+    keys, values = torch.ones(8, 1, 4), torch.ones(8, 1, 4)
+    keys[5:7] = values[5:7] = float("nan")
+    out = padded_attention(torch.ones(2, 1, 4), keys, values, decode_plan(table, rows, lengths, torch.float32), SCALE)
+    assert torch.equal(out, torch.ones(2, 4))

@@ -1,0 +1,121 @@
+"""What serve-cpu adds to a command line and to the environment, and how it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.cpu_engine import launcher
+from sglang_adaptive.cpu_engine.boot_log import READY, BootLog
+from sglang_adaptive.cpu_engine.launcher import LaunchError, command, default_arguments, environment
+from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, PLUGIN, SWITCH
+from sglang_adaptive.cpu_engine.plugin import register
+
+
+def options(arguments: list[str]) -> dict[str, str]:
+    """Flags of a command line with the word after them."""
+    after = [*arguments[1:], ""]
+    return {flag: value for flag, value in zip(arguments, after, strict=True) if flag.startswith("--")}
+
+
+def test_defaults_choose_the_cpu_and_this_package():
+    added = options(default_arguments(["--model-path", "M"]))
+    assert added["--device"] == "cpu"
+    assert added["--attention-backend"] == ATTENTION_BACKEND
+    assert added["--host"] == "127.0.0.1"
+    assert added["--dtype"] == "float32"
+    assert added["--cuda-graph-backend-decode"] == added["--cuda-graph-backend-prefill"] == "disabled"
+
+
+@pytest.mark.parametrize("given", (["--dtype", "bfloat16"], ["--dtype=bfloat16"]))
+def test_what_the_user_gives_is_left_alone(given):
+    assert "--dtype" not in options(default_arguments(given))
+
+
+def test_the_old_graph_flag_is_enough():
+    assert not [flag for flag in default_arguments(["--disable-cuda-graph"]) if "graph" in flag]
+
+
+def test_another_device_is_refused():
+    with pytest.raises(LaunchError, match="--device cuda"):
+        default_arguments(["--device", "cuda"])
+
+
+def test_the_command_keeps_the_users_arguments_in_order():
+    line = command(["--model-path", "M", "--port", "9"])
+    assert line[:7] == [sys.executable, "-m", "sglang.launch_server", "--model-path", "M", "--port", "9"]
+
+
+def test_the_stand_in_comes_first_and_keeps_the_users_path():
+    path = environment(base={"PYTHONPATH": "/a:/b"})["PYTHONPATH"].split(os.pathsep)
+    assert path == [str(launcher.STAND_IN), "/a", "/b"]
+    assert (launcher.STAND_IN / "sgl_kernel" / "__init__.py").is_file()
+
+
+def test_a_list_of_allowed_plugins_gains_this_one():
+    assert environment(base={"SGLANG_PLUGINS": "other"})["SGLANG_PLUGINS"] == f"other,{PLUGIN}"
+    assert "SGLANG_PLUGINS" not in environment(base={})
+    assert "SGLANG_PLUGINS" not in environment(base={"SGLANG_PLUGINS": PLUGIN})
+
+
+def test_threads_reach_the_process_and_not_sglang(monkeypatch):
+    started = {}
+    monkeypatch.setattr(os, "execve", lambda path, line, env: started.update(line=line, env=env))
+    launcher.main(["--model-path", "M", "--threads", "3", "--port=1"])
+    assert started["env"]["OMP_NUM_THREADS"] == "3"
+    assert started["line"][3:6] == ["--model-path", "M", "--port=1"]
+    assert "--threads" not in started["line"]
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([], "--model-path is missing"),
+        (["--model-path", "M", "--threads", "0"], "--threads: got 0"),
+        (["--model-path", "M", "--threads", "two"], "--threads: got two"),
+        (["--model-path", "M", "--threads"], "--threads: a number is missing"),
+        (["--model-path", "M", "--device=cuda"], "--device cuda"),
+    ],
+)
+def test_a_bad_command_line_is_one_line_and_an_exit_code(argv, words, capsys):
+    assert launcher.main(argv) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_an_environment_without_the_plugin_is_refused(monkeypatch):
+    monkeypatch.setattr(launcher, "entry_points", lambda **_: ())
+    with pytest.raises(LaunchError, match="not installed"):
+        environment()
+
+
+def test_the_plugin_does_nothing_unless_asked(monkeypatch):
+    monkeypatch.delenv(SWITCH, raising=False)
+    before = set(sys.modules)
+    register()
+    assert not {name for name in set(sys.modules) - before if name.startswith("sglang.")}
+
+
+def test_without_the_launcher_the_stand_in_is_not_importable():
+    code = "import importlib.util as u; s = u.find_spec('sgl_kernel'); print(s.origin if s else '')"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert str(launcher.STAND_IN) not in found
+
+
+def test_boot_stages_are_reported_once_and_in_order(tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_text("noise\nserver_args={}\nLoad wei")
+    log = BootLog(path)
+    assert log.new_stages() == ["arguments accepted, starting processes"]
+    with path.open("a") as out:
+        out.write("ght begin. x\nLoad weight begin. draft\n")
+    assert log.new_stages() == ["processes started", "loading weights"]
+    with path.open("a") as out:
+        out.write("The server is fired up and ready to roll!\n")
+    assert log.new_stages()[-1] == READY
+    assert log.ready and log.new_stages() == []
