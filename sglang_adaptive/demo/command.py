@@ -113,8 +113,7 @@ class _Demo:
         if kept is None:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
-            log = str(self.folder / f"{kept.key}.log")
-            print("\n" + words.kept(kept.url, kept.pid, TITLES[kept.key], log))
+            print("\n" + words.kept(kept.url, kept.pid, TITLES[kept.key], self.folder))
         return FAILED if failed or not written else 0
 
     def _measure(self) -> tuple[list[Run], _Kept | None]:

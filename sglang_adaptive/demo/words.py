@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from sglang_adaptive import provenance
 from sglang_adaptive.demo.results import Run
@@ -53,7 +54,7 @@ def findings(runs: Sequence[Run], style: Style) -> str:
     return "\n\n".join(blocks)
 
 
-def kept(url: str, pid: int, title: str, log: str) -> str:
+def kept(url: str, pid: int, title: str, folder: Path) -> str:
     """Return how to use, and how to stop, the server that was left running."""
     json_header = "-H 'Content-Type: application/json'"
     ask = '{"text": "def add(a, b):", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
@@ -61,7 +62,8 @@ def kept(url: str, pid: int, title: str, log: str) -> str:
     release = '{"server_args": {"adaptive_force_steps": null}}'
     return "\n".join(
         [
-            f"The {title} server is still running at {url} (log: {log}).",
+            f"The {title} server is still running at {url}",
+            f"  log and configuration: {folder}",
             "  generate:",
             f"    curl -s {url}/generate {json_header} \\\n      -d '{ask}'",
             "  what it does (policy, depth, switches), under internal_states[0].adaptive:",
@@ -69,7 +71,7 @@ def kept(url: str, pid: int, title: str, log: str) -> str:
             "  hold the depth at 3, and release it:",
             f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{hold}'",
             f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{release}'",
-            "  stop it:",
+            "  stop it (takes some seconds):",
             f"    kill {pid}",
         ]
     )

@@ -1,0 +1,160 @@
+"""The demo as a user runs it, with fewer tokens: its results, its JSON, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.engine
+CONTENDERS = {"none", "static-1", "static-3", "static-7", "ema"}
+
+
+@dataclass
+class Demo:
+    """A running demo and every process that it was seen to start."""
+
+    process: subprocess.Popen[str]
+    started: list[psutil.Process] = field(default_factory=list)
+
+    def read_until(self, text: str) -> str:
+        """Return the progress up to the line that holds *text*, noting the processes there are then."""
+        assert self.process.stderr is not None
+        lines = []
+        for line in self.process.stderr:
+            lines.append(line)
+            if text in line:
+                self.note()
+                return "".join(lines)
+        pytest.fail(f"the demo ended without saying {text!r}:\n{''.join(lines)}")
+
+    def note(self) -> None:
+        self.started = psutil.Process(self.process.pid).children(recursive=True)
+
+    def left_behind(self) -> list[psutil.Process]:
+        """Return the processes seen that still run; one that ended but was not reaped yet does not."""
+        _, alive = psutil.wait_procs(self.started, timeout=5)
+        return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
+    command = [sys.executable, "-m", "sglang_adaptive.cli", "demo", "--policy", "ema", *arguments]
+    with (folder / "stdout").open("w") as stdout:
+        process = subprocess.Popen(
+            command,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8", "COLUMNS": "80"},
+        )
+    running = Demo(process)
+    try:
+        yield running
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+        for straggler in running.left_behind():
+            straggler.kill()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Demo]:
+    """A whole demo: its folder, what it printed, and the demo itself."""
+    folder = tmp_path_factory.mktemp("demo")
+    with demo(folder, "--tokens", "40", "--json", str(folder / "out.json")) as running:
+        running.read_until("warmed up")
+        assert running.process.stderr is not None
+        rest = running.process.stderr.read()
+        printed = (folder / "stdout").read_text() + rest
+        assert running.process.wait(60) == 0, printed
+        return folder, printed, running
+
+
+@pytest.fixture(scope="module")
+def report(finished: tuple[Path, str, Demo]) -> dict:
+    return json.loads((finished[0] / "out.json").read_text())
+
+
+def test_output_is_lossless_and_the_depth_moved(report: dict) -> None:
+    assert report["lossless"] is True and report["mismatches"] == [] and report["failures"] == []
+    assert report["switches"] >= 2
+    assert len(report["timeline"]) >= 6 + report["switches"]
+
+
+def test_every_contender_wrote_every_token(report: dict) -> None:
+    assert set(report["policies"]) == CONTENDERS
+    for phase in report["phases"]:
+        for numbers in phase["policies"].values():
+            assert numbers["tokens"] == phase["requests"] * phase["tokens_per_request"]
+            assert numbers["tokens_per_second"] > 0
+
+
+def test_static_depths_were_held(report: dict) -> None:
+    for depth in ("1", "3", "7"):
+        rounds = report["policies"][f"static-{depth}"]["rounds_by_depth"]
+        # With overlap the round launched before the hold may be counted after it.
+        assert rounds[depth] >= 0.95 * sum(rounds.values())
+
+
+def test_easy_text_is_easier(report: dict) -> None:
+    easy, hard = (
+        [p["policies"]["static-7"]["accept_length"] for p in report["phases"] if p["family"] == family]
+        for family in ("easy", "hard")
+    )
+    assert min(easy) > max(hard)
+
+
+def test_deeper_on_easy_text_than_on_hard(report: dict) -> None:
+    def mean_depth(family: str) -> float:
+        rounds: dict[int, int] = {}
+        for phase in report["phases"]:
+            for depth, count in phase["policies"]["ema"]["rounds_by_depth"].items():
+                if phase["family"] == family:
+                    rounds[int(depth)] = rounds.get(int(depth), 0) + count
+        return sum(depth * count for depth, count in rounds.items()) / sum(rounds.values())
+
+    assert mean_depth("easy") > mean_depth("hard")
+
+
+def test_printed_for_a_reader(finished: tuple[Path, str, Demo]) -> None:
+    printed = (finished[0] / "stdout").read_text()
+    for text in ("Tokens per second", "static 7", "EMA: draft depth over time", "Fastest overall", "Lossless:"):
+        assert text in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "\x1b" not in printed
+
+
+def test_nothing_is_left(finished: tuple[Path, str, Demo]) -> None:
+    folder, _, running = finished
+    assert len(running.started) >= 6  # two servers of three processes each
+    assert running.left_behind() == []
+    assert sorted(path.name for path in folder.iterdir()) == ["out.json", "stdout"]
+
+
+def test_ctrl_c_while_servers_start(tmp_path: Path) -> None:
+    with demo(tmp_path) as running:
+        running.read_until("starting 2 servers")
+        deadline = time.monotonic() + 120
+        while len(running.started) <= 2:  # until a server has processes of its own
+            assert running.process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+            running.note()
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.stderr is not None
+        said = running.process.stderr.read()
+        assert running.process.wait(60) == 130
+        assert said == "sglang-adaptive demo: interrupted; every server was stopped\n"
+        assert running.left_behind() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["stdout"]
