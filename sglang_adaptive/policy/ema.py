@@ -105,10 +105,13 @@ class AdaptiveSpeculativeParams:
 
     def _describe(self, index: int) -> dict[str, Any]:
         slot = self._slots[index]
+        drop_at, rise_above = slot.thresholds
         return {
             "batch_range": self._batch_range(index),
             "steps": slot.current_steps,
             "ema_accept_len": slot.ema_accept_len,
+            "drop_at": drop_at,
+            "rise_above": rise_above,
             "batches": slot.batches,
             "stale_rounds": slot.stale_rounds,
             "candidate_steps": list(slot.candidate_steps),

@@ -96,19 +96,38 @@ class AdaptiveStepSlot:
             self.ema_accept_len = float(probe - 1)
         return probe
 
+    def _drop_threshold(self, index: int) -> float:
+        """Return the average at or below which the tier at *index* > 0 gives way to the one before it."""
+        below = self.candidate_steps[index - 1]
+        # A floor of zero steps is reached from (nearly) no accepted draft, not from a negative number.
+        return (below - 0.5 if below else 0.5) + self.down_hysteresis
+
+    def _rise_threshold(self, index: int) -> float:
+        """Return the average above which the tier at *index* gives way to the next."""
+        return self.candidate_steps[index] - 0.5 + self.up_hysteresis
+
+    @property
+    def thresholds(self) -> tuple[float | None, float | None]:
+        """The averages at or below which, and above which, the current depth is left; None at an end.
+
+        At zero steps both are None: every decision there tries the next tier.
+        """
+        here = self.candidate_steps.index(self.current_steps)
+        if self.current_steps == 0:
+            return None, None
+        at_top = here == len(self.candidate_steps) - 1
+        return self._drop_threshold(here) if here else None, None if at_top else self._rise_threshold(here)
+
     def _after_drops(self, index: int) -> int:
         while index > 0:
-            below = self.candidate_steps[index - 1]
-            # A floor of zero steps is reached from (nearly) no accepted draft, not from a negative number.
-            threshold = (below - 0.5 if below else 0.5) + self.down_hysteresis
-            if self.ema_accept_len > threshold:
+            if self.ema_accept_len > self._drop_threshold(index):
                 break
             index -= 1
         return index
 
     def _after_rises(self, index: int) -> int:
         top = len(self.candidate_steps) - 1
-        while index < top and self.ema_accept_len > self.candidate_steps[index] - 0.5 + self.up_hysteresis:
+        while index < top and self.ema_accept_len > self._rise_threshold(index):
             index += 1
         return index
 

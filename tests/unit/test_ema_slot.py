@@ -152,3 +152,25 @@ def test_a_round_drafted_by_another_depth_is_counted_and_left_out() -> None:
     assert tested.stale_rounds == 2
     assert tested.observe(RoundObservation(1, [1, 0, 1, 1], 4)) and tested.current_steps == 7
     assert (tested.ema_accept_len, tested.batches) == (0.75, before[1] + 1)
+
+
+@pytest.mark.parametrize(
+    ("ladder", "steps", "expected"),
+    [
+        ([1, 3, 7], 1, (None, 0.75)),
+        ([1, 3, 7], 3, (0.25, 2.75)),
+        ([1, 3, 7], 7, (2.25, None)),
+        ([0, 1, 3], 1, (0.25, 0.75)),
+        ([0, 1, 3], 0, (None, None)),
+    ],
+)
+def test_thresholds_are_those_that_decide(
+    ladder: list[int], steps: int, expected: tuple[float | None, float | None]
+) -> None:
+    tuning = {"down_hysteresis": -0.25, "up_hysteresis": 0.25}
+    drop_at, rise_above = slot(ladder, steps, **tuning).thresholds
+    assert (drop_at, rise_above) == expected
+    if drop_at is not None:
+        assert after(drop_at, ladder, steps, **tuning) < steps == after(drop_at + 0.25, ladder, steps, **tuning)
+    if rise_above is not None:
+        assert after(rise_above, ladder, steps, **tuning) == steps < after(rise_above + 0.25, ladder, steps, **tuning)
