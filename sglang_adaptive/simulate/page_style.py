@@ -20,7 +20,7 @@ p{margin:4px 0 10px;max-width:70ch}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
 th,td{padding:4px 12px 4px 0;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
-th:first-child,td:first-child,td.words,th.words{text-align:left}
+th:first-child,td:first-child{text-align:left}
 th{font-weight:600;color:var(--soft)}
 .met{color:var(--good)}
 .missed{color:var(--bad);font-weight:600}

@@ -62,10 +62,10 @@ def _targets(judged: Sequence[Outcome]) -> str:
         verdict = '<td class="met">met</td>' if outcome.met else '<td class="missed">missed</td>'
         sign = "≤" if outcome.ceiling else "≥"
         rows.append(
-            f'<tr><td>{escape(suite)}</td><td class="words">{escape(outcome.title)}</td>'
+            f"<tr><td>{escape(suite)}<br><span class='soft'>{escape(outcome.title)}</span></td>"
             f"<td>{sign} {outcome.target.bound:g}</td><td>{figure(outcome.measured)}</td>{verdict}</tr>"
         )
-    head = '<tr><th>suite</th><th class="words">figure</th><th>target</th><th>measured</th><th></th></tr>'
+    head = "<tr><th>suite, figure</th><th>target</th><th>measured</th><th></th></tr>"
     return f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
 
 
