@@ -24,7 +24,9 @@ class SteadyLoad:
         self._client, self._max_new_tokens = client, max_new_tokens
         self._stop = threading.Event()
         self._running: set[str] = set()
-        self._threads = [threading.Thread(target=self._keep_busy, args=(seed,), daemon=True) for seed in range(requests)]
+        self._threads = [
+            threading.Thread(target=self._keep_busy, args=(seed,), daemon=True) for seed in range(requests)
+        ]
         self.error: Exception | None = None
 
     def __enter__(self) -> SteadyLoad:

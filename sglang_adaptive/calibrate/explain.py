@@ -1,0 +1,133 @@
+"""``sglang-adaptive explain``: why a live server runs the depth that it runs, in words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
+from sglang_adaptive.client import Client
+
+DESCRIPTION = """\
+Reads a live server's /server_info and says which depth is live, since when, and what would change it.
+
+  sglang-adaptive explain --url http://127.0.0.1:30000
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns 0, 1 when the server is not adaptive or gone, 2 for bad usage."""
+    parser = argparse.ArgumentParser(
+        prog="sglang-adaptive explain", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", required=True, help="the server, as in http://127.0.0.1:30000")
+    parser.add_argument("--json", action="store_true", help="print the state that the words are made of")
+    parser.add_argument(
+        "--api-key", default=os.environ.get("SGLANG_API_KEY"), help="the server's key (default: $SGLANG_API_KEY)"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        client = Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)
+        state = AdaptiveServer(client).state
+    except ValueError as error:
+        print(f"sglang-adaptive explain: error: --url: {error}", file=sys.stderr)
+        return 2
+    except NotReady as error:
+        print(f"sglang-adaptive explain: error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(state, indent=1) if arguments.json else "\n".join(explain(state)))
+    return 0
+
+
+def explain(state: dict[str, Any]) -> Iterator[str]:
+    """Yield lines about the ``adaptive`` block of a /server_info."""
+    yield f"Drafting {_steps(state['current_steps'])} a round, of the depths {_listed(state['tiers'])}."
+    yield from _last_switch(state)
+    if state["degraded"]:
+        yield f"The policy was set aside for good: {state['degraded_reason']}."
+        yield f"The server holds the depth given at launch, {state['launch_steps']}; its log has the traceback."
+        return
+    if state["forced_steps"] is not None:
+        yield f"An operator holds the depth at {state['forced_steps']}; null in adaptive_force_steps releases it."
+    yield from _ledger(state)
+    if state["policy"] == "ema":
+        for slot in state["slots"]:
+            yield from _slot(slot)
+    else:
+        yield from _throughput(state)
+
+
+def _last_switch(state: dict[str, Any]) -> Iterator[str]:
+    if not state["recent_switches"]:
+        yield "It has not switched yet."
+        return
+    last = state["recent_switches"][-1]
+    why = {
+        "acceptance": "what was accepted asked for it",
+        "batch size": f"the batch became {last['batch_size']}",
+        "forced": "an operator forced it",
+        "released": "an operator released it",
+        "degraded": "the policy failed",
+    }[last["cause"]]
+    yield f"Last of {state['switches']} switches: {last['from_steps']} to {last['to_steps']} steps, because {why}."
+
+
+def _ledger(state: dict[str, Any]) -> Iterator[str]:
+    rounds = {int(tier): count for tier, count in state["rounds_by_tier"].items() if count}
+    total = sum(rounds.values())
+    if not total:
+        yield "No round has been verified yet."
+        return
+    shares = _listed(f"{100 * count / total:.0f}% at {tier}" for tier, count in sorted(rounds.items()))
+    drafted, accepted = sum(state["drafted_by_tier"].values()), sum(state["accepted_by_tier"].values())
+    kept = f"; {100 * accepted / drafted:.0f}% of the drafts were accepted" if drafted else ""
+    yield f"Rounds so far: {total}, {shares}{kept}."
+
+
+def _slot(slot: dict[str, Any]) -> Iterator[str]:
+    if slot["batch_range"] is None:
+        return
+    sizes = _range(*slot["batch_range"])
+    if not slot["batches"]:
+        yield f"{sizes}: {_steps(slot['steps'])}; nothing seen yet."
+        return
+    yield (
+        f"{sizes}: {_steps(slot['steps'])}; the moving average of accepted drafts is {slot['ema_accept_len']:.2f} "
+        f"after {slot['batches']} rounds. {_what_next(slot)}"
+    )
+
+
+def _range(low: int, high: int | None) -> str:
+    if high is None:
+        return f"Batch sizes from {low}"
+    return f"Batch size {low}" if low == high else f"Batch sizes {low} to {high}"
+
+
+def _what_next(slot: dict[str, Any]) -> str:
+    if slot["steps"] == 0:
+        return "Without drafts nothing is learnt, so the next decision tries the next depth."
+    ladder = slot["candidate_steps"]
+    here = ladder.index(slot["steps"])
+    told = []
+    if slot["drop_at"] is not None:
+        told.append(f"down to {ladder[here - 1]} at {slot['drop_at']:.2f} or below")
+    if slot["rise_above"] is not None:
+        told.append(f"up to {ladder[here + 1]} above {slot['rise_above']:.2f}")
+    return f"It goes {' and '.join(told)}." if told else "It is the only depth of this slot."
+
+
+def _throughput(state: dict[str, Any]) -> Iterator[str]:
+    yield from ()
+
+
+def _steps(count: int) -> str:
+    return "no drafts" if count == 0 else f"{count} step" if count == 1 else f"{count} steps"
+
+
+def _listed(items: Any) -> str:
+    words = [str(item) for item in items]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
