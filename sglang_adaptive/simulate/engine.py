@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,22 +45,42 @@ def play(policy: Drivable, trace: Trace) -> Run:
     so the newest round that a decision can know is ``t - 2``.
 
     Raises:
-        SimulationError: the policy asked for a depth outside the trace's ladder.
+        SimulationError: the policy asked for a depth outside the trace's ladder, or for one without a CUDA graph
+            at that batch size although it has graphs.
     """
     learn = _learner(policy, trace) if getattr(policy, "learns", True) else None
-    allowed = frozenset(trace.ladder)
+    runnable = _runnable(policy, trace)
     batches = trace.batch.tolist()
     depths: list[int] = []
     for now, batch in enumerate(batches):
         steps = policy.get_steps_for_batch(batch)
-        if steps not in allowed:
-            raise SimulationError(f"round {now}: the policy chose {steps} steps, outside the ladder {trace.ladder}")
+        if steps not in runnable(batch):
+            raise SimulationError(
+                f"round {now}: the policy chose {steps} steps at batch {batch}; it can run {sorted(runnable(batch))}"
+            )
         depths.append(steps)
         if now and learn is not None:
             learn(now - 1, batches[now - 1], depths)
         if getattr(policy, "cost_sync_due", False):
             hand_over_cost(policy)
     return Run(np.array(depths, dtype=np.int64))
+
+
+def _runnable(policy: Any, trace: Trace) -> Callable[[int], frozenset[int]]:
+    """Return what tells the depths that can run at a batch size: those captured for it when the server starts."""
+    every = frozenset(trace.ladder)
+    graphs_of = getattr(policy, "cuda_graph_bs_for_step", lambda steps: None)
+    captured = {steps: graphs_of(steps) for steps in trace.ladder}
+    sizes = sorted({size for found in captured.values() for size in found or ()})
+
+    @cache
+    def runnable(batch: int) -> frozenset[int]:
+        at = bisect_left(sizes, batch)
+        if at == len(sizes):  # no graphs, or a batch beyond the largest: the round runs without one
+            return every
+        return frozenset(steps for steps, found in captured.items() if found is None or sizes[at] in found)
+
+    return runnable
 
 
 def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]:

@@ -125,6 +125,17 @@ def test_a_depth_outside_the_ladder_is_refused() -> None:
         play(StaticPolicy(4), uniform_trace(1, 0.5, rounds=10))
 
 
+def test_a_depth_without_a_graph_at_that_batch_is_refused() -> None:
+    class Pruned(StaticPolicy):
+        def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+            return [1, 2, 4] if step > 3 else [1, 2, 4, 8]
+
+    assert (play(Pruned(5), uniform_trace(3, 0.5, rounds=10)).depths == 5).all()
+    assert (play(Pruned(3), uniform_trace(5, 0.5, rounds=10)).depths == 3).all()
+    with pytest.raises(SimulationError, match=r"5 steps at batch 5; it can run \[0, 1, 2, 3\]"):
+        play(Pruned(5), uniform_trace(5, 0.5, rounds=10))
+
+
 @pytest.mark.parametrize(("batch", "p", "steps"), [(1, 0.3, 2), (8, 0.9, 7), (64, 0.6, 1), (32, 0.0, 5)])
 def test_a_static_policy_has_its_closed_form(batch: int, p: float, steps: int) -> None:
     trace = uniform_trace(batch, p)
