@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from tqdm import tqdm
 
 from sglang_adaptive.calibrate.measure import measure
 from sglang_adaptive.calibrate.output import draw, table, write
@@ -29,12 +28,11 @@ DEFAULT_MAX_BATCH = 64
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, 1 when the server cannot be measured, 2 for bad usage."""
     arguments = _parser().parse_args(argv)
-    console = Console(stderr=True)
     try:
         client = Client.from_url(arguments.url, api_key=arguments.api_key)
         server = AdaptiveServer(client)
         sizes = arguments.batch_sizes or _ladder(server)
-        profile = _measure(server, sizes, arguments, console)
+        profile = _measure(server, sizes, arguments)
     except ValueError as error:
         return _failed(f"--url: {error}", 2)
     except NotReady as error:
@@ -43,26 +41,22 @@ def main(argv: Sequence[str]) -> int:
     print(table(profile))
     if arguments.png is not None:
         draw(profile, arguments.png)
-    console.print(f"wrote {arguments.output}" + (f" and {arguments.png}" if arguments.png else ""))
+    print(f"wrote {arguments.output}" + (f" and {arguments.png}" if arguments.png else ""), file=sys.stderr)
     return 0
 
 
-def _measure(
-    server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace, console: Console
-) -> CostProfile:
-    wanted = len(sizes) * len(server.state["tiers"])
+def _measure(server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace) -> CostProfile:
+    wanted = len(sizes) * len(server.state["tiers"]) * arguments.rounds
     cells: list[ProfileCell] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting the load", total=100)
+    # disable=None: a bar on a terminal only
+    with tqdm(total=wanted, unit="round", desc="starting the load", disable=None) as bar:
 
         def show(batch_size: int, steps: int, done: int, rounds: int) -> None:
-            share = (len(cells) + done / rounds) / wanted
-            bar.update(task, description=f"batch {batch_size}, {steps} steps", completed=100 * share)
+            bar.set_description(f"batch {batch_size}, {steps} steps", refresh=False)
+            bar.update(len(cells) * rounds + done - bar.n)
 
         for cell in measure(server, sizes, arguments.rounds, arguments.tokens, show):
             cells.append(cell)
-        bar.update(task, description="measured", completed=100)
     return CostProfile(ProfileKey(**server.state["profile_key"]), ordered(cells), _how(server))
 
 
