@@ -58,7 +58,7 @@ def parse_profile(value: Any, source: str) -> CostProfile:
         raise ProfileError(source, None, f"the top level is {shown(value)}", "a JSON object")
     if value.get("format") != FORMAT:
         raise ProfileError(source, "format", f"got {shown(value.get('format'))}", shown(FORMAT), "foreign")
-    version = value.get("version")
+    version: Any = value.get("version")
     if not _is_int(version, 1, 10**9):
         raise ProfileError(source, "version", f"got {shown(version)}", f"an integer from 1 to {VERSION}")
     if version > VERSION:

@@ -1,0 +1,28 @@
+"""Monotone smoothing: a bigger batch or a deeper draft never takes less time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def monotone(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the non-decreasing sequence nearest to *values* in weighted least squares (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, mass, count = value, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            before, other, size = blocks.pop()
+            mean = (mean * mass + before * other) / (mass + other)
+            mass, count = mass + other, count + size
+        blocks.append((mean, mass, count))
+    return [mean for mean, _, count in blocks for _ in range(count)]
+
+
+def monotone_table(table: Sequence[Sequence[float]], weights: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return *table* made non-decreasing down each column and then along each row; weights must be positive.
+
+    Rows are last because a decision compares depths within one batch size.
+    """
+    columns = [monotone(c, w) for c, w in zip(zip(*table, strict=True), zip(*weights, strict=True), strict=True)]
+    rows = zip(*columns, strict=True)
+    return [monotone(row, weight) for row, weight in zip(rows, weights, strict=True)]

@@ -1,0 +1,125 @@
+"""When to probe, and at which depth.
+
+Two kinds. *Towards another depth*, whose time or whose deeper positions are not well known. *Out of zero steps*,
+where nothing of the draft is seen: at the smallest positive depth, at growing intervals, and again at once when drafts
+were accepted.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sglang_adaptive.policy.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.guard import ZeroGuard
+from sglang_adaptive.policy.probing import Probe, ProbeAccount, expected_improvement
+from sglang_adaptive.policy.views import View
+
+HORIZON_ROUNDS = 200.0
+"""Rounds for which what a probe teaches is taken to stay true."""
+SWITCH_ROUNDS = 0.2
+"""Loss of going there and back, in rounds."""
+LEAST_GAIN_ROUNDS = 0.4
+PROBE_ROUNDS = 4
+"""The first round after a switch cannot be timed, so this gives three times."""
+FIRST_CHECK, CHECK_ROUNDS = 8, 16
+ZERO_PROBE_REQUESTS = 2
+ZERO_SPACING, MOST_ZERO_SPACING, ZERO_BACKOFF = 12.0, 48.0, 1.25
+
+
+class Prober:
+    """The probe under way, and what decides on the next one; everything is counted in rounds."""
+
+    def __init__(self, budget: float) -> None:
+        self.account = ProbeAccount(budget)
+        self.active: Probe | None = None
+        self.waiting = False
+        """A probe's times have not been handed over yet."""
+        self._left = 0
+        self._next_check = FIRST_CHECK
+        self._zero_rounds = 0
+        self._zero_spacing = ZERO_SPACING
+        self._last_zero_probe = 0
+        self._hopeful = False
+
+    def take_round(self, view: View, live: int) -> int | None:
+        """Return the depth that the probe wants for the round about to start, None without a probe."""
+        probe = self.active
+        if probe is None:
+            return None
+        if not self._left or view.anchor != probe.anchor:
+            self.active = None
+            return None
+        self._left -= 1
+        if live == 0:
+            self._zero_rounds += 1
+        return probe.steps
+
+    def claims(self, steps: int, live: int) -> bool:
+        """Whether a round that has just been verified was a probe out of zero steps."""
+        if live or not steps or not self._zero_rounds:
+            return False
+        self._zero_rounds -= 1
+        return True
+
+    def encouraged(self, hopeful: bool) -> None:
+        """Take in whether a probe out of zero steps found accepted drafts."""
+        self._hopeful = hopeful
+
+    def left_zero(self) -> None:
+        """Start with short intervals at the next stay at zero steps."""
+        self._zero_spacing, self._zero_rounds, self._hopeful = ZERO_SPACING, 0, False
+
+    def due(self, round_index: int) -> bool:
+        """Whether it is time to consider a probe."""
+        return round_index >= self._next_check and self.active is None and not self.waiting
+
+    def consider(self, view: View, live: int, acceptance: AcceptanceEstimator, round_index: int) -> bool:
+        """Start the probe towards another depth that promises most, if any pays; say whether one started."""
+        self._next_check = round_index + CHECK_ROUNDS
+        if live not in view.seconds or not self.account.rested(view.anchor, round_index):
+            return False
+        chosen, most = None, LEAST_GAIN_ROUNDS
+        for steps in view.allowed - {live}:
+            probe, gain = self._towards(steps, live, view, acceptance)
+            if (gain, -steps) > (most, -chosen.steps if chosen else 0) and self.account.affords(probe):
+                chosen, most = probe, gain
+        if chosen is None:
+            return False
+        self.account.rest(view.anchor, round_index)
+        self.waiting = True
+        self._start(chosen)
+        return True
+
+    def consider_leaving_zero(self, view: View, batch_size: int, guard: ZeroGuard, round_index: int) -> None:
+        """Start a probe out of zero steps when one is due."""
+        self._next_check = round_index + 1
+        depths = [(steps, seconds) for steps, seconds in view.pairs if steps]
+        if not depths or view.zero is None:
+            return
+        steps, seconds = depths[0]
+        rounds = max(1, math.ceil(ZERO_PROBE_REQUESTS / batch_size))
+        loss = rounds * max(0.0, seconds / view.zero - 1.0)
+        spacing = 0.0 if self._hopeful else max(self._zero_spacing, guard.spacing(loss))
+        probe = Probe(steps, rounds, view.anchor, loss * view.zero)
+        if round_index - self._last_zero_probe >= spacing and self.account.affords(probe):
+            self._hopeful = False
+            self._last_zero_probe = round_index
+            self._zero_spacing = min(MOST_ZERO_SPACING, self._zero_spacing * ZERO_BACKOFF)
+            self._start(probe)
+
+    def _towards(
+        self, steps: int, live: int, view: View, acceptance: AcceptanceEstimator
+    ) -> tuple[Probe, float]:
+        """Return the probe and its expected gain in rounds of the live depth."""
+        tokens, seconds = acceptance.tokens, view.seconds[steps]
+        live_rate = tokens[live] / view.seconds[live]
+        gap = max(0.0, 1.0 - tokens[steps] / seconds / live_rate)
+        doubt = math.hypot(view.deviation[steps], acceptance.deeper_deviation(steps, live))
+        gain = HORIZON_ROUNDS * expected_improvement(gap, doubt) - PROBE_ROUNDS * gap - SWITCH_ROUNDS
+        at_most = seconds * math.exp(2.0 * view.deviation[steps])
+        at_least = tokens[min(steps, live)] / live_rate
+        return Probe(steps, PROBE_ROUNDS, view.anchor, PROBE_ROUNDS * max(0.0, at_most - at_least)), gain
+
+    def _start(self, probe: Probe) -> None:
+        self.account.pay(probe)
+        self.active, self._left = probe, probe.rounds

@@ -1,0 +1,87 @@
+"""What a probe may teach, and what probes may cost.
+
+A probe is a few rounds at a depth that is not believed best. With ``gap`` the believed shortfall of its rate, as a
+share, and ``sd`` the doubt about it, it is expected to improve a round by
+
+    EI = sd * (phi(u) - u * Q(u)),   u = gap / sd          (phi, Q: density and upper tail of the normal)
+
+Bound: before a probe starts it is charged the most that it may lose, in seconds against the live depth. Charges
+never exceed ``budget * seconds served + ALLOWANCE_ROUNDS`` rounds of the batches served.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+ALLOWANCE_ROUNDS = 8.0
+FREE_PROBES = 4
+"""Probes at one batch size before each has to be followed by REST_ROUNDS without any."""
+REST_ROUNDS = 800
+_ROOT = math.sqrt(2.0 * math.pi)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """*rounds* rounds at *steps* near the batch size *anchor*."""
+
+    steps: int
+    rounds: int
+    anchor: int
+    charge: float
+    """The most that it may lose, in seconds."""
+
+
+def expected_improvement(gap: float, deviation: float) -> float:
+    """Return the mean of ``max(0, X)`` for X normal around ``-gap``."""
+    if deviation <= 0.0 or gap > 5.0 * deviation:
+        return 0.0
+    u = gap / deviation
+    return deviation * (math.exp(-0.5 * u * u) / _ROOT - u * 0.5 * math.erfc(u / math.sqrt(2.0)))
+
+
+class ProbeAccount:
+    """What probes may still cost, what they have cost, and where they rest."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        self.started = 0
+        self.charged_seconds = 0.0
+        self.served_seconds = 0.0
+        self._credit: float | None = None
+        self._rests: dict[int, tuple[int, int]] = {}
+        """By anchor: the round at which the rest ends, probes so far."""
+
+    def earn(self, seconds: float) -> None:
+        """Count a round that was served."""
+        self.served_seconds += seconds
+        if not self.budget:
+            return
+        full = ALLOWANCE_ROUNDS * seconds
+        if self._credit is None:
+            self._credit = full
+        elif self._credit < full:
+            self._credit = min(full, self._credit + self.budget * seconds)
+
+    def affords(self, probe: Probe) -> bool:
+        """Whether the credit covers the probe."""
+        return self._credit is not None and probe.charge <= self._credit
+
+    def pay(self, probe: Probe) -> None:
+        """Charge a probe that starts now."""
+        self._credit = (self._credit or 0.0) - probe.charge
+        self.charged_seconds += probe.charge
+        self.started += 1
+
+    def rested(self, anchor: int, round_index: int) -> bool:
+        """Whether there may be a probe near this batch size."""
+        return round_index >= self._rests.get(anchor, (0, 0))[0]
+
+    def rest(self, anchor: int, round_index: int) -> None:
+        """Let this batch size rest after a probe, once the free ones are used up."""
+        count = self._rests.get(anchor, (0, 0))[1] + 1
+        self._rests[anchor] = (round_index + REST_ROUNDS if count >= FREE_PROBES else 0, count)
+
+    def refresh(self) -> None:
+        """End all rests and give every batch size one more free probe: acceptance has changed."""
+        self._rests = {anchor: (0, min(count, FREE_PROBES) - 1) for anchor, (_, count) in self._rests.items()}

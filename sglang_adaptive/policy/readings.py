@@ -1,0 +1,143 @@
+"""Round times as this server's clock reads them: robust running medians, waiting to be shared.
+
+Only rank 0's readings count. They change no decision until the exported table comes back through
+``CostModel.load``, so every rank decides on the same table.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import deque
+from typing import Any
+
+RING = 31
+"""Readings behind a cell's median."""
+THIN, FRESH = 4, 8
+"""Of a full cell's readings in one stay the first 8 are kept, then every fourth: the median outlives disturbances."""
+SETTLED = 3
+"""Readings that outvote a single outlier."""
+ABSENT_ROUNDS = 64
+CHANGED = 0.03
+"""A cell that was not timed for ABSENT_ROUNDS starts over when SETTLED readings are off by so much (log)."""
+LEAN_GAIN, LEAN_CLIP, LEAN_DEAD, LEAN_FOLLOW = 0.1, 0.1, 0.01, 0.2
+"""Slow drift: the moving average of clipped errors, and how fast it is followed outside a dead zone."""
+JUMP, JUMP_READINGS = 0.04, 5
+"""When the median of so many readings in a row is off by this much (log), everything became slower or faster."""
+
+
+class Cell:
+    """Readings of one batch size and depth: log-ratios to the base table, the common drift taken out."""
+
+    __slots__ = ("_check", "_order", "_ring", "_stay", "drift", "last_round", "median", "readings")
+
+    def __init__(self) -> None:
+        self._ring: list[float] = []
+        self._order: deque[float] = deque()
+        self._stay = 0
+        self._check: list[float] | None = None
+        self.median = 0.0
+        """Lower median, because what disturbs a round makes it longer."""
+        self.readings = 0
+        """Readings ever taken."""
+        self.drift = 0.0
+        """Common drift when the cell was last timed."""
+        self.last_round = 0
+
+    @property
+    def fresh(self) -> int:
+        """Readings behind the median."""
+        return len(self._ring)
+
+    @property
+    def settled(self) -> bool:
+        """Whether a reading can be judged against the median."""
+        return len(self._ring) >= SETTLED and self._check is None
+
+    def add(self, value: float) -> None:
+        """Take one reading in."""
+        self.readings += 1
+        if self._check is None:
+            self._keep(value)
+            return
+        self._check.append(value)
+        if len(self._check) >= SETTLED:
+            check, self._check = self._check, None
+            if abs(sorted(check)[SETTLED // 2] - self.median) > CHANGED:
+                self._ring, self._order = [], deque()
+            for reading in check:
+                self._keep(reading)
+
+    def enter(self, absent: bool) -> None:
+        """Begin a stay; after a long absence its first readings decide whether the old ones still hold."""
+        self._stay = 0
+        if absent and len(self._ring) >= SETTLED:
+            self._check = []
+
+    def _keep(self, value: float) -> None:
+        self._stay += 1
+        if len(self._ring) >= RING:
+            if self._stay > FRESH and self._stay % THIN:
+                return
+            self._ring.remove(self._order.popleft())
+        insort(self._ring, value)
+        self._order.append(value)
+        self.median = self._ring[(len(self._ring) - 1) // 2]
+
+
+class Readings:
+    """The cells that this server has timed, and the drift that they share."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[int, int], Cell] = {}
+        """By anchor batch size and steps."""
+        self.drift = 0.0
+        """Log of how much slower everything is than when its cells were learnt."""
+        self._current: Cell | None = None
+        self._recent: deque[float] = deque(maxlen=JUMP_READINGS)
+        self._lean = 0.0
+
+    def add(self, anchor: int, steps: int, base: float, seconds: float, round_index: int) -> None:
+        """Take in a round of *seconds*; *base* is the log of what the base table says for it."""
+        cell = self.cells.get((anchor, steps))
+        if cell is None:
+            cell = self.cells[anchor, steps] = Cell()
+        if cell is not self._current:
+            self._current = cell
+            self._recent.clear()
+            self._lean = 0.0
+            # What changed while a cell was not timed need not be common to the others.
+            cell.enter(round_index - cell.last_round > ABSENT_ROUNDS)
+        value = math.log(seconds) - base - self.drift
+        if cell.settled:
+            self._follow(value - cell.median)
+        cell.add(value)
+        cell.drift = self.drift
+        cell.last_round = round_index
+
+    def export(self) -> dict[str, Any]:
+        """Return drift and cells as builtins, in the form that ``CostModel.load`` takes."""
+        cells = [
+            [anchor, steps, cell.median + cell.drift, cell.fresh, cell.drift]
+            for (anchor, steps), cell in self.cells.items()
+        ]
+        return {"drift": self.drift, "cells": cells}
+
+    def _follow(self, error: float) -> None:
+        """Move the common drift when a settled cell is off for long, or by much."""
+        recent = self._recent
+        recent.append(error)
+        if abs(error) > JUMP and len(recent) == JUMP_READINGS:
+            middle = sorted(recent)[JUMP_READINGS // 2]
+            if abs(middle) > JUMP:
+                self.drift += middle
+                self._lean = 0.0
+                recent.clear()
+                return
+        clipped = LEAN_CLIP if error > LEAN_CLIP else -LEAN_CLIP if error < -LEAN_CLIP else error
+        self._lean += LEAN_GAIN * (clipped - self._lean)
+        beyond = abs(self._lean) - LEAN_DEAD
+        if beyond > 0.0:
+            step = math.copysign(LEAN_FOLLOW * beyond, self._lean)
+            self.drift += step
+            self._lean -= step

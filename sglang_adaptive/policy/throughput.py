@@ -1,0 +1,207 @@
+"""The throughput policy: run the depth with the highest expected tokens per second.
+
+    rate(s) = batch * E[tokens | s] / T(batch, s)
+
+E comes from ``acceptance``, T from ``cost``. Another depth must promise ``margin`` more than the live one, and more
+still while acceptance is uncertain. ``prober`` buys knowledge within a budget, and ``guard`` bounds what speculation
+may lose against zero steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sglang_adaptive.policy.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.cost import CostModel
+from sglang_adaptive.policy.guard import ZeroGuard
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.prober import PROBE_ROUNDS, Prober
+from sglang_adaptive.policy.profile import CostProfile, ProfileKey
+from sglang_adaptive.policy.readings import Readings
+from sglang_adaptive.policy.regions import BatchRegions
+from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.throughput_report import learnt_profile, report
+from sglang_adaptive.policy.views import View, Views
+
+FIRST_SYNCS = (4, 8, 16)
+"""Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
+DOUBT = 0.5
+"""Standard deviations of the two rates' ratio by which a gain must exceed the margin."""
+ZERO_TRIALS = 100.0
+"""Evidence kept on entering zero steps: the little that probes find there must count."""
+REGION_TRIALS = 24.0
+"""Evidence kept when acceptance is moved to what a batch region is known for."""
+
+
+class ThroughputPolicy:
+    """Chooses by measured acceptance and measured cost; see ``AdaptivePolicy`` and ``LearnsCost``."""
+
+    name = "throughput"
+
+    def __init__(
+        self,
+        initial_steps: int,
+        options: ThroughputOptions | None = None,
+        profile: CostProfile | None = None,
+    ) -> None:
+        self.options = options = options or ThroughputOptions()
+        self.cost_sync_due = False
+        self._ladder = options.candidate_steps
+        self._acceptance = AcceptanceEstimator(
+            self._ladder[-1], options.memory_rounds, options.shrinkage, options.change_threshold
+        )
+        self._profile = profile
+        self._cost = CostModel(self._ladder, profile)
+        self._views = Views(self._cost)
+        self._readings = Readings()
+        self._regions = BatchRegions()
+        self._guard = ZeroGuard()
+        self._prober = Prober(options.probe_budget)
+        self._live = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
+        """The depth that decisions keep or leave; a probe does not change it."""
+        self._running = self._live
+        self._batch_size = 1
+        self._round = 0
+        self._changes = 0
+        self._next_sync = FIRST_SYNCS[0]
+
+    # -- SGLang's protocol ------------------------------------------------------------------------------------
+
+    @property
+    def candidate_steps(self) -> list[int]:
+        """Every depth that may run, ascending."""
+        return list(self._ladder)
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        """Take the batch sizes that have CUDA graphs; a batch pays for the next one of them."""
+        self._views.set_graph_sizes(cuda_graph_bs or [])
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        """Return the graph batch sizes at which *step* may run; None when graphs are off."""
+        sizes = self._views.graph_sizes
+        return [size for size in sizes if step in self._views.allowed(size)] if sizes else None
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the depth of the round about to start; to be called once a round."""
+        view = self._views.at(batch_size)
+        self._batch_size = batch_size
+        probing = self._prober.take_round(view, self._live)
+        if probing is not None:
+            self._running = probing
+            return probing
+        steps = self._choose(view)
+        if steps != self._live:
+            self._enter(steps)
+        self._running = steps
+        return steps
+
+    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
+        """Learn from a round of the depth that was last returned; see ``observe``."""
+        return self.observe(RoundObservation(self._running, num_correct_drafts_per_req, batch_size))
+
+    # -- what this package adds -------------------------------------------------------------------------------
+
+    def observe(self, observation: RoundObservation) -> int | None:
+        """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""
+        steps, batch_size = observation.steps, observation.batch_size
+        self._round = now = self._round + 1
+        view = self._views.at(batch_size)
+        counts = observation.num_correct_drafts_per_req
+        accepted = self._learn_acceptance(steps, counts, batch_size) if steps else 0
+        seconds = view.seconds.get(steps)
+        if seconds is not None:
+            self._prober.account.earn(seconds)
+            if steps:
+                self._book(view, steps, seconds, accepted, len(counts))
+            else:
+                self._guard.book(0.0)
+            if observation.seconds is not None:
+                self._readings.add(view.anchor, steps, view.log_base[steps], observation.seconds, now)
+        if now >= self._next_sync:
+            self.cost_sync_due = True
+        if self._prober.due(now):
+            self._consider_probe(view, batch_size, now)
+        return None
+
+    def export_cost(self) -> dict[str, Any]:
+        """Return this rank's readings as builtins, for ``import_cost`` on every rank."""
+        return self._readings.export()
+
+    def import_cost(self, payload: Mapping[str, Any]) -> None:
+        """Decide on these readings from now on."""
+        self.cost_sync_due = False
+        self._prober.waiting = False
+        early = [due for due in FIRST_SYNCS if due > self._round]
+        self._next_sync = early[0] if early else self._round + self.options.sync_rounds
+        if self._cost.load(payload["drift"], payload["cells"]):
+            self._views.forget()
+
+    def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
+        """Return the times that this server measured, and for other cells those that it was started with."""
+        return learnt_profile(self, key, measured)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return acceptance, rates, cost cells, probes and why the depth is what it is, as JSON builtins."""
+        return report(self)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _learn_acceptance(self, steps: int, counts: Sequence[int], batch_size: int) -> int:
+        acceptance = self._acceptance
+        move = self._regions.follow(batch_size, acceptance.conditional[0])
+        if move:
+            acceptance.shift(move, REGION_TRIALS)
+        accepted = acceptance.update(steps, counts)
+        if acceptance.changes != self._changes:
+            self._changes = acceptance.changes
+            self._prober.account.refresh()
+        return accepted
+
+    def _book(self, view: View, steps: int, seconds: float, accepted: int, requests: int) -> None:
+        """Enter a drafted round into the account against zero steps; the prober answers for its own rounds."""
+        if self._prober.claims(steps, self._live):
+            self._prober.encouraged(accepted > 0 and self._acceptance.rising)
+        elif view.zero_at_most is not None and requests:
+            self._guard.book(seconds / view.zero_at_most - 1.0 - accepted / requests)
+
+    def _choose(self, view: View) -> int:
+        tokens = self._acceptance.tokens
+        best, best_rate = 0, 0.0
+        for steps, seconds in view.pairs:
+            rate = tokens[steps] / seconds
+            if rate > best_rate:
+                best, best_rate = steps, rate
+        live = self._live
+        if best and best != live and live in view.allowed:
+            live_rate = tokens[live] / view.seconds[live]
+            if not self._convincing(best_rate / live_rate - 1.0, live, best):
+                best, best_rate = live, live_rate
+        if best and view.zero is not None and not self._beats_zero(best_rate * view.zero - 1.0):
+            return 0
+        return best
+
+    def _convincing(self, gain: float, live: int, best: int) -> bool:
+        margin = self.options.margin
+        if gain <= margin:
+            return False
+        return gain > margin + DOUBT * self._acceptance.ratio_deviation(live, best)
+
+    def _beats_zero(self, gain: float) -> bool:
+        """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
+        margin = self._guard.margin
+        own = self.options.margin if self._live else 2.0 * self.options.margin
+        return margin is not None and gain >= max(margin, own)
+
+    def _enter(self, steps: int) -> None:
+        if steps == 0:
+            self._acceptance.cap(ZERO_TRIALS)
+        elif self._live == 0:
+            self._prober.left_zero()
+        self._live = steps
+
+    def _consider_probe(self, view: View, batch_size: int, now: int) -> None:
+        if self._live == 0:
+            self._prober.consider_leaving_zero(view, batch_size, self._guard, now)
+        elif self._prober.consider(view, self._live, self._acceptance, now):
+            self._next_sync = now + PROBE_ROUNDS + 2
