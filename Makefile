@@ -45,7 +45,9 @@ models: $(READY)
 	$(VENV)/bin/python -m train $(ARGS)
 
 bench-sim: $(READY)
-	$(VENV)/bin/sglang-adaptive simulate $(ARGS)
+	@mkdir -p benchmarks/results/simulation
+	$(VENV)/bin/sglang-adaptive simulate --ablate --json benchmarks/results/simulation/simulate.json \
+		--html benchmarks/results/simulation/simulate.html $(ARGS)
 
 constraints: $(READY)
 	sh scripts/pin.sh $(VENV)
