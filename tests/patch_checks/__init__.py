@@ -1,0 +1,21 @@
+"""What the patches repair, stated on SGLang's own objects.
+
+``python -m tests.patch_checks`` prints one JSON object, ``{"name of the check": null when it holds, else why not}``;
+run it with stock SGLang and with a patched copy first on PYTHONPATH. Models, KV pools and sockets are left out;
+whatever decides, counts or reports is the real code.
+"""
+
+from __future__ import annotations
+
+from tests.patch_checks import (  # noqa: F401  (their checks register themselves)
+    config_alone,
+    config_file,
+    feedback,
+    on_cpu,
+    override_log,
+    proposed_drafts,
+    server_info,
+)
+from tests.patch_checks.registry import KEPT, REPAIRED
+
+__all__ = ["KEPT", "REPAIRED"]

@@ -1,0 +1,164 @@
+"""Pieces of SGLang to check on: real classes, without models, KV pools and sockets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+LADDER = {"1": {"candidate_steps": [1, 3]}, "warmup_batches": 0, "update_interval": 1, "ema_alpha": 1}
+"""Decides after every round, from that round alone."""
+
+
+@contextmanager
+def published(**resolved: Any) -> Iterator[None]:
+    """Publish a configuration as a scheduler does; *resolved* are ServerArgs fields."""
+    from sglang.srt.runtime_context import get_context
+
+    adaptive = {"speculative_algorithm": "EAGLE3", "speculative_adaptive": True, "speculative_eagle_topk": 1}
+    launch = {"speculative_num_steps": 3, "speculative_num_draft_tokens": 4}
+    with get_context().override_server_args(**{**adaptive, **launch, **resolved}):
+        yield
+
+
+@contextmanager
+def written(config: Any) -> Iterator[str]:
+    """Yield the path of a file with *config*, a JSON value or the text itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "adaptive.json"
+        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        yield str(path)
+
+
+def adaptive_worker(config: Any = LADDER, launch_steps: int = 3) -> Any:
+    """Return SGLang's EAGLE worker with its controller and policy; backends, graphs and models are None."""
+    from sglang.srt.speculative.adaptive_runtime_state import AdaptiveController, SpecRuntimeState
+    from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
+    from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+
+    worker = object.__new__(EAGLEWorkerV2)
+    worker.speculative_num_steps, worker.speculative_num_draft_tokens = launch_steps, launch_steps + 1
+    worker._draft_worker = SimpleNamespace(draft_runner=SimpleNamespace(), _rebuild_topk1_chain_buffers=lambda: None)
+    worker._target_worker = SimpleNamespace(model_runner=SimpleNamespace())
+    with written(config) as path:
+        policy = AdaptiveSpeculativeParams(launch_steps, path)
+    worker.adaptive_controller = AdaptiveController(worker, policy)
+    for steps in policy.candidate_steps:
+        worker.adaptive_controller.register(SpecRuntimeState(steps, steps + 1, None, None, None, None, None, None))
+    worker.adaptive_controller.init_states()
+    return worker
+
+
+def metrics_reporter(worker: Any) -> Any:
+    """Return the scheduler's reporter; its pool is empty and it logs every report."""
+    from sglang.srt.managers.scheduler_components.metrics_reporter import SchedulerMetricsReporter
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    reporter = object.__new__(SchedulerMetricsReporter)
+    pool = SimpleNamespace(get_decode_usage_msg_parts=list)
+    reporter.scheduler = SimpleNamespace(
+        enable_fpm=False,
+        spec_algorithm=SpeculativeAlgorithm.from_string("EAGLE3"),
+        draft_worker=worker,
+        pool_stats_observer=SimpleNamespace(get_pool_stats=lambda: pool),
+        forward_ct=0,
+        waiting_queue=[],
+        disaggregation_mode=None,
+        kv_events_publisher=SimpleNamespace(publish_kv_events=lambda: None),
+    )
+    reporter.reset_metrics()
+    reporter.decode_log_interval, reporter.last_decode_stats_tic = 1, 0.0
+    reporter.is_stats_logging_rank, reporter.current_scheduler_metrics_enabled = True, False
+    reporter.enable_mfu_metrics, reporter._graph_backend_label = False, "cpu graph"
+    return reporter
+
+
+def result_processor(worker: Any) -> Any:
+    """Return the scheduler's processor of results, bound to *worker*."""
+    from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
+
+    unused = {field.name: None for field in fields(SchedulerBatchResultProcessor)}
+    return SchedulerBatchResultProcessor(
+        **{**unused, "model_worker": worker, "metrics_reporter": metrics_reporter(worker)}
+    )
+
+
+def request() -> Any:
+    """Return a running request with a committed prompt of two tokens."""
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    req = Req("rid", "ab", array("q", [1, 2]), SamplingParams(max_new_tokens=64))
+    req.kv = SimpleNamespace(kv_committed_len=2)
+    return req
+
+
+def verify(processor: Any, reqs: Sequence[Any], steps: int, correct: int) -> None:
+    """Let the scheduler see one round: *steps* drafted, *correct* of them accepted for every request."""
+    import torch
+    from sglang.srt.managers.utils import GenerationBatchResult
+
+    width = steps + 1
+    result = GenerationBatchResult(
+        next_token_ids=torch.zeros(width * len(reqs), dtype=torch.int64),
+        accept_lens=torch.full((len(reqs),), correct + 1),
+        speculative_num_draft_tokens=width,
+    )
+    batch = SimpleNamespace(reqs=list(reqs), has_grammar=False)
+    processor._resolve_spec_v2_tokens(result, batch)
+    counted = {}
+    if hasattr(result, "num_proposed_drafts"):
+        counted = {"num_proposed_drafts": result.num_proposed_drafts}
+    processor.metrics_reporter.update_spec_metrics(
+        len(reqs), result.num_correct_drafts, num_accept_tokens=(correct + 1) * len(reqs), **counted
+    )
+
+
+@contextmanager
+def logged(level: int = logging.INFO) -> Iterator[list[str]]:
+    """Collect SGLang's log lines from *level* up."""
+    lines: list[str] = []
+    handler = logging.Handler(level)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("sglang")
+    before = logger.level
+    logger.setLevel(level)
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+@contextmanager
+def rank_zero() -> Iterator[None]:
+    """A process group of one, as SGLang's log lines a rank need it."""
+    import torch.distributed as dist
+    from sglang.srt.runtime_context import get_parallel
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with get_parallel().override(tp_rank=0):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def over_the_wire(message: Any) -> Any:
+    """Return *message* as another of SGLang's processes receives it."""
+    import zmq
+    from sglang.srt.managers.io_struct import sock_recv, sock_send
+
+    with zmq.Context() as context, context.socket(zmq.PAIR) as sender, context.socket(zmq.PAIR) as receiver:
+        receiver.bind("inproc://wire")
+        sender.connect("inproc://wire")
+        sock_send(sender, message)
+        return sock_recv(receiver)

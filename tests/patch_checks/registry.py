@@ -1,0 +1,23 @@
+"""The checks by name, and whether stock SGLang passes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Check = Callable[[], None]
+REPAIRED: dict[str, Check] = {}
+"""Do not hold on stock 0.5.23."""
+KEPT: dict[str, Check] = {}
+"""Hold on stock 0.5.23 and must go on holding."""
+
+
+def repaired(check: Check) -> Check:
+    """Register *check* as one that stock SGLang fails."""
+    REPAIRED[check.__name__] = check
+    return check
+
+
+def kept(check: Check) -> Check:
+    """Register *check* as one that stock SGLang passes too."""
+    KEPT[check.__name__] = check
+    return check
