@@ -1,31 +1,45 @@
-"""Writes the table of docs/configuration.md from the schema; ``--check`` only says whether it is current."""
+"""Writes the tables of docs/configuration.md from the schema; ``--check`` only says whether they are current."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from sglang_adaptive.policy.schema import CANDIDATE_STEPS, CANDIDATE_STEPS_EXPECTED, TUNING_KEYS
+from sglang_adaptive.policy.schema import CANDIDATE_STEPS, CANDIDATE_STEPS_EXPECTED, TUNING_KEYS, NumberKey
+from sglang_adaptive.policy.throughput_options import DEFAULT_LADDER, NUMBER_KEYS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-BEGIN, END = "<!-- keys: begin -->\n", "<!-- keys: end -->\n"
 
 
-def table() -> str:
-    """Return the keys of the EMA policy as a Markdown table."""
-    rows = [
-        ("Key", "Default", "Accepted", "Meaning"),
-        ("---",) * 4,
-        (f"`{CANDIDATE_STEPS}`", "required", CANDIDATE_STEPS_EXPECTED, "depths that the slot may choose"),
-    ]
-    rows += [(f"`{key.name}`", f"{key.default:g}", key.expected, key.meaning) for key in TUNING_KEYS]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def tables() -> dict[str, str]:
+    """Return the Markdown table of every marked place of the page, by the name in its markers."""
+    slot = [(CANDIDATE_STEPS, "required", CANDIDATE_STEPS_EXPECTED, "depths that the slot may choose")]
+    ladder = str(list(DEFAULT_LADDER))
+    throughput = [(CANDIDATE_STEPS, ladder, CANDIDATE_STEPS_EXPECTED, "depths that the policy may choose")]
+    return {
+        "keys": _table(slot + [_row(key) for key in TUNING_KEYS]),
+        "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS]),
+    }
 
 
 def current(page: str) -> str:
-    """Return *page* with the table between its markers replaced."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + table() + END + rest.split(END)[1]
+    """Return *page* with the tables between its markers replaced."""
+    for name, table in tables().items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        before, rest = page.split(begin)
+        page = before + begin + table + end + rest.split(end)[1]
+    return page
+
+
+def _row(key: NumberKey) -> tuple[str, ...]:
+    return key.name, f"{key.default:g}", key.expected, key.meaning
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    head = [("Key", "Default", "Accepted", "Meaning"), ("---",) * 4]
+    body = [(f"`{name}`", *rest) for name, *rest in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in head + body)
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from sglang_adaptive.demo.signals import Interrupted, StopSignals
 from sglang_adaptive.demo.style import Style
 from sglang_adaptive.demo.verdict import failures
 from sglang_adaptive.demo.workload import workload
-from sglang_adaptive.policy.schema import AVAILABLE_POLICIES
+from sglang_adaptive.policy.schema import POLICY_NAMES
 
 FAILED, BAD_USAGE = 1, 2
 TOKENS = 96
@@ -156,7 +156,7 @@ def _outcome(runs: Sequence[Run], failed: Sequence[str], style: Style) -> str:
 
 
 def _available() -> list[str]:
-    return [name for name in TITLES if name in AVAILABLE_POLICIES]
+    return [name for name in TITLES if name in POLICY_NAMES]
 
 
 def _check(options: argparse.Namespace) -> None:

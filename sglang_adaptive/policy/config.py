@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.policy import schema
 from sglang_adaptive.policy.config_file import read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.slot_config import SlotConfig, check_slot, check_tuning, nearest, unknown_key
+from sglang_adaptive.policy.throughput_options import ThroughputOptions, parse_options
 
 BUILT_IN = "built-in default"
 BUILT_IN_EMA: Mapping[str, Any] = {
@@ -20,7 +21,7 @@ BUILT_IN_EMA: Mapping[str, Any] = {
     "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
     "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
 }
-"""SGLang 0.5.23's own slots: without a file the EMA policy decides as SGLang does without one."""
+"""SGLang 0.5.23's own slots: what the EMA policy runs on where no file is given."""
 
 _SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
 _LIKE_A_NUMBER = re.compile(r"\s*[-+]?\.?\d[\d._eE+-]*\s*")
@@ -33,23 +34,26 @@ class AdaptiveConfig:
 
     policy: str
     slots: tuple[SlotConfig, ...]
+    """The slots of the policy "ema"; empty for another."""
     source: str
-    throughput: Mapping[str, Any] = field(default_factory=dict)
+    throughput: ThroughputOptions = ThroughputOptions()
 
     @property
     def candidate_steps(self) -> list[int]:
-        """Every depth named by a slot, ascending; SGLang sizes its buffers from it."""
+        """Every depth that the policy may choose, ascending; SGLang sizes its buffers from it."""
+        if self.policy == "throughput":
+            return list(self.throughput.candidate_steps)
         return sorted({steps for slot in self.slots for steps in slot.candidate_steps})
 
 
 def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
-    """Read and check the configuration in *path*; without a path, return the built-in EMA slots.
+    """Read and check the configuration in *path*; without a path, return the throughput policy's defaults.
 
     Raises:
         ConfigError: With one line that names file, key, value and what is accepted.
     """
     if path is None:
-        return check_config(BUILT_IN_EMA, BUILT_IN)
+        return check_config({}, BUILT_IN)
     return check_config(read_object(path), os.fspath(path))
 
 
@@ -80,19 +84,14 @@ def _check_top_level_key(key: str, source: str) -> None:
 
 
 def _policy(cfg: Mapping[str, Any], has_slots: bool, source: str) -> str:
-    available = " or ".join(f'"{name}"' for name in schema.AVAILABLE_POLICIES)
-    if "policy" in cfg:
-        key, name = "policy", cfg["policy"]
-    elif has_slots or ("throughput" not in cfg and "throughput" not in schema.AVAILABLE_POLICIES):
-        return "ema"
-    else:
-        key, name = "throughput", "throughput"
+    """Return the policy that is named, or else meant: slots and their keys speak of "ema"."""
+    if "policy" not in cfg:
+        return "ema" if has_slots or any(name in cfg for name in schema.TUNING_BY_NAME) else "throughput"
+    name = cfg["policy"]
     if not isinstance(name, str) or name not in schema.POLICY_NAMES:
+        known = " or ".join(f'"{policy}"' for policy in schema.POLICY_NAMES)
         hint = nearest(name, schema.POLICY_NAMES) if isinstance(name, str) else ""
-        raise ConfigError(source, key, f"got {shown(name)}", f"the policy {available}{hint}")
-    if name not in schema.AVAILABLE_POLICIES:
-        problem = f"the policy {shown(name)} is not part of this version"
-        raise ConfigError(source, key, problem, f"the policy {available}")
+        raise ConfigError(source, "policy", f"got {shown(name)}", f"the policy {known}{hint}")
     return name
 
 
@@ -115,4 +114,4 @@ def _throughput_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str
     options = cfg.get("throughput", {})
     if not isinstance(options, dict):
         raise ConfigError(source, "throughput", f"got {shown(options)}", "an object of options")
-    return AdaptiveConfig("throughput", (), source, dict(options))
+    return AdaptiveConfig("throughput", (), source, parse_options(options, source))

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.config import BUILT_IN, BUILT_IN_EMA, AdaptiveConfig, check_config, load_config
 from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
@@ -25,7 +25,11 @@ def resolve_candidate_steps_from_config(cfg_path: str | os.PathLike[str] | None 
     Raises:
         ConfigError: The configuration is unusable.
     """
-    return load_config(cfg_path).candidate_steps
+    return _ema_config(cfg_path).candidate_steps
+
+
+def _ema_config(cfg_path: str | os.PathLike[str] | None) -> AdaptiveConfig:
+    return check_config(BUILT_IN_EMA, BUILT_IN) if cfg_path is None else load_config(cfg_path)
 
 
 class AdaptiveSpeculativeParams:
@@ -43,7 +47,7 @@ class AdaptiveSpeculativeParams:
         Raises:
             ConfigError: The configuration is unusable, or names another policy.
         """
-        self._set_up(initial_steps, load_config(cfg_path))
+        self._set_up(initial_steps, _ema_config(cfg_path))
 
     @classmethod
     def from_config(cls, initial_steps: int, config: AdaptiveConfig) -> AdaptiveSpeculativeParams:

@@ -61,5 +61,3 @@ SLOT_KEYS = (CANDIDATE_STEPS, *TUNING_BY_NAME)
 TOP_LEVEL_KEYS = ("policy", "throughput", *TUNING_BY_NAME)
 
 POLICY_NAMES = ("ema", "throughput")
-AVAILABLE_POLICIES = ("ema",)
-"""Policies that this version can run; the others are known names that are refused by name."""

@@ -91,6 +91,9 @@ def _cannot_adapt(server_args: Any) -> str | None:
     """Return why adaptive speculation cannot run where SGLang would end the start-up or say nothing; else None."""
     if server_args.speculative_algorithm is None:
         return "no --speculative-algorithm is given"
+    config = load_config(server_args.speculative_adaptive_config)
+    if (server_args.tokenizer_worker_num or 1) > 1 and not config.slots:
+        return "several tokenizer workers load no plugins, and SGLang reads no configuration without slots"
     if server_args.use_ray:
         return "Ray's scheduler actors load no SGLang plugins"
     if server_args.enable_hisparse:

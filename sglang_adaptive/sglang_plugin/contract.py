@@ -28,6 +28,8 @@ class Needed:
     target: str
     parameters: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
+    patched: str | None = None
+    """A parameter that only a source with this project's patches has; plugin and patches exclude each other."""
 
     def problem(self) -> str | None:
         """Return what is wrong with the installed SGLang's attribute, or None."""
@@ -35,6 +37,8 @@ class Needed:
             found = pkgutil.resolve_name(self.target)
         except (ImportError, AttributeError) as error:
             return f"{self.target} is missing ({error})"
+        if self.patched in _parameter_names(found):
+            return f"{self.target} carries this project's patches; use the patches or the plugin, not both"
         missing = [name for name in self.parameters if name not in _parameter_names(found)]
         missing += [name for name in self.fields if name not in _field_names(found)]
         return f"{self.target} has no {', '.join(missing)}" if missing else None
@@ -101,7 +105,11 @@ CALLED = (
         _WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
         ("speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
     ),
-    Needed(_WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", ("num_correct_drafts_per_req", "batch_size")),
+    Needed(
+        _WORKER + "EAGLEWorkerV2.on_verify_complete_cpu",
+        ("num_correct_drafts_per_req", "batch_size"),
+        patched="num_draft_tokens",
+    ),
     Needed(_WORKER + "EAGLEWorkerV2.activate_step_by_batch", ("batch_size",)),
     Needed(_SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
     Needed(_STATE + "UpdateRejected"),

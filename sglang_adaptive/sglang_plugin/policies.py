@@ -5,6 +5,7 @@ from __future__ import annotations
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.throughput import ThroughputPolicy
 
 
 def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
@@ -14,4 +15,7 @@ def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
 
 def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
     """Return the policy named by the configuration; called where SGLang builds its own."""
-    return AdaptiveSpeculativeParams(initial_steps, cfg_path)
+    config = load_config(cfg_path)
+    if config.policy == "ema":
+        return AdaptiveSpeculativeParams.from_config(initial_steps, config)
+    return ThroughputPolicy(initial_steps, config.throughput)

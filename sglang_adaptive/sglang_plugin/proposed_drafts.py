@@ -34,11 +34,17 @@ def correct_request_metrics(
 ) -> None:
     """After SGLang filled a response's meta_info: put the drafts that the request's rounds proposed."""
     proposed_by_request = getattr(recv_obj, "spec_num_cap_tokens", None)
-    if "spec_verify_ct" not in meta_info or not proposed_by_request or len(proposed_by_request) <= i:
+    rounds_by_request = getattr(recv_obj, "spec_verify_ct", None)
+    if not proposed_by_request or not rounds_by_request or not rounds_by_request[i]:
         return
-    proposed = proposed_by_request[i]
+    proposed, rounds = proposed_by_request[i], rounds_by_request[i]
+    correct = recv_obj.spec_num_correct_drafts[i]
+    # SGLang leaves all of these out for a server that was launched at zero steps.
+    meta_info["spec_accept_rate"] = correct / proposed if proposed else 0.0
+    meta_info["spec_accept_length"] = recv_obj.completion_tokens[i] / rounds
+    meta_info["spec_num_correct_drafts"] = correct
     meta_info["spec_num_proposed_drafts"] = proposed
-    meta_info["spec_accept_rate"] = meta_info["spec_num_correct_drafts"] / proposed if proposed else 0.0
+    meta_info["spec_verify_ct"] = rounds
     meta_info.pop("spec_cap_length", None)
     histogram = meta_info.pop("spec_cap_lens_histogram", None)
     if histogram is not None:

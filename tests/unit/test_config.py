@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from sglang_adaptive.policy import schema
 from sglang_adaptive.policy.config import BUILT_IN_EMA, check_config, load_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, resolve_candidate_steps_from_config
 from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.throughput_options import ThroughputOptions
 
 GOOD_SLOT = {"candidate_steps": [1, 3]}
 
@@ -101,7 +103,6 @@ def steps(value: Any) -> dict[str, Any]:
 NAN, INF = float("nan"), float("inf")
 BAD = [
     # No slot, or a slot key that is none.
-    ({}, None, "no slot among the keys []"),
     ({"ema_alpha": 0.2}, None, 'no slot among the keys ["ema_alpha"]'),
     ({"policy": "ema"}, None, "no slot"),
     *[({key: GOOD_SLOT}, key, "not a slot key; expected a batch size") for key in
@@ -137,7 +138,7 @@ BAD = [
     ({**slot(), "x" * 5000: 1}, "x" * 5000, "unknown key"),
     ({**slot(), "a\nb": 1}, "a\nb", "a\\nb: unknown key"),
     # Policies.
-    ({**slot(), "policy": "Ema"}, "policy", 'got "Ema"; expected the policy "ema" (did you mean "ema"?)'),
+    ({**slot(), "policy": "Ema"}, "policy", 'got "Ema"; expected the policy "ema" or "throughput" (did you mean "ema"?)'),
     ({**slot(), "policy": "goodput"}, "policy", 'got "goodput"'),
     ({**slot(), "policy": None}, "policy", "got null"),
     ({**slot(), "policy": ["ema"]}, "policy", 'got ["ema"]'),
@@ -168,24 +169,18 @@ def test_bad_value(tmp_path: Path, config: dict[str, Any], key: str | None, prob
     assert problem in str(error)
 
 
-def test_a_policy_that_has_not_landed_is_refused_by_name(tmp_path: Path) -> None:
-    later = set(schema.POLICY_NAMES) - set(schema.AVAILABLE_POLICIES)
-    for name in later:
-        for config in ({"policy": name}, {**slot(), "policy": name}):
-            error = refusal_of(tmp_path, json.dumps(config))
-            assert error.key == "policy"
-            assert f'the policy "{name}" is not part of this version; expected the policy "ema"' in str(error)
-
-
-def test_throughput_takes_no_slots_and_no_ema_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "AVAILABLE_POLICIES", schema.POLICY_NAMES)
+def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
     assert check_config({}, "f").policy == "throughput"
-    assert check_config({"throughput": {"a": 1}}, "f").throughput == {"a": 1}
+    assert check_config({"throughput": {"margin": 0.5}}, "f").throughput.margin == 0.5
+    assert check_config({"throughput": {"candidate_steps": [7, 0, 2]}}, "f").candidate_steps == [0, 2, 7]
     assert check_config(slot(), "f").policy == "ema"
     for config, key in (
         ({**slot(), "policy": "throughput"}, "1"),
         ({"ema_alpha": 0.2, "policy": "throughput"}, "ema_alpha"),
         ({"throughput": [], "policy": "throughput"}, "throughput"),
+        ({"throughput": {"margim": 0.1}}, "throughput.margim"),
+        ({"throughput": {"margin": -0.1}}, "throughput.margin"),
+        ({"throughput": {"candidate_steps": [True]}}, "throughput.candidate_steps"),
         ({**slot(), "throughput": {}}, "throughput"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -207,10 +202,14 @@ def test_values_and_defaults_arrive(tmp_path: Path) -> None:
         assert entry.down_hysteresis == -0.25
 
 
-def test_without_a_file_the_built_in_slots_are_used() -> None:
+def test_without_a_file_throughput_runs_on_its_defaults() -> None:
     read = load_config()
-    assert [slot.batch_size for slot in read.slots] == [int(key) for key in BUILT_IN_EMA]
-    assert read.candidate_steps == [0, 1, 3, 5, 7]
+    assert (read.policy, read.throughput) == ("throughput", ThroughputOptions())
+    assert read.candidate_steps == [0, 1, 2, 3, 5, 7]
+
+
+def test_without_a_file_the_drop_in_classes_run_on_sglangs_slots() -> None:
+    assert resolve_candidate_steps_from_config() == AdaptiveSpeculativeParams(3).candidate_steps == [0, 1, 3, 5, 7]
 
 
 def test_presets_are_valid() -> None:
@@ -241,7 +240,8 @@ KEYS = st.sampled_from(("1", "8", "08", *schema.TOP_LEVEL_KEYS, *schema.SLOT_KEY
 @given(config=st.dictionaries(KEYS, JSON | st.dictionaries(KEYS, JSON, max_size=4), max_size=4))
 def test_whatever_the_object_it_is_used_or_refused_in_one_line(config: dict[str, Any]) -> None:
     try:
-        assert check_config(config, "f.json").slots
+        used = check_config(config, "f.json")
+        assert used.candidate_steps and bool(used.slots) == (used.policy == "ema")
     except ConfigError as error:
         line = str(error)
         assert line.startswith("f.json: ") and "; expected " in line

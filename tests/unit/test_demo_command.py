@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.demo import command
-from sglang_adaptive.policy.schema import AVAILABLE_POLICIES
+from sglang_adaptive.policy.schema import POLICY_NAMES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -34,7 +34,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--tokens", "15"], "--tokens 15: expected 16 to 512"),
         (["--tokens", "513"], "--tokens 513: expected 16 to 512"),
         (["--tokens", "many"], "invalid int value: 'many'"),
-        (["--policy", "emma"], "--policy emma: expected " + " or ".join(AVAILABLE_POLICIES)),
+        (["--policy", "emma"], "--policy emma: expected " + " or ".join(POLICY_NAMES)),
         (["--json"], "expected one argument"),
         (["--jsn", "x"], "--jsn"),
         (["extra"], "extra"),
