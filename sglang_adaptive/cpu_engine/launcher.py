@@ -11,6 +11,8 @@ from pathlib import Path
 from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, PLUGIN, SWITCH
 
 STAND_IN = Path(__file__).parent / "stand_in"
+EXTERNAL_MODELS = "SGLANG_EXTERNAL_MODEL_PACKAGE"
+ARCHITECTURES = "sglang_adaptive.cpu_engine.architectures"
 
 USAGE = f"""\
 usage: sglang-adaptive serve-cpu --model-path PATH [--threads N] [SGLang arguments ...]
@@ -22,7 +24,7 @@ fast, and it does dense Llama-like models only (multi-head or grouped-query atte
 
 Every other argument goes to SGLang; `python -m sglang.launch_server --help` lists them. Unless given, these
 are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, --host 127.0.0.1, --max-total-tokens 65536,
---max-running-requests 32, --sleep-on-idle, and no CUDA graphs.
+--max-running-requests 32, --sleep-on-idle, --skip-server-warmup, and no CUDA graphs.
 """
 
 _DEFAULTS: tuple[tuple[str, str], ...] = (
@@ -35,6 +37,7 @@ _DEFAULTS: tuple[tuple[str, str], ...] = (
     ("--max-running-requests", "32"),
     # An idle SGLang scheduler polls without a pause otherwise.
     ("--sleep-on-idle", ""),
+    ("--skip-server-warmup", ""),
 )
 _GRAPH_FLAGS = ("--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
 
@@ -61,6 +64,8 @@ def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[
         # Without cached bytecode every one of the three processes compiles some thousand modules at each start.
         "PYTHONDONTWRITEBYTECODE": "",
     }
+    if not base.get(EXTERNAL_MODELS):
+        variables[EXTERNAL_MODELS] = ARCHITECTURES
     allowed = base.get("SGLANG_PLUGINS")
     if allowed and PLUGIN not in allowed.split(","):
         variables["SGLANG_PLUGINS"] = f"{allowed},{PLUGIN}"

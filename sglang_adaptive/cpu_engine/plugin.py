@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +17,14 @@ def register() -> None:
     """Add the attention backend to SGLang; does nothing unless the launcher asked for the CPU engine."""
     if os.environ.get(SWITCH) != "1":
         return
+    gc.enable()  # see stand_in/sitecustomize.py
     from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES, add_attention_backend_choices
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
-        add_attention_backend_choices([ATTENTION_BACKEND])
     from sglang_adaptive.cpu_engine.kernels.cache_locs import last_slots
 
+    if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
+        add_attention_backend_choices([ATTENTION_BACKEND])
     HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
     # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
     HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)

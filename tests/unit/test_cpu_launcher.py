@@ -62,6 +62,11 @@ def test_a_list_of_allowed_plugins_gains_this_one():
     assert "SGLANG_PLUGINS" not in environment(base={"SGLANG_PLUGINS": PLUGIN})
 
 
+def test_a_model_package_of_the_user_is_kept():
+    assert launcher.EXTERNAL_MODELS in environment(base={})
+    assert launcher.EXTERNAL_MODELS not in environment(base={launcher.EXTERNAL_MODELS: "theirs"})
+
+
 def test_threads_reach_the_process_and_not_sglang(monkeypatch):
     started = {}
     monkeypatch.setattr(os, "execve", lambda path, line, env: started.update(line=line, env=env))

@@ -1,0 +1,8 @@
+"""Llama, and its EAGLE-3 draft, as SGLang has them."""
+
+from __future__ import annotations
+
+from sglang.srt.models.llama import LlamaForCausalLM
+from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
+
+EntryClass = [LlamaForCausalLM, LlamaForCausalLMEagle3]
