@@ -26,7 +26,7 @@ from sglang_adaptive.demo.workload import workload
 from sglang_adaptive.policy.schema import POLICY_NAMES
 
 FAILED, BAD_USAGE = 1, 2
-TOKENS = 96
+TOKENS = 160
 FEWEST_TOKENS, MOST_TOKENS = 16, 512
 
 
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         "130 interrupted.",
     )
     add = found.add_argument
-    known = " or ".join(_available())
+    known = " or ".join(TITLES)
     add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
     add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
     add("--policy", action="append", default=[], metavar="NAME", help=f"{known}; repeatable (default: all)")
@@ -98,7 +98,7 @@ class _Demo:
 
     @property
     def policies(self) -> list[str]:
-        return [name for name in _available() if name in (self.options.policy or _available())]
+        return [name for name in TITLES if name in (self.options.policy or TITLES)]
 
     def run(self) -> int:
         style = Style.of(sys.stdout)
@@ -161,8 +161,8 @@ def _available() -> list[str]:
 
 def _check(options: argparse.Namespace) -> None:
     for name in options.policy:
-        if name not in _available():
-            raise UsageError(f"--policy {name}: expected {' or '.join(_available())}")
+        if name not in TITLES:
+            raise UsageError(f"--policy {name}: expected {' or '.join(TITLES)}")
     if not FEWEST_TOKENS <= options.tokens <= MOST_TOKENS:
         raise UsageError(f"--tokens {options.tokens}: expected {FEWEST_TOKENS} to {MOST_TOKENS}")
     if options.json is not None:

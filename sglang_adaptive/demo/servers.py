@@ -30,9 +30,9 @@ class ServerSpec:
     arguments: tuple[str, ...]
 
 
-def server_specs(policies: Sequence[str], target: Path, draft: Path, folder: Path) -> list[ServerSpec]:
+def server_specs(policies: Sequence[str], target: str, draft: str, folder: Path) -> list[ServerSpec]:
     """Return one server without speculation and one for each policy, whose config is written to *folder*."""
-    model = ("--model-path", str(target), "--served-model-name", "tiny")
+    model = ("--model-path", target, "--served-model-name", "tiny")
     specs = [ServerSpec(PLAIN, "no speculation", model)]
     for policy in policies:
         config = folder / f"{policy}.json"
@@ -53,10 +53,10 @@ def contenders(policies: Sequence[str], tiers: Sequence[int]) -> list[Contender]
     return [Contender(PLAIN, "no speculation", PLAIN), *adaptive, *static]
 
 
-def _speculation(draft: Path, config: Path) -> tuple[str, ...]:
+def _speculation(draft: str, config: Path) -> tuple[str, ...]:
     return (
         "--speculative-algorithm", "EAGLE3",
-        "--speculative-draft-model-path", str(draft),
+        "--speculative-draft-model-path", draft,
         "--speculative-eagle-topk", "1",
         "--speculative-num-steps", str(LAUNCH_STEPS),
         "--speculative-num-draft-tokens", str(LAUNCH_STEPS + 1),

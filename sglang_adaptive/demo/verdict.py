@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sglang_adaptive.demo.lossless import Mismatch
 from sglang_adaptive.demo.results import Run, rounds_by_depth, tokens_per_second
@@ -55,12 +55,15 @@ def _favourite(run: Run, family: str) -> tuple[int, float]:
 def _who_was_fastest(runs: Sequence[Run], adaptive: Sequence[Run]) -> str:
     rate = {run.contender.title: tokens_per_second(run.phases) for run in runs}
     fastest = max(rate, key=lambda title: rate[title])
-    said = [f"Fastest overall in this run: {fastest}, {rate[fastest]:.0f} tokens/s."]
-    best = best_static(runs).contender.title
-    for title in (run.contender.title for run in adaptive):
-        against_best, against_plain = rate[title] / rate[best], rate[title] / rate["no speculation"]
-        said.append(
-            f"{title} ran at {against_best:.2f} times the best static depth ({best}, known only afterwards) "
-            f"and {against_plain:.2f} times no speculation."
-        )
-    return " ".join(said)
+    best, plain = best_static(runs).contender.title, runs[0].contender.title
+    against_best = _ratios(adaptive, rate, best)
+    against_plain = _ratios(adaptive, rate, plain)
+    return (
+        f"Fastest overall in this run: {fastest}, {rate[fastest]:.0f} tokens/s. Against the best static depth "
+        f"({best}, known only afterwards): {against_best}. Against no speculation: {against_plain}."
+    )
+
+
+def _ratios(adaptive: Sequence[Run], rate: Mapping[str, float], reference: str) -> str:
+    titles = (run.contender.title for run in adaptive)
+    return ", ".join(f"{title} {rate[title] / rate[reference]:.2f} times" for title in titles)

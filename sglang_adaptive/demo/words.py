@@ -47,8 +47,8 @@ def findings(runs: Sequence[Run], style: Style) -> str:
     blocks.append("\n".join(style.prose(sentence) for sentence in sentences(runs)))
     blocks.append(
         style.prose(
-            "Read this as behaviour, not as speed: the CPU engine is made for trying and testing, a round costs "
-            "other amounts on a GPU, and one run on a shared machine is off by some percent."
+            "Read this as behaviour, not as speed: the CPU engine is made for trying and testing, rounds cost "
+            "other amounts on a GPU, and whatever else this machine did meanwhile shows in the tokens per second."
         )
     )
     return "\n\n".join(blocks)
