@@ -32,7 +32,7 @@ def main() -> int:
     result: dict[str, Any] = {
         "label": arguments.label,
         "acceptance": "simulated: geometric, drawn per request" if process else "the models' own",
-        "command": " ".join(sys.argv),
+        "command": "python -m benchmarks.server " + " ".join(map(_without_folder, sys.argv[1:])),
         "commit": provenance.git_commit(),
         "versions": provenance.versions("sglang", "torch", "triton", "sglang-kernel"),
         "tokens": arguments.tokens,
@@ -55,7 +55,8 @@ def main() -> int:
                 arguments.output.write_text(json.dumps(result, indent=1))
         if process is not None and arguments.switching:
             _switch(client, process, steps, arguments, result)
-    result["adaptive"] = client.server_info()["internal_states"][0].get("adaptive")
+    adaptive = client.server_info()["internal_states"][0].get("adaptive")
+    result |= {"adaptive": adaptive, "hardware": adaptive and adaptive.get("profile_key", {}).get("gpu_name")}
     arguments.output.write_text(json.dumps(result, indent=1))
     return 0
 
@@ -121,6 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--force", type=_ints, default=[RELEASED], help="depths to hold in turn; -1 for the policy")
     parser.add_argument("--switching", type=float, default=0.0, metavar="SECONDS", help="length of a phase; 0 for none")
     return parser
+
+
+def _without_folder(argument: str) -> str:
+    return Path(argument).name if argument.startswith("/") else argument
 
 
 def _ints(text: str) -> list[int]:

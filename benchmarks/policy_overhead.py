@@ -1,0 +1,127 @@
+"""What a decision costs: both calls of a round, at batch 64, beside SGLang's own EMA policy on the same rounds.
+
+    python benchmarks/policy_overhead.py [--rounds N] [--batch N] [--json F]
+
+A round is ``get_steps_for_batch`` and then the call that learns from it. Rounds are drawn before the clock starts:
+acceptance 0.75 falling by 0.97 a position, every depth from the policy itself, times from the shipped H200 profile
+with 2% of noise. The hand-over of times (``export_cost`` and ``import_cost``) is timed apart: on a server it is not
+part of every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile_json import loads_profile
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+
+PROFILE = Path(__file__).parent.parent / "configs" / "profiles" / "h200-llama31-8b-eagle3-fa3.json"
+DEEPEST = 7
+DRAWN_ROUNDS = 512
+WARMUP_ROUNDS = 1000
+
+
+def draw_round(rng: random.Random, batch: int) -> list[int]:
+    """Return the accepted drafts of each request at unlimited depth."""
+    counts = []
+    for _ in range(batch):
+        accepted = 0
+        while accepted < DEEPEST and rng.random() < 0.75 * 0.97**accepted:
+            accepted += 1
+        counts.append(accepted)
+    return counts
+
+
+def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict[str, list[float]]:
+    """Return nanoseconds of each round, and of each hand-over."""
+    profile = loads_profile(PROFILE.read_text(encoding="utf-8"), str(PROFILE))
+    seconds = {cell.steps: cell.seconds for cell in profile.cells if cell.batch_size == batch}
+    policy, rng = ThroughputPolicy(3, profile=profile), random.Random(1)
+    timed, handed = [], []
+    last = -1
+    for index in range(rounds + WARMUP_ROUNDS):
+        raw = drawn[index % len(drawn)]
+        start = time.perf_counter_ns()
+        steps = policy.get_steps_for_batch(batch)
+        spent = time.perf_counter_ns() - start
+        counts = [min(steps, count) for count in raw]
+        clock = seconds[steps] * rng.lognormvariate(0.0, 0.02) if steps == last else None
+        last = steps
+        observation = RoundObservation(steps, counts, batch, clock)
+        start = time.perf_counter_ns()
+        policy.observe(observation)
+        spent += time.perf_counter_ns() - start
+        timed.append(spent)
+        if policy.cost_sync_due:
+            start = time.perf_counter_ns()
+            policy.import_cost(policy.export_cost())
+            handed.append(time.perf_counter_ns() - start)
+    return {"throughput": timed[WARMUP_ROUNDS:], "throughput hand-over": handed}
+
+
+def time_sglang(drawn: Sequence[list[int]], batch: int, rounds: int, make: Callable[[], Any]) -> list[float]:
+    """Return nanoseconds of each round of a policy that has SGLang's own two calls."""
+    policy = make()
+    timed = []
+    for index in range(rounds + WARMUP_ROUNDS):
+        raw = drawn[index % len(drawn)]
+        start = time.perf_counter_ns()
+        steps = policy.get_steps_for_batch(batch)
+        spent = time.perf_counter_ns() - start
+        counts = [min(steps, count) for count in raw]
+        start = time.perf_counter_ns()
+        policy.on_verify_complete(counts, batch)
+        timed.append(spent + time.perf_counter_ns() - start)
+    return timed[WARMUP_ROUNDS:]
+
+
+def sglang_ema() -> Any:
+    """Return SGLang's own policy with its built-in config."""
+    from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
+
+    return AdaptiveSpeculativeParams(initial_steps=3, cfg_path=None)
+
+
+def summary(nanoseconds: Sequence[float]) -> dict[str, float]:
+    """Return median, p99, worst and count, in microseconds."""
+    ordered = sorted(nanoseconds)
+    return {
+        "median_us": statistics.median(ordered) / 1e3,
+        "p99_us": ordered[int(0.99 * len(ordered))] / 1e3,
+        "worst_us": ordered[-1] / 1e3,
+        "rounds": len(ordered),
+    }
+
+
+def main() -> int:
+    """Print the table and, with ``--json``, write it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=50_000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rng = random.Random(0)
+    drawn = [draw_round(rng, options.batch) for _ in range(DRAWN_ROUNDS)]
+    timed = time_throughput(drawn, options.batch, options.rounds)
+    timed["SGLang EMA"] = time_sglang(drawn, options.batch, options.rounds, sglang_ema)
+    result = {name: summary(values) for name, values in timed.items()}
+    for name, row in result.items():
+        figures = f"median {row['median_us']:7.2f}  p99 {row['p99_us']:7.2f}  worst {row['worst_us']:8.2f}"
+        print(f"{name:22s} {figures}  microseconds  ({row['rounds']} calls)")
+    if options.json:
+        about = {"python": platform.python_version(), "machine": platform.machine(), "batch": options.batch}
+        options.json.write_text(json.dumps({"about": about, "policies": result}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
