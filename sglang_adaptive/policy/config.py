@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_adaptive.policy import schema
@@ -36,7 +36,7 @@ class AdaptiveConfig:
     slots: tuple[SlotConfig, ...]
     """The slots of the policy "ema"; empty for another."""
     source: str
-    throughput: ThroughputOptions = ThroughputOptions()
+    throughput: ThroughputOptions = field(default_factory=ThroughputOptions)
 
     @property
     def candidate_steps(self) -> list[int]:
