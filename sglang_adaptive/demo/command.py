@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from sglang_adaptive.demo import report, words
 from sglang_adaptive.demo.errors import DemoError, UsageError
 from sglang_adaptive.demo.fleet import Fleet
 from sglang_adaptive.demo.lossless import mismatches
+from sglang_adaptive.demo.options import parse
 from sglang_adaptive.demo.progress import Progress
 from sglang_adaptive.demo.results import Run
 from sglang_adaptive.demo.run import measure_all
@@ -23,44 +23,14 @@ from sglang_adaptive.demo.signals import Interrupted, StopSignals
 from sglang_adaptive.demo.style import Style
 from sglang_adaptive.demo.verdict import failures
 from sglang_adaptive.demo.workload import workload
-from sglang_adaptive.policy.schema import POLICY_NAMES
 
 FAILED, BAD_USAGE = 1, 2
-TOKENS = 160
-FEWEST_TOKENS, MOST_TOKENS = 16, 512
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a bad command line like any other bad input: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command; it raises UsageError on a bad command line."""
-    found = _Parser(
-        prog="sglang-adaptive demo",
-        description="Run real SGLang servers on this machine's CPU and watch the draft depth follow the text.",
-        epilog="Exit code: 0 done, 1 the output was not lossless or the depth never moved, 2 bad usage, "
-        "130 interrupted.",
-    )
-    add = found.add_argument
-    known = " or ".join(TITLES)
-    add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
-    add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
-    add("--policy", action="append", default=[], metavar="NAME", help=f"{known}; repeatable (default: all)")
-    add("--tokens", type=int, default=TOKENS, metavar="N",
-        help=f"tokens that each request generates, {FEWEST_TOKENS} to {MOST_TOKENS} (default: %(default)s); "
-        "fewer is quicker and shows less")  # fmt: skip
-    return found
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; returns the exit code."""
     try:
-        options = parser().parse_args(argv)
-        _check(options)
+        options = parse(argv)
     except UsageError as error:
         print(f"sglang-adaptive demo: {error}", file=sys.stderr)
         return BAD_USAGE
@@ -110,10 +80,12 @@ class _Demo:
         written = self._write(report.build(runs, wrong, failed, self.progress.seconds, self.argv))
         print("\n" + words.findings(runs, style), end="\n\n")
         print(_outcome(runs, failed, style))
-        if kept is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        else:
+        if kept is not None:
             print("\n" + words.kept(kept.url, kept.pid, TITLES[kept.key], self.folder))
+        elif failed:
+            print(f"The logs are in {self.folder}")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
         return FAILED if failed or not written else 0
 
     def _measure(self) -> tuple[list[Run], _Kept | None]:
@@ -153,17 +125,3 @@ def _outcome(runs: Sequence[Run], failed: Sequence[str], style: Style) -> str:
         f"Lossless: in every run, all {requests} requests ({tokens} tokens) came out token for token as without "
         "speculation."
     )
-
-
-def _available() -> list[str]:
-    return [name for name in TITLES if name in POLICY_NAMES]
-
-
-def _check(options: argparse.Namespace) -> None:
-    for name in options.policy:
-        if name not in TITLES:
-            raise UsageError(f"--policy {name}: expected {' or '.join(TITLES)}")
-    if not FEWEST_TOKENS <= options.tokens <= MOST_TOKENS:
-        raise UsageError(f"--tokens {options.tokens}: expected {FEWEST_TOKENS} to {MOST_TOKENS}")
-    if options.json is not None:
-        report.check_path(options.json)

@@ -15,6 +15,9 @@ from sglang_adaptive.demo.progress import Progress
 from sglang_adaptive.demo.servers import ServerSpec
 from sglang_adaptive.demo.signals import StopSignals
 
+LONGEST_TEMPORARY = 80
+"""SGLang puts its sockets there, and the path of a socket may have 107 characters."""
+
 
 class Fleet:
     """Context manager around the servers of *specs*; logs and caches go to *folder*."""
@@ -72,8 +75,7 @@ class Fleet:
         return CpuServer(
             spec.arguments,
             log=folder / f"{spec.key}.log",
-            # Neither what an earlier server learnt nor a trace of this one in the user's own cache.
-            extra_environment={"XDG_CACHE_HOME": str(folder / "cache")},
+            extra_environment=_own_places(folder),
             on_progress=reached,
         )
 
@@ -83,3 +85,11 @@ class Fleet:
         except ServerError as error:
             what, _, detail = str(error).partition("\n")
             raise DemoError(f"{self._titles[key]}: {what.rstrip(':')}", detail) from error
+
+
+def _own_places(folder: Path) -> dict[str, str]:
+    """Return variables that keep a server's traces in *folder*, and what earlier servers learnt out of it."""
+    places = {"XDG_CACHE_HOME": str(folder / "cache")}
+    if len(str(folder)) <= LONGEST_TEMPORARY:
+        places["TMPDIR"] = str(folder)
+    return places

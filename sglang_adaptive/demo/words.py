@@ -14,6 +14,9 @@ from sglang_adaptive.demo.timeline import draw
 from sglang_adaptive.demo.verdict import sentences
 from sglang_adaptive.demo.workload import SEVERAL
 
+GIGABYTES_A_SERVER = 2.4
+"""Measured as proportional set size, three servers up and warm: 6.8 GiB together, mostly PyTorch's own."""
+
 
 def introduction(style: Style, policies: Sequence[str]) -> str:
     """Return what is about to happen, for someone who has never seen the project."""
@@ -28,10 +31,10 @@ def introduction(style: Style, policies: Sequence[str]) -> str:
             style.prose(
                 f"This demo starts {len(policies) + 1} real SGLang {sglang} servers on this machine's CPU, with a "
                 "tiny byte-level Llama and its EAGLE-3 draft, and lets each write the same text: easy, hard, easy, "
-                f"first one request at a time, then {SEVERAL}. It takes two to three minutes on two cores. "
-                "Ctrl-C stops it and everything that it started."
+                f"first one request at a time, then {SEVERAL}. It takes two to three minutes on two cores, and "
+                f"{_gigabytes(policies):.0f} GB of memory. Ctrl-C stops it and everything that it started."
             ),
-            *_busy(style, os.getloadavg()[0], provenance.cpu_cores()),
+            *map(style.prose, warnings(policies, os.getloadavg()[0], _available_gigabytes())),
         ]
     )
 
@@ -77,11 +80,30 @@ def kept(url: str, pid: int, title: str, folder: Path) -> str:
     )
 
 
-def _busy(style: Style, load: float, cores: int) -> list[str]:
-    if load <= cores:
-        return []
-    remark = f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and unsteady numbers."
-    return [style.prose(remark)]
+def warnings(policies: Sequence[str], load: float, gigabytes: float | None) -> list[str]:
+    """Return what in this machine's state will be felt: its load average, and its free memory."""
+    remarks = []
+    cores = provenance.cpu_cores()
+    if load > cores:
+        remarks.append(
+            f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and unsteady numbers."
+        )
+    if gigabytes is not None and gigabytes < _gigabytes(policies):
+        fewer = "; --policy ema needs less" if len(policies) > 1 else ""
+        remarks.append(f"Only {gigabytes:.1f} GB of memory are free, which may not be enough{fewer}.")
+    return remarks
+
+
+def _gigabytes(policies: Sequence[str]) -> float:
+    return GIGABYTES_A_SERVER * (len(policies) + 1)
+
+
+def _available_gigabytes() -> float | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
 
 
 def _table_notes() -> str:

@@ -11,6 +11,7 @@ import pytest
 from sglang_adaptive.demo.progress import Progress
 from sglang_adaptive.demo.signals import Interrupted, StopSignals
 from sglang_adaptive.demo.style import Style
+from sglang_adaptive.demo.words import warnings
 from sglang_adaptive.demo.workload import FAMILIES, REQUESTS, workload
 
 
@@ -69,6 +70,17 @@ def test_ascii_on_a_stream_that_has_no_more() -> None:
 def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, used: int) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert Style.of(io.StringIO(), {}).columns == used
+
+
+def test_a_quiet_machine_with_room_is_not_warned_of() -> None:
+    assert warnings(["ema", "throughput"], load=0.1, gigabytes=16.0) == []
+    assert warnings(["ema"], load=0.0, gigabytes=None) == []
+
+
+def test_a_busy_or_small_machine_is_warned_of() -> None:
+    busy, small = warnings(["ema", "throughput"], load=1000.0, gigabytes=4.0)
+    assert "load 1000.0" in busy
+    assert "4.0 GB" in small and "--policy ema" in small
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,0 +1,54 @@
+"""The demo's command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sglang_adaptive.demo.errors import UsageError
+from sglang_adaptive.demo.report import check_path
+from sglang_adaptive.demo.servers import TITLES
+
+TOKENS = 160
+FEWEST_TOKENS, MOST_TOKENS = 16, 512
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a bad command line like any other bad input: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command; it raises UsageError on a bad command line."""
+    found = _Parser(
+        prog="sglang-adaptive demo",
+        description="Run real SGLang servers on this machine's CPU and watch the draft depth follow the text.",
+        epilog="Exit code: 0 done; 1 the output was not lossless, the depth never moved, or a server failed; "
+        "2 bad usage; 130 interrupted.",
+    )
+    add = found.add_argument
+    known = " or ".join(TITLES)
+    add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
+    add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
+    add("--policy", action="append", default=[], metavar="NAME", help=f"{known}; repeatable (default: all)")
+    add("--tokens", type=int, default=TOKENS, metavar="N",
+        help=f"tokens that each request generates, {FEWEST_TOKENS} to {MOST_TOKENS} (default: %(default)s); "
+        "fewer is quicker and shows less")  # fmt: skip
+    return found
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options in *argv*, checked. Raises UsageError with one line."""
+    options = parser().parse_args(argv)
+    for name in options.policy:
+        if name not in TITLES:
+            raise UsageError(f"--policy {name}: expected {' or '.join(TITLES)}")
+    if not FEWEST_TOKENS <= options.tokens <= MOST_TOKENS:
+        raise UsageError(f"--tokens {options.tokens}: expected {FEWEST_TOKENS} to {MOST_TOKENS}")
+    if options.json is not None:
+        check_path(options.json)
+    return options
