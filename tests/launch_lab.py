@@ -21,6 +21,12 @@ from types import TracebackType
 
 SECONDS_ALLOWED = 60
 
+OURS = "sglang-adaptive: error: "
+"""How the package's own refusals begin."""
+
+NO_MODEL = "no/such/model"
+"""Neither a folder nor a name that a hub could have, so that looking for it needs no network."""
+
 
 @dataclass(frozen=True)
 class Outcome:

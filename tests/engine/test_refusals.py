@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import environment
-from tests.launch_lab import LaunchLab, Outcome
+from tests.launch_lab import NO_MODEL, OURS, LaunchLab, Outcome
 
 pytestmark = pytest.mark.engine
-OURS = "sglang-adaptive: error: "
-NO_MODEL = "no/such/model"
-"""Neither a folder nor a name that a hub could have, so that looking for it needs no network."""
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[LaunchLab]:
-    with LaunchLab(environment()) as running:
-        yield running
 
 
 def launch(lab: LaunchLab, config: Path | str, *arguments: str, entry: str = "sglang.launch_server") -> Outcome:

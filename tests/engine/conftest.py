@@ -1,0 +1,99 @@
+"""The servers of the engine tests, and the texts that they are fed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.fleet import Fleet
+from tests.engine.servers import SERVERS
+from tests.engine.workload import Case, Output, run
+from tests.launch_lab import LaunchLab
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run engine tests that need no server first: the servers start meanwhile."""
+    here = [index for index, item in enumerate(items) if Path(__file__).parent in item.path.parents]
+    waiting = sorted((items[index] for index in here), key=lambda item: bool(_servers_of(item)))
+    for index, item in zip(here, waiting, strict=True):
+        items[index] = item
+
+
+def _servers_of(item: pytest.Item) -> list[str]:
+    """Return the servers that a test uses, by fixture or as the parameter of one."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
+    return [name for name in SERVERS if name in named]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Every server that a selected test uses; they start when the first engine test does."""
+    used = [name for item in request.session.items for name in _servers_of(item)]
+    folder = tmp_path_factory.mktemp("servers")
+    fleet = Fleet({name: SERVERS[name](folder) for name in dict.fromkeys(used)}, Counter(used))
+    yield fleet
+    fleet.close()
+
+
+def _fixture(name: str) -> Callable[[Fleet], Iterator[CpuServer]]:
+    @pytest.fixture(name=name)
+    def server(fleet: Fleet) -> Iterator[CpuServer]:
+        yield fleet.take(name)
+        fleet.release(name)
+
+    server.__doc__ = SERVERS[name].__doc__
+    return server
+
+
+plain, ema, stock = _fixture("plain"), _fixture("ema"), _fixture("stock")
+static, faulty, tree = _fixture("static"), _fixture("faulty"), _fixture("tree")
+
+
+class Reference:
+    """Outputs of the server that does not speculate; each case is asked once."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[str, Output] = {}
+
+    def of(self, plain: CpuServer, cases: list[Case]) -> list[Output]:
+        """Return the outputs of *cases*."""
+        missing = {repr(case): case for case in cases if repr(case) not in self._outputs}
+        self._outputs.update(zip(missing, run(plain, list(missing.values()), at_once=8), strict=True))
+        return [self._outputs[repr(case)] for case in cases]
+
+
+@pytest.fixture(scope="session")
+def _reference() -> Reference:
+    return Reference()
+
+
+@pytest.fixture
+def expected(plain: CpuServer, _reference: Reference) -> Callable[[list[Case]], list[Output]]:
+    """From cases to their outputs without speculation."""
+    return lambda cases: _reference.of(plain, cases)
+
+
+@pytest.fixture(scope="session")
+def easy() -> list[str]:
+    """Prompts that the draft continues well."""
+    return list(models.prompts("easy"))
+
+
+@pytest.fixture(scope="session")
+def hard() -> list[str]:
+    """Prompts that it does not."""
+    return list(models.prompts("hard"))
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[LaunchLab]:
+    """Launches that end by themselves."""
+    with LaunchLab(environment()) as running:
+        yield running

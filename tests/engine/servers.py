@@ -1,0 +1,122 @@
+"""How each server of the engine tests is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.cpu_engine.names import PLUGIN
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.fault import write_fault_plugin
+
+CHUNK = 256
+"""Longest prefill, in tokens, so that a prompt of a page takes several."""
+
+LOG_INTERVAL = 8
+"""Decode rounds between two reports of the scheduler."""
+
+TIERS = (0, 1, 3, 7)
+LAUNCH_STEPS = 3
+ADMIN_KEY = "administrator"
+FAULT_AFTER = 30
+"""Rounds after which the faulty server's policy raises."""
+
+JUMPY_SLOT = {"candidate_steps": [3, 7], "ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
+"""A policy that follows every round at once, so that few rounds show many switches."""
+
+_COMMON = ("--chunked-prefill-size", str(CHUNK), "--served-model-name", "tiny")
+# SGLang's own checks of its KV accounts, after every loop of the scheduler.
+_CHECKED = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
+_NO_GRAPHS = ("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled")
+
+
+def plain(folder: Path) -> CpuServer:
+    """No speculation, and none of the package's flags: stock SGLang."""
+    return _server(folder, "plain")
+
+
+def static(folder: Path) -> CpuServer:
+    """EAGLE-3 at one depth, and none of the package's flags."""
+    steps = ("--speculative-num-steps", "2", "--speculative-num-draft-tokens", "3")
+    return _server(folder, "static", *_speculation(*steps))
+
+
+def ema(folder: Path) -> CpuServer:
+    """The EMA policy, asked for as a user would: `sglang serve`, and the configuration file alone."""
+    slots = {"1": {"candidate_steps": list(TIERS)}, "4": {"candidate_steps": [1, 3]}}
+    config = _config(folder, "ema", {"policy": "ema", **slots})
+    server = _server(
+        folder,
+        "ema",
+        *_speculation("--speculative-adaptive-config", config),
+        *("--enable-metrics", "--decode-log-interval", str(LOG_INTERVAL)),
+        **_CHECKED,
+    )
+    module = server.command.index("sglang.launch_server")
+    first = server.command.index(_NO_GRAPHS[0])
+    assert tuple(server.command[first : first + 4]) == _NO_GRAPHS
+    serve = [str(Path(sys.executable).parent / "sglang"), "serve"]
+    server.command = [*serve, *server.command[module + 1 : first], *server.command[first + 4 :]]
+    return server
+
+
+def stock(folder: Path) -> CpuServer:
+    """SGLang's own adaptive speculation, with nothing of the package but the CPU engine."""
+    return _server(folder, "stock", *_jumpy(folder, "stock"), "--speculative-adaptive", SGLANG_PLUGINS=PLUGIN)
+
+
+def faulty(folder: Path) -> CpuServer:
+    """The same with the package, and a policy that raises after some rounds."""
+    plugins = write_fault_plugin(folder / "plugins", after_rounds=FAULT_AFTER)
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
+    return _server(folder, "faulty", *_jumpy(folder, "faulty"), PYTHONPATH=path, **_CHECKED)
+
+
+def tree(folder: Path) -> CpuServer:
+    """A setup that cannot adapt, a tree of drafts, which is asked to; with an administrator's key."""
+    config = _config(folder, "tree", {"1": {"candidate_steps": list(TIERS)}})
+    return _server(
+        folder,
+        "tree",
+        *_speculation("--speculative-adaptive-config", config, topk=4),
+        *("--speculative-num-steps", "3", "--speculative-num-draft-tokens", "8", "--admin-api-key", ADMIN_KEY),
+    )
+
+
+SERVERS: dict[str, Callable[[Path], CpuServer]] = {
+    server.__name__: server for server in (plain, ema, stock, faulty, tree, static)
+}
+"""The fixture of each name gives the running server."""
+
+
+def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
+    return CpuServer(
+        ["--model-path", str(models.target_path()), *_COMMON, *arguments],
+        log=folder / f"{name}.log",
+        extra_environment={"XDG_CACHE_HOME": str(folder / "cache"), **variables},
+        start_timeout=600.0,
+    )
+
+
+def _speculation(*more: str, topk: int = 1) -> tuple[str, ...]:
+    draft = ("--speculative-draft-model-path", str(models.draft_path()))
+    return ("--speculative-algorithm", "EAGLE3", *draft, "--speculative-eagle-topk", str(topk), *more)
+
+
+def _jumpy(folder: Path, name: str) -> tuple[str, ...]:
+    config = _config(folder, name, {"1": JUMPY_SLOT})
+    return (
+        *_speculation("--speculative-adaptive-config", config, "--speculative-num-steps", str(LAUNCH_STEPS)),
+        *("--decode-log-interval", "1"),
+    )
+
+
+def _config(folder: Path, name: str, content: dict[str, object]) -> str:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(content))
+    return str(path)

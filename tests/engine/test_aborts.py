@@ -1,0 +1,86 @@
+"""Requests that end early leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import CHUNK
+from tests.engine.workload import Case, Output, force, require_whole_pool, rotating_depth, rounds, run
+
+ENDLESS = 3000
+"""Tokens that nobody waits for."""
+
+
+@pytest.fixture(autouse=True)
+def healthy_afterwards(
+    ema: CpuServer, expected: Callable[[list[Case]], list[Output]], easy: list[str], hard: list[str]
+) -> Iterator[None]:
+    """After every test: all slots accounted for, far fewer rounds than a full answer takes, the same output as ever."""
+    force(ema, 0)  # a round is a token
+    before = rounds(ema)
+    yield
+    require_whole_pool(ema)
+    assert rounds(ema) - before < ENDLESS
+    force(ema, None)
+    cases = [Case(easy[0]), Case(hard[0])]
+    assert run(ema, cases, at_once=2) == expected(cases)
+
+
+def test_client_that_goes_away(ema: CpuServer, easy: list[str]) -> None:
+    parts = Case(easy[0], ENDLESS).stream(ema)
+    assert len(list(islice(parts, 3))) == 3
+    parts.close()
+
+
+def test_several_clients_that_go_away_while_the_depth_switches(ema: CpuServer, easy: list[str]) -> None:
+    streams = [Case(prompt, ENDLESS).stream(ema) for prompt in easy[:4]]
+    with rotating_depth(ema):
+        for stream in streams:
+            next(stream)
+        for stream in streams:
+            stream.close()
+
+
+def aborted(ema: CpuServer, case: Case, rid: str, abort: Callable[[Future[object]], None]) -> None:
+    """Send *case*, end it by *abort*, and check that the answer says so."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(case.whole, ema, rid)
+        abort(answer)
+        assert answer.result()["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+def test_abort_by_request_id(ema: CpuServer, easy: list[str]) -> None:
+    begin = rounds(ema)
+
+    def once_it_decodes(answer: Future[object]) -> None:
+        while rounds(ema) == begin:
+            assert not answer.done()
+        ema.abort("to-abort")
+
+    aborted(ema, Case(easy[0], ENDLESS), "to-abort", once_it_decodes)
+
+
+def test_abort_from_the_first_moment(ema: CpuServer, easy: list[str]) -> None:
+    """Wherever the abort finds it: on its way, waiting, between two prefill chunks, or decoding."""
+    text = (" ".join(easy) * CHUNK)[: 12 * CHUNK]
+
+    def at_once(answer: Future[object]) -> None:
+        while not answer.done():
+            ema.abort("long-prompt")
+
+    aborted(ema, Case(text, 64), "long-prompt", at_once)
+
+
+def test_abort_all(ema: CpuServer, easy: list[str]) -> None:
+    streams = [Case(prompt, ENDLESS).stream(ema) for prompt in easy[:3]]
+    for stream in streams:
+        next(stream)
+    ema.post("/abort_request", {"abort_all": True})
+    for stream in streams:
+        *_, last = stream
+        assert last["meta_info"]["finish_reason"]["type"] == "abort"

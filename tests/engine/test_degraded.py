@@ -1,0 +1,32 @@
+"""A policy that raises in a running server costs its decisions, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.fault import MESSAGE
+from tests.engine.servers import FAULT_AFTER, LAUNCH_STEPS
+from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rounds, run
+
+
+def test_requests_go_on_at_the_launch_depth(
+    faulty: CpuServer, expected: Callable[[list[Case]], list[Output]], easy: list[str], hard: list[str]
+) -> None:
+    cases = [Case(prompt) for prompt in (*easy[:3], *hard[:3])]
+    wanted = expected(cases)
+    while rounds(faulty) <= FAULT_AFTER:
+        assert run(faulty, cases, at_once=1) == wanted  # another test reads these rounds in the log, one by one
+    begin = rounds(faulty)
+    assert run(faulty, cases, at_once=3) == wanted
+    require_whole_pool(faulty)
+
+    state = adaptive(faulty)
+    assert state["active"] is True and state["degraded"] is True
+    assert state["degraded_reason"] == f"policy ema raised RuntimeError: {MESSAGE}"
+    assert state["current_steps"] == LAUNCH_STEPS
+    assert rounds(faulty) > begin
+    log = faulty.log_path.read_text()
+    assert log.count(f"raised RuntimeError: {MESSAGE}") == 1
+    assert log.splitlines().count(f"RuntimeError: {MESSAGE}") == 1  # the end of a traceback
+    assert state["rounds_by_tier"].keys() == {"3", "7"}, "it was to fail at work"

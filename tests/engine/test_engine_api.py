@@ -1,0 +1,91 @@
+"""sglang.Engine, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND
+from tests.engine.workload import Case, Output
+
+SCRIPT = """
+import json, sys
+import sglang
+
+def main():
+    prompts, arguments, bad, good = json.loads(sys.argv[1])
+    try:
+        sglang.Engine(**arguments, speculative_adaptive_config=bad)
+        refusal = None
+    except Exception as error:
+        refusal = [type(error).__name__, str(error)]
+    engine = sglang.Engine(**arguments, speculative_adaptive_config=good)
+    answers = engine.generate(prompts, {"temperature": 0, "max_new_tokens": 48, "ignore_eos": True})
+    state = engine.get_server_info()["internal_states"][0]["adaptive"]
+    engine.shutdown()
+    print("ANSWER " + json.dumps([refusal, answers, state]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(scope="session")
+def outcome(tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: list[str]) -> dict[str, Any]:
+    """What the script found: a refused configuration first, then a working engine in the same process."""
+    folder = tmp_path_factory.mktemp("engine")
+    bad, good, script = folder / "bad.json", folder / "good.json", folder / "script.py"
+    bad.write_text('{"1": {"candidate_steps": [1, true]}}')
+    good.write_text('{"1": {"candidate_steps": [1, 3], "warmup_batches": 2}}')
+    script.write_text(SCRIPT)
+    arguments = {
+        "model_path": str(models.target_path()),
+        "speculative_draft_model_path": str(models.draft_path()),
+        "speculative_algorithm": "EAGLE3",
+        "device": "cpu",
+        "dtype": "float32",
+        "attention_backend": ATTENTION_BACKEND,
+        "max_total_tokens": 8192,
+        "max_running_requests": 8,
+        "log_level": "warning",
+    }
+    prompts = [easy[0], hard[0]]
+    found = subprocess.run(
+        [sys.executable, str(script), json.dumps([prompts, arguments, str(bad), str(good)])],
+        env={**os.environ, **environment()},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert found.returncode == 0, found.stderr[-4000:]
+    line = next(line for line in found.stdout.splitlines() if line.startswith("ANSWER "))
+    refusal, answers, state = json.loads(line.removeprefix("ANSWER "))
+    return {"bad": bad, "refusal": refusal, "answers": answers, "state": state, "prompts": prompts}
+
+
+def test_bad_configuration_raises_one_clear_error(outcome: dict[str, Any]) -> None:
+    name, message = outcome["refusal"]
+    assert name == "ConfigError"
+    assert message.startswith(f"{outcome['bad']}: ") and "candidate_steps" in message and "true" in message
+    assert "\n" not in message
+
+
+def test_engine_adapts(outcome: dict[str, Any]) -> None:
+    state = outcome["state"]
+    assert (state["active"], state["policy"], state["tiers"]) == (True, "ema", [1, 3])
+    assert sum(state["rounds_by_tier"].values()) > 0
+
+
+def test_engine_writes_what_a_server_without_speculation_writes(
+    outcome: dict[str, Any], expected: Callable[[list[Case]], list[Output]]
+) -> None:
+    cases = [Case(prompt) for prompt in outcome["prompts"]]
+    assert [Output.of(answer) for answer in outcome["answers"]] == expected(cases)

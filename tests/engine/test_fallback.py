@@ -1,0 +1,51 @@
+"""Servers asked to be adaptive that cannot be: a warning with the reason, and static speculation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.cpu_engine.names import PLUGIN
+from tests.launch_lab import NO_MODEL, OURS, LaunchLab
+
+CANNOT = {
+    "no algorithm": ((), "no --speculative-algorithm is given"),
+    "LoRA": (
+        ("--speculative-algorithm", "EAGLE3", "--enable-lora"),
+        "LoRA's graph metadata is built for one depth",
+    ),
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "adaptive.json"
+    path.write_text('{"1": {"candidate_steps": [1, 3]}}')
+    return path
+
+
+@pytest.mark.parametrize("case", CANNOT)
+def test_warning_says_why(lab: LaunchLab, config: Path, case: str) -> None:
+    arguments, reason = CANNOT[case]
+    asked = ["--speculative-adaptive-config", str(config), *arguments]
+    outcome = lab.launch(["sglang.launch_server", "--model-path", NO_MODEL, *asked])
+    warnings = [line for line in outcome.output.splitlines() if "adaptive speculation is off" in line]
+    assert len(warnings) == 1 and warnings[0].endswith(reason)
+    assert OURS not in outcome.output and NO_MODEL in outcome.output  # and the launch went on
+
+
+IGNORED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="0.5.23: ignores the file without a word")
+STOCK = f"import os; os.environ['SGLANG_PLUGINS'] = {PLUGIN!r}"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param("", id="ours"), pytest.param(STOCK, id="stock", marks=IGNORED)],
+)
+def test_configuration_alone_is_not_ignored(lab: LaunchLab, tmp_path: Path, before: str) -> None:
+    missing = tmp_path / "nowhere.json"
+    asked = ["--speculative-algorithm", "EAGLE3", "--speculative-adaptive-config", str(missing)]
+    outcome = lab.launch(["sglang.launch_server", "--model-path", NO_MODEL, *asked], before)
+    complaints = [line for line in outcome.output.splitlines() if "nowhere.json" in line and "server_args=" not in line]
+    assert complaints and outcome.code != 0

@@ -1,0 +1,81 @@
+"""Adaptive output is the output without speculation, token for token, while the depth keeps changing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import CHUNK, TIERS
+from tests.engine.workload import (
+    Case,
+    Output,
+    adaptive,
+    force,
+    require_whole_pool,
+    rotating_depth,
+    run,
+)
+
+Expected = Callable[[list[Case]], list[Output]]
+
+SWITCHES = 70
+"""For each of three tests: more than 200 together."""
+
+LENGTHS = (1, 2, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 41, 3 * CHUNK)
+"""Tokens in a prompt: from one to several prefill chunks."""
+
+
+@pytest.fixture
+def cases(plain: CpuServer, easy: list[str], hard: list[str]) -> list[Case]:
+    """Prompts of every length, from both families by turns, and ways to end other than by length."""
+    by_length = [Case(_tokens(plain, hard if index % 2 else easy, length)) for index, length in enumerate(LENGTHS)]
+    return [
+        *by_length,
+        Case(easy[0], max_new_tokens=1),
+        Case(hard[0], max_new_tokens=2),
+        Case(easy[1], sampling={}),
+        Case(easy[2], sampling={"stop": [" ", "e"], "min_new_tokens": 9}),
+        Case(hard[1], sampling={"stop_token_ids": list(range(64, 80))}),
+    ]
+
+
+def _tokens(plain: CpuServer, texts: list[str], length: int) -> tuple[int, ...]:
+    text = " ".join(texts * (1 + length // sum(map(len, texts))))
+    answer = plain.post("/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False})
+    return tuple(answer["tokens"][-length:])
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 8])
+def test_outputs_while_the_depth_switches(ema: CpuServer, expected: Expected, cases: list[Case], at_once: int) -> None:
+    wanted, before = expected(cases), adaptive(ema)
+    assert any(len(output.ids) == 48 for output in wanted)
+    while (now := adaptive(ema))["switches"] - before["switches"] < SWITCHES:
+        with rotating_depth(ema):
+            assert run(ema, cases, at_once, streaming=False) == wanted
+            assert run(ema, cases, at_once, streaming=True) == wanted
+        require_whole_pool(ema)
+    earlier = before["rounds_by_tier"]
+    assert {int(tier) for tier, n in now["rounds_by_tier"].items() if n > earlier.get(tier, 0)} == set(TIERS)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_outputs_under_the_policy(ema: CpuServer, expected: Expected, cases: list[Case], streaming: bool) -> None:
+    assert run(ema, cases, at_once=3, streaming=streaming) == expected(cases)
+    require_whole_pool(ema)
+
+
+@pytest.mark.parametrize("steps", TIERS)
+def test_outputs_and_pool_after_each_request_at_each_depth(
+    ema: CpuServer, expected: Expected, cases: list[Case], steps: int
+) -> None:
+    force(ema, steps)
+    for case, output in zip(cases[:3], expected(cases[:3]), strict=True):
+        assert Output.of(case.whole(ema)) == output
+        require_whole_pool(ema)
+    force(ema, None)
+
+
+def test_draft_trees_fall_back_without_loss(tree: CpuServer, expected: Expected, cases: list[Case]) -> None:
+    assert run(tree, cases[-5:], at_once=2) == expected(cases[-5:])

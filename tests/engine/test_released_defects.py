@@ -1,0 +1,102 @@
+"""Defects of SGLang 0.5.23's adaptive speculation that show over HTTP: here stock fails the check that ours passes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.policy.ema import AdaptiveStepSlot
+from tests.engine.servers import FAULT_AFTER, JUMPY_SLOT, LAUNCH_STEPS, LOG_INTERVAL, TIERS
+from tests.engine.workload import Case, force, rotating_depth, rounds, run
+
+
+def stock_fails(why: str) -> Any:
+    return pytest.param("stock", marks=pytest.mark.xfail(raises=AssertionError, strict=True, reason=f"0.5.23: {why}"))
+
+
+@pytest.mark.parametrize("name", ["ema", stock_fails("counts every round at the depth of the launch")])
+def test_no_more_drafts_are_accepted_than_were_proposed(
+    request: pytest.FixtureRequest, name: str, easy: list[str]
+) -> None:
+    server: CpuServer = request.getfixturevalue(name)
+    for prompt in easy[:4]:
+        meta = Case(prompt, max_new_tokens=64).whole(server)["meta_info"]
+        assert meta["spec_num_correct_drafts"] <= meta["spec_num_proposed_drafts"]
+        assert 0 <= meta["spec_accept_rate"] <= 1
+
+
+def test_proposed_drafts_are_those_of_the_rounds(ema: CpuServer, easy: list[str], hard: list[str]) -> None:
+    mixed = False
+    while not mixed:
+        with rotating_depth(ema):
+            metas = [Case(prompt).whole(ema)["meta_info"] for prompt in (easy[0], hard[0])]
+        for meta in metas:
+            by_depth = meta["spec_draft_steps_histogram"]
+            assert sum(by_depth) == meta["spec_verify_ct"]
+            assert meta["spec_num_proposed_drafts"] == sum(depth * n for depth, n in enumerate(by_depth))
+            assert meta["spec_accept_rate"] == meta["spec_num_correct_drafts"] / meta["spec_num_proposed_drafts"]
+            mixed = mixed or sum(n > 0 for n in by_depth) > 1
+
+
+@pytest.mark.parametrize("name", ["faulty", stock_fails("divides by the width that the next round will have")])
+def test_logged_accept_rate_is_that_of_the_depth_that_drafted(
+    request: pytest.FixtureRequest, name: str, easy: list[str], hard: list[str]
+) -> None:
+    """The policy is deterministic, so the accept counts in the log say which depth drafted each round."""
+    server: CpuServer = request.getfixturevalue(name)
+    while len(logged := _reports(server)) < FAULT_AFTER:
+        for prompt in (easy[0], hard[0]):
+            Case(prompt, max_new_tokens=16).whole(server)
+    slot, depths = AdaptiveStepSlot(LAUNCH_STEPS, JUMPY_SLOT), []
+    for correct, _ in logged[:FAULT_AFTER]:
+        depths.append(slot.current_steps)
+        slot.update([correct])
+    assert len(set(depths)) > 1, "the text moved the policy nowhere"
+    rates = [f"{correct / depth:.2f}" for (correct, _), depth in zip(logged, depths, strict=False)]
+    assert rates == [rate for _, rate in logged[:FAULT_AFTER]]
+
+
+def _reports(server: CpuServer) -> list[tuple[int, str]]:
+    """Return correct drafts and accept rate of each round in the log, which held one request and was reported alone."""
+    found = re.findall(r"accept len: ([\d.]+), accept rate: ([\d.]+)", server.log_path.read_text())
+    return [(round(float(length)) - 1, rate) for length, rate in found]
+
+
+def test_accept_rate_gauge_after_a_switch(ema: CpuServer, easy: list[str]) -> None:
+    """One report's interval holds deep rounds first and zero-step rounds last."""
+    _fill_interval(ema, easy[0])
+    force(ema, TIERS[-1])
+    deep = Case(easy[0], max_new_tokens=LOG_INTERVAL - 2).whole(ema)["meta_info"]
+    _fill_interval(ema, easy[0])
+    force(ema, None)
+    proposed = TIERS[-1] * deep["spec_verify_ct"]
+    assert deep["spec_num_correct_drafts"] > 0
+    assert _gauge(ema, "spec_accept_rate") == pytest.approx(deep["spec_num_correct_drafts"] / proposed)
+    assert _gauge(ema, "spec_num_steps") == 0
+
+
+def _fill_interval(server: CpuServer, prompt: str) -> None:
+    """Run zero-step rounds, a token each, until the scheduler reports."""
+    force(server, 0)
+    missing = -rounds(server) % LOG_INTERVAL
+    if missing:
+        Case(prompt, max_new_tokens=1 + missing).whole(server)  # the prefill gives the first token
+    assert rounds(server) % LOG_INTERVAL == 0
+
+
+def _gauge(server: CpuServer, name: str) -> float:
+    found = re.search(rf"^sglang:{name}{{.*}} (\S+)$", server.get("/metrics"), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def test_switches_do_not_flood_the_log(ema: CpuServer, easy: list[str]) -> None:
+    size = ema.log_path.stat().st_size
+    with rotating_depth(ema):
+        run(ema, [Case(easy[0])], at_once=1)
+    with ema.log_path.open("rb") as log:
+        log.seek(size)
+        assert b"Switch adaptive runtime state" not in log.read()

@@ -1,0 +1,115 @@
+"""What /server_info says of adaptive speculation, and where it says nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import LOG_INTERVAL, TIERS
+from tests.engine.workload import Case, adaptive, force, internal_state, rounds
+
+
+@pytest.fixture
+def state(ema: CpuServer, easy: list[str], hard: list[str]) -> dict[str, Any]:
+    """The internal state after both kinds of text, and after a depth was forced and released."""
+    for steps in (TIERS[0], TIERS[-1], None):
+        force(ema, steps)
+        Case(easy[0], max_new_tokens=LOG_INTERVAL).whole(ema)
+    Case(hard[0], max_new_tokens=LOG_INTERVAL).whole(ema)
+    return internal_state(ema)
+
+
+def test_every_field(state: dict[str, Any]) -> None:
+    found = state["adaptive"]
+    assert {key: type(value) for key, value in found.items()} == {
+        "policy": str,
+        "active": bool,
+        "reason": type(None),
+        "current_steps": int,
+        "launch_steps": int,
+        "forced_steps": type(None),
+        "tiers": list,
+        "slots": list,
+        "switches": int,
+        "recent_switches": list,
+        "rounds_by_tier": dict,
+        "drafted_by_tier": dict,
+        "accepted_by_tier": dict,
+        "degraded": bool,
+        "degraded_reason": type(None),
+        "round_times": list,
+        "profile_key": dict,
+    }
+    assert (found["policy"], found["active"], found["degraded"]) == ("ema", True, False)
+    assert found["tiers"] == list(TIERS) and found["current_steps"] in TIERS
+
+
+def test_slots(state: dict[str, Any]) -> None:
+    low, high = state["adaptive"]["slots"]
+    assert (low["batch_range"], low["candidate_steps"]) == ([1, 3], list(TIERS))
+    assert (high["batch_range"], high["candidate_steps"]) == ([4, None], [1, 3])
+    assert low["steps"] in TIERS and type(low["ema_accept_len"]) is float and low["batches"] > 0
+
+
+def test_counts_agree(state: dict[str, Any]) -> None:
+    found = state["adaptive"]
+    rounds_of, drafted, accepted = (found[f"{what}_by_tier"] for what in ("rounds", "drafted", "accepted"))
+    assert set(rounds_of) <= {str(tier) for tier in TIERS}
+    for tier, count in rounds_of.items():
+        assert drafted[tier] >= int(tier) * count  # one request a round at least
+        assert 0 <= accepted[tier] <= drafted[tier]
+    assert accepted[str(TIERS[-1])] > 0
+
+
+def test_latest_switches(state: dict[str, Any]) -> None:
+    switches = state["adaptive"]["recent_switches"]
+    assert {"forced", "released"} <= {switch["cause"] for switch in switches}
+    times = [switch["time"] for switch in switches]
+    assert times == sorted(times) and time.time() - 3600 < times[0] <= times[-1] <= time.time()
+    for earlier, later in itertools.pairwise(switches):
+        assert earlier["to_steps"] == later["from_steps"] != later["to_steps"]
+    assert switches[-1]["to_steps"] == state["adaptive"]["current_steps"]
+
+
+def test_sglang_s_own_fields_keep_working(ema: CpuServer, state: dict[str, Any]) -> None:
+    assert state["speculative_num_steps"] == state["adaptive"]["current_steps"]
+    assert state["speculative_num_draft_tokens"] == state["adaptive"]["current_steps"] + 1
+    assert 1 < state["avg_spec_accept_length"] <= TIERS[-1] + 1
+    assert state["speculative_adaptive"] is True
+    assert ema.server_info()["speculative_num_steps"] == state["adaptive"]["launch_steps"]
+
+
+def test_cpu_needs_no_flag_against_graphs(ema: CpuServer, state: dict[str, Any]) -> None:
+    assert not [argument for argument in ema.command if "graph" in argument]
+    assert state["disable_cuda_graph"] is True
+
+
+def test_snapshot_does_not_disturb(ema: CpuServer, state: dict[str, Any]) -> None:
+    assert adaptive(ema) == adaptive(ema) == state["adaptive"]
+    assert rounds(ema) == sum(state["adaptive"]["rounds_by_tier"].values())
+
+
+@pytest.mark.parametrize("name", ["plain", "static"])
+def test_server_without_the_flags(request: pytest.FixtureRequest, name: str, easy: list[str]) -> None:
+    server: CpuServer = request.getfixturevalue(name)
+    answer = Case(easy[0]).whole(server)
+    state = internal_state(server)
+    assert "adaptive" not in state
+    assert "spec_draft_steps_histogram" not in answer["meta_info"]
+    assert server.post("/set_internal_state", {"server_args": {"adaptive_force_steps": 1}}) == [False]
+    assert "adaptive speculation" not in server.log_path.read_text()
+
+
+def test_setup_that_cannot_adapt(tree: CpuServer) -> None:
+    state = internal_state(tree)
+    assert state["adaptive"] == {
+        "active": False,
+        "reason": "speculative_eagle_topk=4 (only topk=1 is supported)",
+    }
+    assert state["speculative_adaptive"] is False
+    warnings = [line for line in tree.log_path.read_text().splitlines() if "topk=4" in line and "Falling back" in line]
+    assert len(warnings) == 1

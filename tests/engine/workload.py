@@ -1,0 +1,143 @@
+"""What the tests ask of a server, and how they look at it from outside."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine.server import CpuServer
+
+DEADLINE = 120.0
+"""Seconds after which a wait is given up; a quiet machine needs a few at most."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One greedy request."""
+
+    prompt: str | tuple[int, ...]
+    max_new_tokens: int = 48
+    sampling: dict[str, Any] = field(default_factory=lambda: {"ignore_eos": True})
+
+    def whole(self, server: Client, rid: str | None = None) -> dict[str, Any]:
+        """Return the answer of a request that does not stream."""
+        answer: dict[str, Any] = server.generate(self._prompt(), self.max_new_tokens, rid=rid, **self.sampling)
+        return answer
+
+    def streamed(self, server: Client) -> dict[str, Any]:
+        """Return the last part of a streamed answer, having checked that each part continues the one before."""
+        ids: list[int] = []
+        part: dict[str, Any] = {}
+        for part in server.stream(self._prompt(), self.max_new_tokens, **self.sampling):
+            assert part["output_ids"][: len(ids)] == ids, "a streamed answer took tokens back"
+            ids = part["output_ids"]
+        return part
+
+    def stream(self, server: Client, rid: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the parts of a streamed answer."""
+        return server.stream(self._prompt(), self.max_new_tokens, rid=rid, **self.sampling)
+
+    def _prompt(self) -> str | list[int]:
+        return self.prompt if isinstance(self.prompt, str) else list(self.prompt)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What must not depend on speculation."""
+
+    ids: tuple[int, ...]
+    text: str
+    finish: str
+    completion_tokens: int
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Output:
+        """Read one answer of /generate."""
+        meta = answer["meta_info"]
+        return cls(tuple(answer["output_ids"]), answer["text"], str(meta["finish_reason"]), meta["completion_tokens"])
+
+
+def run(server: Client, cases: Sequence[Case], at_once: int, streaming: bool = False) -> list[Output]:
+    """Return the outputs of *cases*, sent *at_once* at a time."""
+    ask = Case.streamed if streaming else Case.whole
+    with ThreadPoolExecutor(at_once) as pool:
+        return [Output.of(answer) for answer in pool.map(lambda case: ask(case, server), cases)]
+
+
+def internal_state(server: Client) -> dict[str, Any]:
+    """Return what the scheduler says of itself."""
+    state: dict[str, Any] = server.server_info()["internal_states"][0]
+    return state
+
+
+def adaptive(server: Client) -> dict[str, Any]:
+    """Return the adaptive part of it."""
+    part: dict[str, Any] = internal_state(server)["adaptive"]
+    return part
+
+
+def rounds(server: Client) -> int:
+    """Return how many rounds were verified so far, at any depth."""
+    return sum(adaptive(server)["rounds_by_tier"].values())
+
+
+def force(server: Client, steps: int | None) -> Any:
+    """Hold the depth, or release it with None; returns the server's answer."""
+    return server.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
+
+
+@contextmanager
+def rotating_depth(server: Client) -> Iterator[None]:
+    """Force one depth after the other, as fast as the server takes it, until the block ends; then release."""
+    tiers = adaptive(server)["tiers"]
+    done = threading.Event()
+
+    def rotate() -> None:
+        for steps in itertools.cycle(tiers):
+            if done.is_set():
+                return
+            force(server, steps)
+
+    with ThreadPoolExecutor(1) as pool:
+        rotation = pool.submit(rotate)
+        try:
+            yield
+        finally:
+            done.set()
+            rotation.result()
+            force(server, None)
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of *condition*; fail after DEADLINE."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}")
+
+
+def require_whole_pool(server: CpuServer) -> None:
+    """Fail unless every KV slot is free or held by the prefix cache once the server is idle.
+
+    An idle scheduler counts its slots itself and dies when one is missing, and then publishes its load; so a load
+    that it published after this call, and that counts no slot as used, says that free + held == pool size.
+    """
+    since = time.time()
+
+    def idle_load() -> dict[str, Any] | None:
+        assert server.is_running(), f"the server died:\n{server.log_tail()}"
+        load: dict[str, Any] = server.get("/v1/loads")["loads"][0]
+        idle = load["timestamp"] > since and load["num_running_reqs"] == load["num_waiting_reqs"] == 0
+        return load if idle else None
+
+    load = wait_until(idle_load, "the server is idle")
+    assert load["num_used_tokens"] == 0, f"{load['num_used_tokens']} of {load['max_total_num_tokens']} slots lost"
