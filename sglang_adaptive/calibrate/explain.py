@@ -121,7 +121,23 @@ def _what_next(slot: dict[str, Any]) -> str:
 
 
 def _throughput(state: dict[str, Any]) -> Iterator[str]:
-    yield from ()
+    yield f"Why: {state['why']['words']}."
+    accepted = _listed(f"{100 * position['probability']:.0f}%" for position in state["acceptance"])
+    yield f"A draft is accepted, given the one before it, at positions 1 to {len(state['acceptance'])}: {accepted}."
+    yield f"What each depth promises at batch size {state['batch_size']}:"
+    yield f"  {'steps':>5}{'tokens/s':>12}{'tokens a round':>16}{'ms a round':>12}   round time is"
+    for rate in state["rates"]:
+        live = rate["steps"] == state["current_steps"]
+        mark = "  <- live" if live else "" if rate["allowed"] else "  (not used here)"
+        yield (
+            f"  {rate['steps']:>5}{rate['tokens_per_second']:>12.1f}{rate['tokens_per_round']:>16.2f}"
+            f"{1000 * rate['seconds']:>12.2f}   {rate['source']}{mark}"
+        )
+    probes = state["probes"]
+    yield (
+        f"{probes['started']} probes of other depths have cost at most {100 * probes['share']:.2f}% of the time; "
+        f"their budget is {100 * probes['budget']:.2f}%."
+    )
 
 
 def _steps(count: int) -> str:

@@ -123,8 +123,8 @@ class Readings:
         """Move the common drift when a settled cell is off by much, reading after reading.
 
         Slow changes are left to each cell's own median: they may be its context growing, and carried over to cells
-        that are not being timed they would add up to a walk (seen on an H200: 59% in 45,000 rounds of a GPU at
-        constant speed).
+        that are not being timed they would add up to a walk (seen on an H200: a factor of 2.8 in 45,000 rounds
+        of a GPU at constant speed).
         """
         recent = self._recent
         recent.append(error)

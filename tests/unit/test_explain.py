@@ -1,0 +1,112 @@
+"""What ``sglang-adaptive explain`` says, from states that real controllers and policies give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.calibrate.explain import explain, main
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.state import SpecRuntimeState
+
+
+class Worker:
+    """Keeps the live state, which is all that the controller touches."""
+
+    speculative_num_steps = 3
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        return SpecRuntimeState(speculative_num_steps, speculative_num_draft_tokens, *[None] * 6)
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        self.speculative_num_steps = state.speculative_num_steps
+
+
+def controller(policy: AdaptivePolicy) -> AdaptiveController:
+    worker = Worker()
+    found = AdaptiveController(worker, policy)
+    found.register(worker.build_adaptive_runtime_state(3, 4))
+    found.init_states()
+    return found
+
+
+def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: int = 2) -> dict[str, Any]:
+    """Verify rounds that accept a share of what was drafted; return the state as /server_info has it."""
+    for _ in range(rounds):
+        found.activate_step_by_batch(batch_size)
+        steps = found.worker.speculative_num_steps
+        found.on_verify_complete([round(steps * accepted)] * batch_size, batch_size)
+    return found.snapshot().as_dict()
+
+
+def ema(**slot: Any) -> AdaptiveController:
+    config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
+    return controller(AdaptiveSpeculativeParams.from_config(3, config))
+
+
+def test_before_the_first_round() -> None:
+    text = "\n".join(explain(ema().snapshot().as_dict()))
+    assert "Drafting 3 steps a round, of the depths 0, 1, 3 and 7." in text
+    assert "It has not switched yet." in text and "No round has been verified yet." in text
+
+
+def test_ema_names_average_and_both_ways_out() -> None:
+    text = "\n".join(explain(serve(ema(), 12, accepted=0.34)))
+    assert "Batch sizes from 1: 3 steps; the moving average of accepted drafts is" in text
+    assert "It goes down to 1 at 0.25 or below and up to 7 above 2.50." in text
+    assert "Rounds so far: 12, 100% at 3; 33% of the drafts were accepted." in text
+
+
+def test_ema_at_zero_steps_says_what_it_does_next() -> None:
+    state = serve(ema(warmup_batches=0, update_interval=1, ema_alpha=1.0), 1, accepted=0.0)
+    assert "Without drafts nothing is learnt, so the next decision tries the next depth." in "\n".join(explain(state))
+
+
+def test_switch_and_its_reason() -> None:
+    text = "\n".join(explain(serve(ema(), 40, accepted=1.0)))
+    assert "Last of 1 switches: 3 to 7 steps, because what was accepted asked for it." in text
+
+
+def test_forced_depth() -> None:
+    found = ema()
+    found.force_steps(7)
+    assert "An operator holds the depth at 7" in "\n".join(explain(serve(found, 1, accepted=0.5)))
+
+
+def test_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ema()
+
+    def fail(batch_size: int) -> int:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(found.params, "get_steps_for_batch", fail)
+    text = "\n".join(explain(serve(found, 1, accepted=0.5)))
+    assert "set aside for good: policy ema raised RuntimeError: broken." in text
+    assert "the depth given at launch, 3" in text and "moving average" not in text
+
+
+def test_throughput_gives_reason_and_every_depth() -> None:
+    lines = list(explain(serve(controller(ThroughputPolicy(3)), 60, accepted=1.0)))
+    text = "\n".join(lines)
+    assert "Why: " in text and "A draft is accepted, given the one before it, at positions 1 to 7:" in text
+    rows = [line.split() for line in lines if line.startswith("  ") and line.split()[0].isdigit()]
+    assert [int(row[0]) for row in rows] == [0, 1, 2, 3, 5, 7]
+    assert sum("<- live" in line for line in lines) == 1
+    assert "probes of other depths" in text
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "told"),
+    [("nonsense", 2, "--url"), ("http://127.0.0.1:9", 1, "does not answer"), ("http://host/path", 2, "--url")],
+)
+def test_server_that_cannot_be_asked(url: str, code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", url]) == code
+    shown = capsys.readouterr().err
+    assert told in shown and shown.count("\n") == 1
