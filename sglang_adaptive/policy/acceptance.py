@@ -23,6 +23,7 @@ PRIOR_ACCEPTANCE = 0.6
 PRIOR_TRIALS = 2.0
 SATURATION = 16.0
 HIGHEST = 0.995
+"""Estimates above this are cut: no draft is accepted for ever."""
 REBELIEVE_ROUNDS = 8
 SHAPE_MEMORIES = 16
 """The shape is forgotten this many times more slowly than the acceptances."""
@@ -40,7 +41,7 @@ class AcceptanceEstimator:
         self.tokens = [1.0] * (depth + 1)
         """Expected tokens of one request in a round, by draft steps."""
         self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
-        self._shrinkage = shrinkage
+        self.shrinkage = shrinkage
         # Newer rounds weigh more instead of older ones less: a round then touches its own positions only.
         self._weight = 1.0
         self._hits, self._reached = [0.0] * depth, [0.0] * depth
@@ -87,32 +88,11 @@ class AcceptanceEstimator:
         """Return the standard deviation of ``h`` at 1-based *position*."""
         h = self.conditional[position - 1]
         trials = self.trials(position)
-        behind = self._shrinkage if position > 1 else PRIOR_TRIALS
+        behind = self.shrinkage if position > 1 else PRIOR_TRIALS
         own = h * (1.0 - h) / (trials + behind + 1.0)
         # Without trials of its own a position is as uncertain as the step that leads to it.
         borrowed = behind / (trials + behind + 1e-9) * self._shape.spread(position - 1) if position > 1 else 0.0
         return math.sqrt(own + borrowed * borrowed)
-
-    def deeper_deviation(self, steps: int, seen: int) -> float:
-        """Return the relative standard deviation of E[tokens | steps] that positions past *seen* cause."""
-        if steps <= seen:
-            return 0.0
-        spread = 0.0
-        for position in range(seen + 1, steps + 1):
-            tail = self.tokens[steps] - self.tokens[position - 1]
-            spread += tail * self.deviation(position) / max(self.conditional[position - 1], 0.02)
-        return spread / self.tokens[steps]
-
-    def ratio_deviation(self, first: int, second: int) -> float:
-        """Return the standard deviation of ln(E[tokens | second] / E[tokens | first])."""
-        tokens = self.tokens
-        variance = 0.0
-        for position in range(1, max(first, second) + 1):
-            before = tokens[position - 1]
-            weight = max(0.0, tokens[second] - before) / tokens[second]
-            weight -= max(0.0, tokens[first] - before) / tokens[first]
-            variance += (weight * self.deviation(position) / max(self.conditional[position - 1], 0.02)) ** 2
-        return math.sqrt(variance)
 
     def shift(self, log_odds: float, trials: float) -> None:
         """Move every position by *log_odds*, and keep at most *trials* of evidence for the result."""
@@ -153,7 +133,7 @@ class AcceptanceEstimator:
 
     def _estimate(self) -> None:
         weight = self._weight
-        pull = self._shrinkage * weight
+        pull = self.shrinkage * weight
         trials = PRIOR_TRIALS * weight
         h = (self._hits[0] + trials * PRIOR_ACCEPTANCE) / (self._reached[0] + trials)
         survives = tokens = 1.0

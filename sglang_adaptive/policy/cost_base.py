@@ -11,6 +11,8 @@ from sglang_adaptive.policy.profile import CostProfile
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Batch sizes at which times are kept; others are interpolated."""
 MAX_ANCHORS = 64
+PROFILED_DOUBT, BETWEEN_DOUBT, BEYOND_DOUBT, FORM_DOUBT = 0.02, 0.04, 0.1, 0.15
+"""Relative standard deviation of a cell: as profiled, between profiled cells, beyond them, and without a profile."""
 
 
 class BaseCost:
@@ -27,7 +29,18 @@ class BaseCost:
         for batch, steps, seconds in cells:
             by_batch.setdefault(batch, {})[steps] = seconds
         rows = {batch: [self._in_row(batch, row, steps) for steps in ladder] for batch, row in by_batch.items()}
-        self.seconds = [self._row(anchor, rows) for anchor in self.anchors]
+        doubts = {batch: [_doubt(row, steps) for steps in ladder] for batch, row in by_batch.items()}
+        self.seconds = [interpolate(anchor, sorted(rows), rows, self.form, self.ladder) for anchor in self.anchors]
+        self.doubt = [_row_doubt(anchor, sorted(doubts), doubts, len(self.ladder)) for anchor in self.anchors]
+        """By anchor and ladder index, as ``seconds``."""
+
+    def seconds_at(self, anchor: int) -> list[float]:
+        """Return seconds by ladder index at one of the anchors."""
+        return self.seconds[bisect_left(self.anchors, anchor)]
+
+    def doubts_at(self, anchor: int) -> list[float]:
+        """Return relative standard deviations by ladder index at one of the anchors."""
+        return self.doubt[bisect_left(self.anchors, anchor)]
 
     def _in_row(self, batch: int, row: Mapping[int, float], steps: int) -> float:
         """Return the time at *steps* from the known depths of the same batch size."""
@@ -40,9 +53,6 @@ class BaseCost:
             return row[low] + (row[high] - row[low]) * (steps - low) / (high - low)
         edge = known[0] if at == 0 else known[-1]
         return row[edge] * self.form.seconds(batch, steps) / self.form.seconds(batch, edge)
-
-    def _row(self, batch: int, rows: Mapping[int, list[float]]) -> list[float]:
-        return interpolate(batch, sorted(rows), rows, self.form, self.ladder)
 
 
 def interpolate(
@@ -67,6 +77,25 @@ def interpolate(
         seconds * form.seconds(batch, steps) / form.seconds(edge, steps)
         for seconds, steps in zip(rows[edge], ladder, strict=True)
     ]
+
+
+def _doubt(row: Mapping[int, float], steps: int) -> float:
+    if steps in row:
+        return PROFILED_DOUBT
+    return BETWEEN_DOUBT if min(row) < steps < max(row) else BEYOND_DOUBT
+
+
+def _row_doubt(batch: int, known: Sequence[int], doubts: Mapping[int, list[float]], width: int) -> list[float]:
+    """Return the doubt at *batch*: of the two profiled batches around it, or more than that of the one beside it."""
+    if not known:
+        return [FORM_DOUBT] * width
+    at = bisect_left(known, batch)
+    if at < len(known) and known[at] == batch:
+        return doubts[batch]
+    if 0 < at < len(known):
+        return [max(pair) for pair in zip(doubts[known[at - 1]], doubts[known[at]], strict=True)]
+    edge = known[0] if at == 0 else known[-1]
+    return [max(doubt, BEYOND_DOUBT) for doubt in doubts[edge]]
 
 
 def _anchors(profiled: Sequence[int]) -> tuple[int, ...]:

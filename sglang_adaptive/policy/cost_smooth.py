@@ -16,13 +16,3 @@ def monotone(values: Sequence[float], weights: Sequence[float]) -> list[float]:
             mass, count = mass + other, count + size
         blocks.append((mean, mass, count))
     return [mean for mean, _, count in blocks for _ in range(count)]
-
-
-def monotone_table(table: Sequence[Sequence[float]], weights: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return *table* made non-decreasing down each column and then along each row; weights must be positive.
-
-    Rows are last because a decision compares depths within one batch size.
-    """
-    columns = [monotone(c, w) for c, w in zip(zip(*table, strict=True), zip(*weights, strict=True), strict=True)]
-    rows = zip(*columns, strict=True)
-    return [monotone(row, weight) for row, weight in zip(rows, weights, strict=True)]

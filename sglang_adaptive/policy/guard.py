@@ -16,7 +16,9 @@ ALLOWANCE = 4.0
 """Rounds that may be lost in a window: 1% of it, less one for the rounds whose results are still under way."""
 WARY = 2.0
 """Once so much is lost, speculation must promise clearly more than zero steps."""
-WARY_MARGIN = 0.1
+WARY_MARGIN, SPENT_MARGIN = 0.1, 0.3
+WARY_DOUBT, SPENT_DOUBT = 0.5, 2.0
+"""What it must promise once WARY, and once the whole allowance, is lost: a gain, and standard deviations of it."""
 LEAST_LEFT = 0.25
 """Rounds in a window that probes may lose even when the allowance is used up, or a draft could never come back."""
 
@@ -54,12 +56,11 @@ class ZeroGuard:
             later += net
         self.lost = worst
 
-    @property
-    def margin(self) -> float | None:
-        """What speculation must promise over zero steps: 0 as a rule, None when it may not run at all."""
-        if self.lost >= ALLOWANCE:
-            return None
-        return WARY_MARGIN if self.lost >= WARY else 0.0
+    def demands(self) -> tuple[float, float]:
+        """Return the gain over zero steps that speculation must promise, and by how many standard deviations."""
+        if self.lost < WARY:
+            return 0.0, 0.0
+        return (WARY_MARGIN, WARY_DOUBT) if self.lost < ALLOWANCE else (SPENT_MARGIN, SPENT_DOUBT)
 
     def spacing(self, loss: float) -> float:
         """Return the rounds to leave between probes out of zero steps that may lose *loss* each."""

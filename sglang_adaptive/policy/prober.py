@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 
 from sglang_adaptive.policy.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.acceptance_doubt import learnable_deviation
 from sglang_adaptive.policy.guard import ZeroGuard
 from sglang_adaptive.policy.probing import Probe, ProbeAccount, expected_improvement
-from sglang_adaptive.policy.views import View
+from sglang_adaptive.policy.views import View, Views
 
 HORIZON_ROUNDS = 200.0
 """Rounds for which what a probe teaches is taken to stay true."""
@@ -21,9 +22,14 @@ SWITCH_ROUNDS = 0.2
 LEAST_GAIN_ROUNDS = 0.4
 PROBE_ROUNDS = 4
 """The first round after a switch cannot be timed, so this gives three times."""
-FIRST_CHECK, CHECK_ROUNDS = 8, 16
+TIMINGS = PROBE_ROUNDS - 1
+READING_DEVIATION = 0.025
+UNTIMED_DEVIATION = 0.012
+"""A depth whose time is doubted so much is probed long enough to time it."""
+FIRST_CHECK, CHECK_ROUNDS, LATER_CHECK_ROUNDS = 8, 16, 160
+"""Rounds to the first check, between two while a batch size is new or acceptance has changed, and later."""
 ZERO_PROBE_REQUESTS = 2
-ZERO_SPACING, MOST_ZERO_SPACING, ZERO_BACKOFF = 12.0, 48.0, 1.25
+ZERO_SPACING, MOST_ZERO_SPACING, ZERO_BACKOFF = 12.0, 32.0, 1.25
 
 
 class Prober:
@@ -34,6 +40,8 @@ class Prober:
         self.active: Probe | None = None
         self.waiting = False
         """A probe's times have not been handed over yet."""
+        self._unsettled: tuple[Probe, int, float] | None = None
+        """The latest probe towards another depth, its batch size, and the seconds a round that it could not lose."""
         self._left = 0
         self._next_check = FIRST_CHECK
         self._zero_rounds = 0
@@ -69,25 +77,46 @@ class Prober:
         """Start with short intervals at the next stay at zero steps."""
         self._zero_spacing, self._zero_rounds, self._hopeful = ZERO_SPACING, 0, False
 
+    def settle(self, views: Views) -> None:
+        """Take note that times were handed over, and charge the latest probe what they say that it lost."""
+        if self.active is not None:
+            return
+        self.waiting = False
+        if self._unsettled is not None:
+            probe, batch_size, free = self._unsettled
+            self._unsettled = None
+            lost = probe.rounds * max(0.0, views.at(batch_size).seconds[probe.steps] - free)
+            self.account.refund(max(0.0, probe.charge - lost))
+
+    def refresh(self, round_index: int) -> None:
+        """Look again soon: acceptance has changed."""
+        self.account.refresh()
+        self._next_check = min(self._next_check, round_index + FIRST_CHECK)
+
     def due(self, round_index: int) -> bool:
         """Whether it is time to consider a probe."""
         return round_index >= self._next_check and self.active is None and not self.waiting
 
-    def consider(self, view: View, live: int, acceptance: AcceptanceEstimator, round_index: int) -> bool:
+    def consider(
+        self, view: View, batch_size: int, live: int, acceptance: AcceptanceEstimator, round_index: int
+    ) -> bool:
         """Start the probe towards another depth that promises most, if any pays; say whether one started."""
-        self._next_check = round_index + CHECK_ROUNDS
+        learning = self.account.learning(view.anchor, round_index)
+        self._next_check = round_index + (CHECK_ROUNDS if learning else LATER_CHECK_ROUNDS)
         if live not in view.seconds or not self.account.rested(view.anchor, round_index):
             return False
         chosen, most = None, LEAST_GAIN_ROUNDS
-        for steps in view.allowed - {live}:
-            probe, gain = self._towards(steps, live, view, acceptance)
-            if (gain, -steps) > (most, -chosen.steps if chosen else 0) and self.account.affords(probe):
-                chosen, most = probe, gain
+        for steps in sorted(view.allowed - {live}):
+            gain = self._gain(steps, live, view, batch_size, acceptance)
+            if gain > most:
+                probe, free = self._towards(steps, live, view, acceptance)
+                if self.account.affords(probe):
+                    chosen, most = (probe, batch_size, free), gain
         if chosen is None:
             return False
         self.account.rest(view.anchor, round_index)
-        self.waiting = True
-        self._start(chosen)
+        self._unsettled, self.waiting = chosen, True
+        self._start(chosen[0])
         return True
 
     def consider_leaving_zero(self, view: View, batch_size: int, guard: ZeroGuard, round_index: int) -> None:
@@ -97,7 +126,8 @@ class Prober:
         if not depths or view.zero is None:
             return
         steps, seconds = depths[0]
-        rounds = max(1, math.ceil(ZERO_PROBE_REQUESTS / batch_size))
+        unknown = view.deviation[steps] > UNTIMED_DEVIATION
+        rounds = PROBE_ROUNDS if unknown else max(1, math.ceil(ZERO_PROBE_REQUESTS / batch_size))
         loss = rounds * max(0.0, seconds / view.zero - 1.0)
         spacing = 0.0 if self._hopeful else max(self._zero_spacing, guard.spacing(loss))
         probe = Probe(steps, rounds, view.anchor, loss * view.zero)
@@ -107,18 +137,26 @@ class Prober:
             self._zero_spacing = min(MOST_ZERO_SPACING, self._zero_spacing * ZERO_BACKOFF)
             self._start(probe)
 
+    @staticmethod
+    def _gain(steps: int, live: int, view: View, batch_size: int, acceptance: AcceptanceEstimator) -> float:
+        """Return what a probe of *steps* is expected to gain, in rounds of the live depth."""
+        tokens, seconds = acceptance.tokens, view.seconds
+        gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
+        doubt = view.deviation[steps]
+        # A few readings do not settle all of the doubt.
+        by_time = doubt * doubt / math.hypot(doubt, READING_DEVIATION / math.sqrt(TIMINGS))
+        by_drafts = learnable_deviation(acceptance, steps, live, PROBE_ROUNDS, batch_size)
+        gained = HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts))
+        return gained - PROBE_ROUNDS * gap - SWITCH_ROUNDS
+
+    @staticmethod
     def _towards(
-        self, steps: int, live: int, view: View, acceptance: AcceptanceEstimator
+        steps: int, live: int, view: View, acceptance: AcceptanceEstimator
     ) -> tuple[Probe, float]:
-        """Return the probe and its expected gain in rounds of the live depth."""
-        tokens, seconds = acceptance.tokens, view.seconds[steps]
-        live_rate = tokens[live] / view.seconds[live]
-        gap = max(0.0, 1.0 - tokens[steps] / seconds / live_rate)
-        doubt = math.hypot(view.deviation[steps], acceptance.deeper_deviation(steps, live))
-        gain = HORIZON_ROUNDS * expected_improvement(gap, doubt) - PROBE_ROUNDS * gap - SWITCH_ROUNDS
-        at_most = seconds * math.exp(2.0 * view.deviation[steps])
-        at_least = tokens[min(steps, live)] / live_rate
-        return Probe(steps, PROBE_ROUNDS, view.anchor, PROBE_ROUNDS * max(0.0, at_most - at_least)), gain
+        """Return the probe, and the seconds a round that pay for themselves: positions already known are accepted."""
+        free = acceptance.tokens[min(steps, live)] * view.seconds[live] / acceptance.tokens[live]
+        at_most = view.seconds[steps] * math.exp(2.0 * view.deviation[steps])
+        return Probe(steps, PROBE_ROUNDS, view.anchor, PROBE_ROUNDS * max(0.0, at_most - free)), free
 
     def _start(self, probe: Probe) -> None:
         self.account.pay(probe)

@@ -5,8 +5,9 @@ share, and ``sd`` the doubt about it, it is expected to improve a round by
 
     EI = sd * (phi(u) - u * Q(u)),   u = gap / sd          (phi, Q: density and upper tail of the normal)
 
-Bound: before a probe starts it is charged the most that it may lose, in seconds against the live depth. Charges
-never exceed ``budget * seconds served + ALLOWANCE_ROUNDS`` rounds of the batches served.
+Bound: before a probe starts it is charged the most that it may lose, in seconds against the live depth; once its
+rounds were timed, the charge is settled at what it did lose. Charges never exceed ``budget * seconds served`` plus
+``ALLOWANCE_ROUNDS`` rounds of the slowest kind served.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 ALLOWANCE_ROUNDS = 8.0
 FREE_PROBES = 4
 """Probes at one batch size before each has to be followed by REST_ROUNDS without any."""
+LEARNING_ROUNDS = 150
+"""They are free only so long after the first round there, or after a change of acceptance."""
 REST_ROUNDS = 800
 _ROOT = math.sqrt(2.0 * math.pi)
 
@@ -50,7 +53,9 @@ class ProbeAccount:
         self.served_seconds = 0.0
         self._credit: float | None = None
         self._rests: dict[int, tuple[int, int]] = {}
-        """By anchor: the round at which the rest ends, probes so far."""
+        """By anchor: the round at which the rest ends, free probes used."""
+        self._first: dict[int, int] = {}
+        """By anchor: the round at which learning began there."""
 
     def earn(self, seconds: float) -> None:
         """Count a round that was served."""
@@ -73,15 +78,26 @@ class ProbeAccount:
         self.charged_seconds += probe.charge
         self.started += 1
 
+    def refund(self, seconds: float) -> None:
+        """Give back what a probe was charged too much."""
+        self._credit = (self._credit or 0.0) + seconds
+        self.charged_seconds -= seconds
+
+    def learning(self, anchor: int, round_index: int) -> bool:
+        """Whether this batch size is new, or acceptance changed lately."""
+        return round_index - self._first.setdefault(anchor, round_index) < LEARNING_ROUNDS
+
     def rested(self, anchor: int, round_index: int) -> bool:
         """Whether there may be a probe near this batch size."""
         return round_index >= self._rests.get(anchor, (0, 0))[0]
 
     def rest(self, anchor: int, round_index: int) -> None:
-        """Let this batch size rest after a probe, once the free ones are used up."""
+        """Let this batch size rest after a probe, unless it was one of the first."""
         count = self._rests.get(anchor, (0, 0))[1] + 1
-        self._rests[anchor] = (round_index + REST_ROUNDS if count >= FREE_PROBES else 0, count)
+        free = count < FREE_PROBES and self.learning(anchor, round_index)
+        self._rests[anchor] = (0 if free else round_index + REST_ROUNDS, count)
 
     def refresh(self) -> None:
         """End all rests and give every batch size one more free probe: acceptance has changed."""
         self._rests = {anchor: (0, min(count, FREE_PROBES) - 1) for anchor, (_, count) in self._rests.items()}
+        self._first.clear()

@@ -1,7 +1,7 @@
 """Which depths can win at a batch size at all: the others need no graphs there.
 
 A depth is kept when, for some acceptance between 0.05 and 0.95 that stays or falls from position to position, its
-rate comes within ``slack`` of the best. The slack is twice the doubt about its time, so hardly anything is dropped
+rate comes within a slack of the best. The slack grows with the doubt about its time, so hardly anything is dropped
 before times were measured.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 ACCEPTANCES = tuple(0.05 * k for k in range(1, 20))
 FALLS = (1.0, 0.95, 0.85)
-SIGMAS = 2.0
+SIGMAS, LEAST_SLACK = 2.0, 0.1
 
 
 def contenders(ladder: Sequence[int], seconds: Sequence[float], deviation: Sequence[float]) -> tuple[int, ...]:
@@ -29,7 +29,7 @@ def contenders(ladder: Sequence[int], seconds: Sequence[float], deviation: Seque
             kept.update(
                 steps
                 for steps, rate, doubt in zip(ladder, rates, deviation, strict=True)
-                if rate * math.exp(SIGMAS * doubt) >= best
+                if rate * math.exp(max(LEAST_SLACK, SIGMAS * doubt)) >= best
             )
     return tuple(sorted(kept))
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglang_adaptive.policy.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
 from sglang_adaptive.policy.cost import CostModel
 from sglang_adaptive.policy.guard import ZeroGuard
 from sglang_adaptive.policy.observation import RoundObservation
@@ -28,7 +29,7 @@ FIRST_SYNCS = (4, 8, 16)
 """Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
 DOUBT = 0.5
 """Standard deviations of the two rates' ratio by which a gain must exceed the margin."""
-ZERO_TRIALS = 100.0
+ZERO_TRIALS = 50.0
 """Evidence kept on entering zero steps: the little that probes find there must count."""
 REGION_TRIALS = 24.0
 """Evidence kept when acceptance is moved to what a batch region is known for."""
@@ -51,7 +52,6 @@ class ThroughputPolicy:
         self._acceptance = AcceptanceEstimator(
             self._ladder[-1], options.memory_rounds, options.shrinkage, options.change_threshold
         )
-        self._profile = profile
         self._cost = CostModel(self._ladder, profile)
         self._views = Views(self._cost)
         self._readings = Readings()
@@ -131,14 +131,17 @@ class ThroughputPolicy:
     def import_cost(self, payload: Mapping[str, Any]) -> None:
         """Decide on these readings from now on."""
         self.cost_sync_due = False
-        self._prober.waiting = False
         early = [due for due in FIRST_SYNCS if due > self._round]
         self._next_sync = early[0] if early else self._round + self.options.sync_rounds
         if self._cost.load(payload["drift"], payload["cells"]):
             self._views.forget()
+            self._views.at(self._batch_size)  # built here, so that the next round does not wait for it
+        self._prober.settle(self._views)
+        if self._prober.waiting:
+            self._next_sync = min(self._next_sync, self._round + PROBE_ROUNDS + 2)
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        """Return the times that this server measured, and for other cells those that it was started with."""
+        """Return the times that this server measured; what it was started with is not repeated."""
         return learnt_profile(self, key, measured)
 
     def snapshot(self) -> dict[str, Any]:
@@ -155,7 +158,7 @@ class ThroughputPolicy:
         accepted = acceptance.update(steps, counts)
         if acceptance.changes != self._changes:
             self._changes = acceptance.changes
-            self._prober.account.refresh()
+            self._prober.refresh(self._round)
         return accepted
 
     def _book(self, view: View, steps: int, seconds: float, accepted: int, requests: int) -> None:
@@ -177,7 +180,7 @@ class ThroughputPolicy:
             live_rate = tokens[live] / view.seconds[live]
             if not self._convincing(best_rate / live_rate - 1.0, live, best):
                 best, best_rate = live, live_rate
-        if best and view.zero is not None and not self._beats_zero(best_rate * view.zero - 1.0):
+        if best and view.zero is not None and not self._beats_zero(best_rate * view.zero - 1.0, best):
             return 0
         return best
 
@@ -185,13 +188,15 @@ class ThroughputPolicy:
         margin = self.options.margin
         if gain <= margin:
             return False
-        return gain > margin + DOUBT * self._acceptance.ratio_deviation(live, best)
+        return gain > margin + DOUBT * ratio_deviation(self._acceptance, live, best)
 
-    def _beats_zero(self, gain: float) -> bool:
+    def _beats_zero(self, gain: float, steps: int) -> bool:
         """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
-        margin = self._guard.margin
-        own = self.options.margin if self._live else 2.0 * self.options.margin
-        return margin is not None and gain >= max(margin, own)
+        margin = self.options.margin if self._live else 2.0 * self.options.margin
+        demanded, doubts = self._guard.demands()
+        if doubts and gain < demanded + doubts * ratio_deviation(self._acceptance, 0, steps):
+            return False
+        return gain >= margin
 
     def _enter(self, steps: int) -> None:
         if steps == 0:
@@ -203,5 +208,5 @@ class ThroughputPolicy:
     def _consider_probe(self, view: View, batch_size: int, now: int) -> None:
         if self._live == 0:
             self._prober.consider_leaving_zero(view, batch_size, self._guard, now)
-        elif self._prober.consider(view, self._live, self._acceptance, now):
+        elif self._prober.consider(view, batch_size, self._live, self._acceptance, now):
             self._next_sync = now + PROBE_ROUNDS + 2

@@ -42,17 +42,13 @@ def report(policy: ThroughputPolicy) -> dict[str, Any]:
 
 
 def learnt_profile(policy: ThroughputPolicy, key: ProfileKey, measured: str) -> CostProfile:
-    """Return measured cells, and the profile's for those that were not measured."""
-    own = CostProfile(
-        key,
-        ordered(
-            ProfileCell(cell["batch_size"], cell["steps"], cell["seconds"], cell["rounds"])
-            for cell in _cells(policy)
-            if cell["rounds"] >= SETTLED
-        ),
-        measured,
+    """Return the cells that this server measured, as far as a single outlier cannot have made them."""
+    cells = (
+        ProfileCell(cell["batch_size"], cell["steps"], cell["seconds"], cell["rounds"])
+        for cell in _cells(policy)
+        if cell["rounds"] >= SETTLED
     )
-    return own if policy._profile is None else own.merged(policy._profile)
+    return CostProfile(key, ordered(cells), measured)
 
 
 def _acceptance(policy: ThroughputPolicy) -> list[dict[str, Any]]:

@@ -65,7 +65,12 @@ class Views:
         self._views.clear()
 
     def allowed(self, batch_size: int) -> tuple[int, ...]:
-        """Return the depths that may run at *batch_size*; fixed when the policy is made, as graphs are."""
+        """Return the depths that may run at *batch_size*: all when graphs are off, else those that get graphs.
+
+        Fixed by what was known when the policy was made, as graphs are captured once.
+        """
+        if not self._graph_sizes:
+            return self._cost.ladder
         anchors = self._cost.base.anchors
         return self._allowed[anchors[min(bisect_left(anchors, batch_size), len(anchors) - 1)]]
 

@@ -1,0 +1,165 @@
+"""Cost profiles on disk: one file a key, written whole or not at all, shared by servers that have the same key."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sglang_adaptive.policy.profile import VERSION, CostProfile, ProfileKey
+from sglang_adaptive.policy.profile_json import ProfileError, loads_profile
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; two servers may then lose each other's newest cells, never a whole file
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 1 << 20
+LOCK_SECONDS = 2.0
+STALE_SECONDS = 3600.0
+"""Temporary files older than this were left by a server that was killed."""
+
+
+def default_folder() -> Path:
+    """Return ``$XDG_CACHE_HOME/sglang-adaptive/profiles``, under ``~/.cache`` when that is unset or relative."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return root / "sglang-adaptive" / "profiles"
+
+
+class ProfileStore:
+    """The profile of one key in a folder. Nothing here raises for what is found on disk: it warns, once a cause."""
+
+    def __init__(self, key: ProfileKey, folder: Path | None = None) -> None:
+        self.key = key
+        self.folder = default_folder() if folder is None else folder
+        words = re.sub(r"[^A-Za-z0-9]+", "-", key.target_model).strip("-")[-40:].lower() or "model"
+        self.path = self.folder / f"{words}-{key.digest()}.v{VERSION}.json"
+        self._warned: set[str] = set()
+
+    def load(self) -> CostProfile | None:
+        """Return the stored profile; None when there is none that can be used. A bad file is set aside."""
+        try:
+            return self._read()
+        except ProfileError:
+            pass  # decided again below, where no other server can replace the file meanwhile
+        except OSError as error:
+            self._warn("read", f"cost profile {self.path}: cannot be read ({error.strerror}); starting without it")
+            return None
+        with self._locked() as locked:
+            return self._read_or_set_aside() if locked else None
+
+    def save(self, profile: CostProfile) -> bool:
+        """Write *profile*; cells that only the file has are kept. Return whether it was written.
+
+        A crash at any moment leaves the old file or the new one. When another server holds the lock for
+        ``LOCK_SECONDS``, or the disk refuses, nothing is written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._locked() as locked:
+                if not locked:
+                    return False
+                stored = self._read_or_set_aside()
+                self._replace((profile if stored is None else profile.merged(stored)).dumps())
+        except OSError as error:
+            self._warn("write", f"cost profile {self.path}: cannot be written ({error.strerror}); it will be lost")
+            return False
+        return True
+
+    def _read(self) -> CostProfile | None:
+        try:
+            with open(self.path, "rb") as stream:
+                data = stream.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        name = str(self.path)
+        if len(data) > MAX_BYTES:
+            raise ProfileError(name, None, f"is larger than {MAX_BYTES} bytes", "a cost profile")
+        try:
+            profile = loads_profile(data.decode("utf-8"), name)
+        except UnicodeDecodeError:
+            raise ProfileError(name, None, "is not UTF-8", "a cost profile") from None
+        if profile.key.as_dict() != self.key.as_dict():
+            raise ProfileError(name, "key", "is that of another server", "this server's key", "foreign")
+        return profile
+
+    def _read_or_set_aside(self) -> CostProfile | None:
+        """Return what is stored, moving a file that cannot be used out of the way; the lock must be held."""
+        try:
+            return self._read()
+        except ProfileError as error:
+            aside = self.path.with_name(f"{self.path.name}.{error.reason}")
+            with contextlib.suppress(OSError):
+                os.replace(self.path, aside)
+            self._warn("bad", f"cost profile set aside as {aside.name}: {error}")
+        except OSError as error:
+            self._warn("read", f"cost profile {self.path}: cannot be read ({error.strerror}); starting without it")
+        return None
+
+    def _replace(self, text: str) -> None:
+        self._remove_stale()
+        handle, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".tmp", dir=self.folder)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, self.path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        with contextlib.suppress(OSError):  # some file systems do not sync folders
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _remove_stale(self) -> None:
+        for left in self.folder.glob(f".{self.path.name}.*.tmp"):
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                    left.unlink()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Hold the key's lock; yield False when another server keeps it. The lock ends with its process."""
+        if fcntl is None:
+            yield True
+            return
+        try:
+            handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            self._warn("lock", f"cost profile {self.path}: cannot be locked ({error.strerror})")
+            yield False
+            return
+        try:
+            yield _acquire(handle)
+        finally:
+            os.close(handle)
+
+    def _warn(self, cause: str, text: str) -> None:
+        if cause not in self._warned:
+            self._warned.add(cause)
+            logger.warning("%s", text)
+
+
+def _acquire(handle: int) -> bool:
+    give_up = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(0.02)
