@@ -60,7 +60,7 @@ def findings(runs: Sequence[Run], style: Style) -> str:
 def kept(url: str, pid: int, title: str, folder: Path) -> str:
     """Return how to use, and how to stop, the server that was left running."""
     json_header = "-H 'Content-Type: application/json'"
-    ask = '{"text": "def add(a, b):", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
+    ask = r'{"text": "4210 olive caps\n4211 olive caps\n", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
     hold = '{"server_args": {"adaptive_force_steps": 3}}'
     release = '{"server_args": {"adaptive_force_steps": null}}'
     return "\n".join(
@@ -109,9 +109,9 @@ def _available_gigabytes() -> float | None:
 def _table_notes() -> str:
     return (
         "Tokens per second: generated tokens over wall time, seen by the client. Accept length: tokens that a "
-        "verify round yields for a request, at least 1. A static depth is the same server as the first adaptive "
-        "row, with its depth held by adaptive_force_steps, so that backends and buffers are the same. Every "
-        "server was warmed up at each depth first; one was measured at a time."
+        "verify round yields for a request, at least 1. Static N: the server of the first adaptive row, its depth "
+        "held at N through adaptive_force_steps, so with the same backends and buffers. Every server was warmed "
+        "up at each depth first, and one was measured at a time."
     )
 
 
