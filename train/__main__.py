@@ -1,0 +1,80 @@
+"""`python -m train`: make the tiny pair again, or one part of it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from train import checkpoint, report, teach
+from train.draft import Draft
+from train.model import ModelSize
+from train.optimise import Recipe
+from train.target import Target
+
+MODELS = Path(__file__).resolve().parents[1] / "sglang_adaptive" / "cpu_engine" / "models"
+PARTS = ("target", "draft", "prompts", "evaluate")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train target and draft, write the prompts, measure; returns the exit code."""
+    arguments = parse(argv)
+    torch.set_num_threads(arguments.threads)
+    command = " ".join(["python -m train", *argv])
+    for part in [arguments.part] if arguments.part else PARTS:
+        begin = time.monotonic()
+        print(f"{part}: starts", flush=True)
+        run(part, arguments, command)
+        print(f"{part}: done in {time.monotonic() - begin:.0f} s", flush=True)
+    return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m train", description="Train the CPU engine's tiny model pair.")
+    parser.add_argument("part", nargs="?", choices=PARTS, help="one part only; by default all, in this order")
+    parser.add_argument("--out", type=Path, default=MODELS, help="folder to write to (default: the package's)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the training steps, to try things out")
+    return parser.parse_args(argv)
+
+
+def run(part: str, arguments: argparse.Namespace, command: str) -> None:
+    """Do one part; the draft and the evaluation read what the parts before them wrote."""
+    if part in ("target", "draft"):
+        teach_one(part, arguments, command)
+    elif part == "prompts":
+        report.write_prompts(arguments.out)
+    else:
+        report.evaluate(arguments.out, command)
+
+
+def teach_one(part: str, arguments: argparse.Namespace, command: str) -> None:
+    """Train and save the target or the draft."""
+    out, seed = arguments.out, arguments.seed
+    begin = time.monotonic()
+    model: Target | Draft
+    if part == "target":
+        recipe = scaled(teach.TARGET_RECIPE, arguments.scale)
+        model = teach.train_target(ModelSize(), recipe, seed)
+    else:
+        recipe = scaled(teach.DRAFT_RECIPE, arguments.scale)
+        model = teach.train_draft(checkpoint.load_target(out / "target"), recipe, seed)
+    checkpoint.save(out / part, model)
+    facts = {"seed": seed, "steps": recipe.steps, "seconds": round(time.monotonic() - begin)}
+    report.record_training(out, part, facts, command)
+
+
+def scaled(recipe: Recipe, scale: float) -> Recipe:
+    """The recipe with *scale* times its steps, at least one."""
+    return dataclasses.replace(recipe, steps=max(1, round(recipe.steps * scale)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""How many tokens a round accepts, as SGLang would count them, computed without a server.
+
+Greedy speculative decoding is lossless, so the text is the target's own greedy text, and along it every round's
+draft chain is right up to its first miss. One unroll over the finished text therefore holds every round: the chain
+from anchor t reads the target's features up to t and, for as long as it is right, the very tokens of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from train.draft import Draft
+from train.target import Cache, Target
+
+ROWS = 8
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A prompt and what the target wrote after it: token ids [T], of which the first *prompt* were given."""
+
+    ids: Tensor
+    prompt: int
+
+    @property
+    def written(self) -> bytes:
+        """The new text; a special token shows as byte 255, which no text of ours has."""
+        return bytes(min(i, 255) for i in self.ids[self.prompt :].tolist())
+
+
+@torch.no_grad()
+def write(target: Target, prompts: Sequence[bytes], new_tokens: int) -> list[Writing]:
+    """Greedy continuation of every prompt, all prompts in one batch in lockstep."""
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest + new_tokens, dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = torch.tensor(list(prompt))
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    position = int(lengths.min())
+    cache = Cache(target.size, *ids.shape)
+    logits, _ = target(ids[:, :position], cache)
+    while position < ids.shape[1]:
+        best = logits[:, -1].argmax(dim=-1)
+        ids[:, position] = torch.where(position < lengths, ids[:, position], best)
+        logits, _ = target(ids[:, position : position + 1], cache)
+        position += 1
+    return [Writing(row[: n + new_tokens], n) for row, n in zip(ids, lengths.tolist(), strict=True)]
+
+
+@torch.no_grad()
+def correct_drafts(target: Target, draft: Draft, ids: Tensor, steps: int) -> Tensor:
+    """From every anchor of ids [B, T]: how many drafts of a chain of *steps* are right before the first miss.
+
+    Returns [B, T - steps], each 0 .. steps.
+    """
+    logits, features = target(ids)
+    best = logits.argmax(dim=-1)
+    unrolled = draft.unroll(target.model.embed_tokens(ids), features, steps)
+    anchors = ids.shape[1] - steps
+    hits = [step.argmax(dim=-1) == best[:, k + 1 : k + 1 + anchors] for k, step in enumerate(unrolled)]
+    return torch.stack(hits, dim=-1).long().cumprod(dim=-1).sum(dim=-1)
+
+
+def rounds(correct: Sequence[int], prompt: int, steps: int) -> list[int]:
+    """Accept lengths (correct drafts and the bonus token) of the rounds that a text takes at depth *steps*.
+
+    *correct* is a row of `correct_drafts`. The first round drafts from the prompt's last position: the token after
+    the prompt is known from prefill. A round that would run past the measured part is left out.
+    """
+    anchor, lengths = prompt - 1, []
+    while anchor < len(correct):
+        lengths.append(min(correct[anchor], steps) + 1)
+        anchor += lengths[-1]
+    return lengths
+
+
+def accept_lengths(
+    target: Target, draft: Draft, writings: Sequence[Writing], depths: Sequence[int]
+) -> dict[int, list[list[int]]]:
+    """For each depth, the accept lengths of the rounds of each text: {depth: [[round, ...] a text]}."""
+    deepest = max(depths)
+    found: dict[int, list[list[int]]] = {depth: [] for depth in depths}
+    for start in range(0, len(writings), ROWS):
+        some = writings[start : start + ROWS]
+        width = max(len(w.ids) for w in some)
+        ids = torch.zeros(len(some), width, dtype=torch.long)
+        for row, writing in enumerate(some):
+            ids[row, : len(writing.ids)] = writing.ids
+        for row, writing in zip(correct_drafts(target, draft, ids, deepest).tolist(), some, strict=True):
+            for depth in depths:
+                found[depth].append(rounds(row[: len(writing.ids) - deepest], writing.prompt, depth))
+    return found

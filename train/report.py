@@ -1,0 +1,104 @@
+"""Measure the pair on held-out prompts and write down what came out, with where it comes from."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sglang_adaptive import provenance
+from train.checkpoint import WEIGHTS, load_draft, load_target
+from train.draft import Draft
+from train.evaluate import Writing, accept_lengths, write
+from train.exams import Exam, held_out_exams
+from train.target import Target
+
+EXAM_SEED = 20260
+EXAMS_A_FAMILY = 24
+NEW_TOKENS = 512
+DEPTHS = range(1, 8)
+
+
+def write_prompts(folder: Path) -> None:
+    """Write the held-out prompts, by family, that ship with the pair."""
+    exams = held_out_exams(EXAM_SEED, EXAMS_A_FAMILY, 0)
+    write_json(folder / "prompts.json", {family: [exam.prompt for exam in some] for family, some in exams.items()})
+
+
+def evaluate(folder: Path, command: str) -> dict[str, Any]:
+    """Measure the pair in *folder*, write evaluation.json beside it and return its content."""
+    target, draft = load_target(folder / "target"), load_draft(folder / "draft")
+    exams = held_out_exams(EXAM_SEED, EXAMS_A_FAMILY, NEW_TOKENS)
+    # All families in one batch: the time goes into the number of forwards, hardly into their width.
+    writings = iter(write(target, [exam.prompt.encode() for some in exams.values() for exam in some], NEW_TOKENS))
+    families = {}
+    for family, some in exams.items():
+        families[family] = examine(target, draft, some, [next(writings) for _ in some])
+        print(f"{family}: {json.dumps(families[family])}", flush=True)
+    result = {
+        "what": "mean accept length (correct drafts and bonus token) a round, greedy, by draft steps",
+        "how": "computed in PyTorch from the target's greedy text and the draft's unrolled chains",
+        "new_tokens": NEW_TOKENS,
+        "prompts_a_family": EXAMS_A_FAMILY,
+        "families": families,
+        "sha256": {name: digest(folder / name / WEIGHTS) for name in ("target", "draft")},
+        **origin(command),
+    }
+    write_json(folder / "evaluation.json", result)
+    return result
+
+
+def record_training(folder: Path, part: str, facts: Mapping[str, Any], command: str) -> None:
+    """Keep in training.json how *part* of the pair was last trained."""
+    path = folder / "training.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    write_json(path, known | {part: {**facts, **origin(command)}})
+
+
+def examine(target: Target, draft: Draft, exams: Sequence[Exam], writings: Sequence[Writing]) -> dict[str, Any]:
+    """Accept lengths of one family by depth, their range over prompts, and how well the target keeps to the rule."""
+    by_depth = accept_lengths(target, draft, writings, DEPTHS)
+    deepest = [sum(text) / len(text) for text in by_depth[max(DEPTHS)]]
+    kept = [bytes_kept(exam, writing) for exam, writing in zip(exams, writings, strict=True)]
+    return {
+        "accept_length": {str(depth): round(mean_round(texts), 3) for depth, texts in by_depth.items()},
+        "accept_length_by_prompt": [round(min(deepest), 3), round(max(deepest), 3)],
+        "bytes_before_first_mistake": round(sum(kept) / len(kept), 1),
+    }
+
+
+def mean_round(texts: Sequence[Sequence[int]]) -> float:
+    """Mean over all rounds of all texts."""
+    return sum(map(sum, texts)) / sum(map(len, texts))
+
+
+def bytes_kept(exam: Exam, writing: Writing) -> int:
+    """Bytes written before the first that the rule would not have written."""
+    pairs = zip(exam.answer, writing.written, strict=True)
+    return next((i for i, (wanted, got) in enumerate(pairs) if wanted != got), len(exam.answer))
+
+
+def origin(command: str) -> Mapping[str, Any]:
+    """Command, date, processor and versions."""
+    return {
+        "command": command,
+        "date": datetime.date.today().isoformat(),
+        "cpu": provenance.cpu_model(),
+        "threads": torch.get_num_threads(),
+        "versions": provenance.versions("torch", "numpy", "safetensors", "tokenizers"),
+    }
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write *content* for people to read."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

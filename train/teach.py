@@ -1,0 +1,111 @@
+"""The two trainings: first the target on text, then the draft on the target."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from train.corpus import Share, draw
+from train.data import Document
+from train.draft import Draft
+from train.model import ModelSize
+from train.optimise import Recipe, train
+from train.target import Target
+
+TARGET_RECIPE = Recipe(steps=700, matrix_rate=0.01)
+DRAFT_RECIPE = Recipe(steps=300, matrix_rate=0.02)
+
+TARGET_CORPUS = (Share("easy", 0.45), Share("hard", 0.25), Share("mixed", 0.3))
+# The draft knows how pages and ledgers look and are spelt. It never sees their rule: there the entries are drawn
+# at random, and the text itself is what it learns from, since the target's opinion would give the rule away.
+DRAFT_CORPUS = (Share("easy", 0.6), Share("mixed", 0.25, ruled=False), Share("hard", 0.15, ruled=False))
+
+# Bytes that no rule decides teach little; they keep some weight so that the opening of a text is no garbage.
+OPENING_WEIGHT = 0.2
+# The letters of a record repeat those above them; what is to be learnt there is the number.
+DIGIT_WEIGHT = 4.0
+UNROLL = 7
+STEP_DECAY = 0.8
+
+
+def train_target(size: ModelSize, recipe: Recipe, seed: int) -> Target:
+    """Train a target from scratch."""
+    torch.manual_seed(seed)
+    rng = random.Random(f"target {seed}")
+    model = Target(size)
+
+    def loss_at(step: int) -> Tensor:
+        count, length = recipe.shape(step)
+        documents = [document for _, document in draw(TARGET_CORPUS, rng, count, length + 1)]
+        ids = to_ids(documents)
+        logits, _ = model(ids[:, :-1])
+        return text_loss(logits, ids[:, 1:], byte_weights(documents, ids)[:, 1:])
+
+    train("target", model, recipe, loss_at)
+    return model.eval().requires_grad_(False)
+
+
+def train_draft(target: Target, recipe: Recipe, seed: int) -> Draft:
+    """Train a draft for *target*, which stays as it is."""
+    torch.manual_seed(seed)
+    rng = random.Random(f"draft {seed}")
+    model = Draft(target.size)
+    model.start_from(target)
+
+    def loss_at(step: int) -> Tensor:
+        count, length = recipe.shape(step)
+        drawn = draw(DRAFT_CORPUS, rng, count, length)
+        ids = to_ids([document for _, document in drawn])
+        own = torch.tensor([share.ruled for share, _ in drawn])
+        with torch.no_grad():
+            logits, features = target(ids)
+            wanted = teacher(logits, ids, own)
+            embeds = target.model.embed_tokens(ids)
+        return unrolled_loss(model.unroll(embeds, features, UNROLL), wanted)
+
+    train("draft", model, recipe, loss_at)
+    return model.eval().requires_grad_(False)
+
+
+def to_ids(documents: Sequence[Document]) -> Tensor:
+    """Token ids [B, T]: the bytes themselves."""
+    return torch.tensor([list(document.text) for document in documents])
+
+
+def byte_weights(documents: Sequence[Document], ids: Tensor) -> Tensor:
+    """Loss weights of ids [B, T]."""
+    given = torch.tensor([document.given for document in documents])
+    digit = (ids >= ord("0")) & (ids <= ord("9"))
+    opening = torch.arange(ids.shape[1]) < given[:, None]
+    return torch.where(opening, OPENING_WEIGHT, torch.where(digit, DIGIT_WEIGHT, 1.0))
+
+
+def text_loss(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean cross-entropy of logits [B, T, vocab] against token ids [B, T]."""
+    losses = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / weights.sum()
+
+
+def teacher(logits: Tensor, ids: Tensor, own: Tensor) -> Tensor:
+    """The distribution [B, T, vocab] that the draft imitates.
+
+    The target's, where the document is such as the target would write (*own* [B]); else the document's next token.
+    """
+    wanted = logits.softmax(dim=-1)
+    text = F.one_hot(ids[:, 1:], logits.shape[-1]).to(wanted.dtype)
+    wanted[:, :-1] = torch.where(own[:, None, None], wanted[:, :-1], text)
+    return wanted
+
+
+def unrolled_loss(unrolled: Sequence[Tensor], wanted: Tensor) -> Tensor:
+    """Cross-entropy of every draft step, later steps weighing less; shapes as in `Draft.unroll` and `teacher`."""
+    anchors = unrolled[0].shape[1]
+    total = torch.zeros(())
+    for step, logits in enumerate(unrolled):
+        aim = wanted[:, step + 1 : step + 1 + anchors]
+        total = total - STEP_DECAY**step * (aim * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
+    return total
