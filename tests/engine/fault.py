@@ -1,4 +1,4 @@
-"""A plugin for SGLang that makes the package's policy fail in a running server."""
+"""Plugins for SGLang that disturb the package in a running server: a policy that fails, a rank whose clock lies."""
 
 from __future__ import annotations
 
@@ -22,12 +22,47 @@ def register():
     AdaptiveSpeculativeParams.observe = failing
 """
 
+_LIAR = '''
+def register():
+    from sglang_adaptive.runtime.controller import AdaptiveController
+    from sglang_adaptive.runtime.round_clock import RoundClock
+
+    read, activate = RoundClock.read, AdaptiveController.activate_step_by_batch
+
+    def rank():
+        from sglang.srt.runtime_context import get_parallel
+
+        return get_parallel().tp_rank
+
+    def lying(clock, steps, batch_size):
+        seconds = read(clock, steps, batch_size)
+        # Rank 1 sees deep rounds as cheap: on its own clock it would decide otherwise.
+        return seconds if seconds is None or rank() == 0 else seconds / (1 + 3 * steps)
+
+    def logged(controller, batch_size):
+        activate(controller, batch_size)
+        with open({log!r} + str(rank()), "a") as log:
+            log.write(f"{{batch_size}} {{controller.worker.speculative_num_steps}}\\n")
+
+    RoundClock.read, AdaptiveController.activate_step_by_batch = lying, logged
+'''
+
 
 def write_fault_plugin(folder: Path, after_rounds: int) -> Path:
-    """Write the plugin as an installed distribution; returns the folder for PYTHONPATH."""
+    """Write a plugin whose policy raises after some rounds; returns the folder for PYTHONPATH."""
+    return _write(folder, _MODULE.format(after_rounds=after_rounds, message=MESSAGE))
+
+
+def write_liar_plugin(folder: Path, log: str) -> Path:
+    """Write a plugin under which rank 1's clock lies and each rank logs its depths to *log* + its number."""
+    return _write(folder, _LIAR.format(log=log))
+
+
+def _write(folder: Path, module: str) -> Path:
+    """Write *module* as an installed distribution with a plugin entry point."""
     info = folder / "adaptive_fault-1.dist-info"
     info.mkdir(parents=True)
-    (folder / "adaptive_fault.py").write_text(_MODULE.format(after_rounds=after_rounds, message=MESSAGE))
+    (folder / "adaptive_fault.py").write_text(module)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: adaptive-fault\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nadaptive_fault = adaptive_fault:register\n")
     return folder

@@ -12,7 +12,7 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.names import PLUGIN
 from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.engine.fault import write_fault_plugin
+from tests.engine.fault import write_fault_plugin, write_liar_plugin
 
 CHUNK = 256
 """Longest prefill, in tokens, so that a prompt of a page takes several."""
@@ -23,6 +23,7 @@ LOG_INTERVAL = 8
 TIERS = (0, 1, 3, 7)
 LAUNCH_STEPS = 3
 ADMIN_KEY = "administrator"
+RANK_LOG = "depths-of-rank-"
 FAULT_AFTER = 30
 """Rounds after which the faulty server's policy raises."""
 
@@ -88,8 +89,21 @@ def tree(folder: Path) -> CpuServer:
     )
 
 
+def two_ranks(folder: Path) -> CpuServer:
+    """The throughput policy, as adaptive speculation without a file gives it, on two tensor-parallel ranks.
+
+    The second rank's clock lies; each rank logs the depth of every round beside the server's log.
+    """
+    plugins = write_liar_plugin(folder / "liar", str(folder / RANK_LOG))
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
+    # SGLang would look for NCCL and for a memory node a rank; a CPU has Gloo and two cores.
+    without_nccl = {"SGLANG_NCCL_SO_PATH": str(folder / "no-nccl"), "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    adaptive = ("--speculative-adaptive", "--tp-size", "2", "--disable-custom-all-reduce")
+    return _server(folder, "two_ranks", *_speculation(*adaptive), PYTHONPATH=path, **without_nccl)
+
+
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
-    server.__name__: server for server in (plain, ema, stock, faulty, tree, static)
+    server.__name__: server for server in (plain, ema, stock, faulty, tree, static, two_ranks)
 }
 """The fixture of each name gives the running server."""
 

@@ -1,0 +1,51 @@
+"""The throughput policy on two tensor-parallel ranks, the clock of one of which lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import RANK_LOG
+from tests.engine.workload import Case, adaptive, force, run, wait_until
+
+LADDER = [0, 1, 2, 3, 5, 7]
+
+
+@pytest.fixture
+def cases(easy: list[str], hard: list[str]) -> list[Case]:
+    """Text of both kinds in turn, so that the depth has to move."""
+    return [Case(prompt, max_new_tokens=96) for prompt in (*easy[:3], *hard[:3], *easy[3:6])]
+
+
+def depths(server: CpuServer, rank: int) -> list[str]:
+    """Return "batch size, depth" of every round that a rank has started."""
+    return Path(server.log_path).with_name(f"{RANK_LOG}{rank}").read_text().splitlines()
+
+
+def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer, cases: list[Case]) -> None:
+    force(two_ranks, 0)
+    without_drafts = run(two_ranks, cases, at_once=3)
+    force(two_ranks, None)
+    assert run(two_ranks, cases, at_once=1) == without_drafts
+    assert run(two_ranks, cases, at_once=3) == without_drafts
+
+    started = len(depths(two_ranks, 0))
+    wait_until(lambda: len(depths(two_ranks, 1)) >= started, "rank 1 has started as many rounds")
+    assert depths(two_ranks, 1)[:started] == depths(two_ranks, 0)[:started]
+    assert started > 200 and len({line.split()[1] for line in depths(two_ranks, 0)}) > 2
+
+
+def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
+    two_ranks: CpuServer, cases: list[Case]
+) -> None:
+    run(two_ranks, cases[:1], at_once=1)
+    found: dict[str, Any] = adaptive(two_ranks)
+    assert (found["policy"], found["active"], found["degraded"], found["tiers"]) == ("throughput", True, False, LADDER)
+    assert [position["position"] for position in found["acceptance"]] == list(range(1, LADDER[-1] + 1))
+    assert all(0.0 <= position["probability"] <= 1.0 for position in found["acceptance"])
+    assert [rate["steps"] for rate in found["rates"]] == LADDER
+    assert found["why"]["words"] and found["why"]["code"] in ("start", "probe", "best", "guard", "margin")
+    assert any(cell["source"] == "measured" and cell["rounds"] > 10 for cell in found["cost_cells"])
