@@ -24,7 +24,7 @@ fast, and it does dense Llama-like models only (multi-head or grouped-query atte
 
 Every other argument goes to SGLang; `python -m sglang.launch_server --help` lists them. Unless given, these
 are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, --host 127.0.0.1, --max-total-tokens 65536,
---max-running-requests 32, --sleep-on-idle, --skip-server-warmup, and no CUDA graphs.
+--max-running-requests 32, --sleep-on-idle, and no CUDA graphs.
 """
 
 _DEFAULTS: tuple[tuple[str, str], ...] = (
@@ -37,7 +37,6 @@ _DEFAULTS: tuple[tuple[str, str], ...] = (
     ("--max-running-requests", "32"),
     # An idle SGLang scheduler polls without a pause otherwise.
     ("--sleep-on-idle", ""),
-    ("--skip-server-warmup", ""),
 )
 _GRAPH_FLAGS = ("--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
 
