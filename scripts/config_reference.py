@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sglang_adaptive.policy.schema import CANDIDATE_STEPS, CANDIDATE_STEPS_EXPECTED, TUNING_KEYS, NumberKey
-from sglang_adaptive.policy.throughput_options import DEFAULT_LADDER, NUMBER_KEYS
+from sglang_adaptive.policy.throughput_options import (
+    DEFAULT_LADDER,
+    NUMBER_KEYS,
+    PROFILE_DIR,
+    PROFILE_DIR_EXPECTED,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -17,9 +22,10 @@ def tables() -> dict[str, str]:
     slot = [(CANDIDATE_STEPS, "required", CANDIDATE_STEPS_EXPECTED, "depths that the slot may choose")]
     ladder = str(list(DEFAULT_LADDER))
     throughput = [(CANDIDATE_STEPS, ladder, CANDIDATE_STEPS_EXPECTED, "depths that the policy may choose")]
+    folder = [(PROFILE_DIR, "the user's cache", PROFILE_DIR_EXPECTED, "where round times are kept between starts")]
     return {
         "keys": _table(slot + [_row(key) for key in TUNING_KEYS]),
-        "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS]),
+        "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS] + folder),
     }
 
 

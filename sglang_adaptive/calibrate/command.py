@@ -15,12 +15,14 @@ from sglang_adaptive.calibrate.output import draw, table, write
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.runtime.profile_store import ProfileStore
 
 DESCRIPTION = """\
 Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost profile:
 what the throughput policy starts from. Run it while nobody else uses the server.
 
-  sglang-adaptive calibrate --url http://127.0.0.1:30000 --output h200-llama.json --png h200-llama.png
+  sglang-adaptive calibrate --url http://127.0.0.1:30000                                # for this machine's servers
+  sglang-adaptive calibrate --url http://127.0.0.1:30000 --output h200.json --png h200.png
 """
 DEFAULT_MAX_BATCH = 64
 
@@ -37,11 +39,23 @@ def main(argv: Sequence[str]) -> int:
         return _failed(f"--url: {error}", 2)
     except NotReady as error:
         return _failed(str(error), 1)
-    write(profile, arguments.output)
     print(table(profile))
+    return _keep(profile, arguments)
+
+
+def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
+    """Write what was asked for: a file, else the store that servers on this machine start from; and a picture."""
+    if arguments.output is not None:
+        write(profile, arguments.output)
+        print(f"wrote {arguments.output}", file=sys.stderr)
+    else:
+        store = ProfileStore(profile.key, arguments.profile_dir)
+        if not store.save(profile):
+            return _failed(f"the profile could not be kept in {store.folder}", 1)
+        print(f"kept in {store.path}; a server with the same key starts from it", file=sys.stderr)
     if arguments.png is not None:
         draw(profile, arguments.png)
-    print(f"wrote {arguments.output}" + (f" and {arguments.png}" if arguments.png else ""), file=sys.stderr)
+        print(f"wrote {arguments.png}", file=sys.stderr)
     return 0
 
 
@@ -78,7 +92,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="sglang-adaptive calibrate", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--url", required=True, help="the server, as in http://127.0.0.1:30000")
-    parser.add_argument("--output", required=True, type=_new_file, metavar="FILE", help="where the profile goes (JSON)")
+    parser.add_argument("--output", type=_new_file, metavar="FILE", help="write the profile to this file (JSON)")
+    parser.add_argument(
+        "--profile-dir",
+        type=Path,
+        metavar="DIR",
+        help="without --output: keep it in this folder (default: the cache that servers read at start-up)",
+    )
     parser.add_argument("--png", type=_new_file, metavar="FILE", help="draw the profile as well")
     parser.add_argument(
         "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to what the server runs, <= 64"

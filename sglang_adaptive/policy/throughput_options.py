@@ -24,7 +24,9 @@ NUMBER_KEYS: tuple[NumberKey, ...] = (
 """The numeric options; ``margin`` 0.01 is 1%."""
 
 _BY_NAME = {key.name: key for key in NUMBER_KEYS}
-OPTION_NAMES = (CANDIDATE_STEPS, *_BY_NAME)
+PROFILE_DIR = "profile_dir"
+PROFILE_DIR_EXPECTED = "a folder's path"
+OPTION_NAMES = (CANDIDATE_STEPS, *_BY_NAME, PROFILE_DIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class ThroughputOptions:
     change_threshold: float = 7.0
     probe_budget: float = 0.005
     sync_rounds: int = 32
+    profile_dir: str | None = None
+    """Where cost profiles are kept; None for the user's cache."""
 
 
 def parse_options(options: Mapping[str, Any], source: str) -> ThroughputOptions:
@@ -55,6 +59,10 @@ def parse_options(options: Mapping[str, Any], source: str) -> ThroughputOptions:
     for name, value in options.items():
         if name == CANDIDATE_STEPS:
             found[name] = _ladder(value, source)
+        elif name == PROFILE_DIR:
+            if not isinstance(value, str) or not value or "\0" in value:
+                raise ConfigError(source, f"throughput.{name}", f"got {shown(value)}", PROFILE_DIR_EXPECTED)
+            found[name] = value
         elif not _BY_NAME[name].accepts(value):
             expected = _BY_NAME[name].expected
             raise ConfigError(source, f"throughput.{name}", f"got {shown(value)}", expected)

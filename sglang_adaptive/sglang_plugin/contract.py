@@ -112,6 +112,7 @@ CALLED = (
     ),
     Needed(_WORKER + "EAGLEWorkerV2.activate_step_by_batch", ("batch_size",)),
     Needed(_SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
+    Needed(_SRT + "distributed.parallel_state.GroupCoordinator", fields=("rank_in_group",)),
     Needed(_STATE + "UpdateRejected"),
     Needed(
         _SRT + "managers.utils.GenerationBatchResult",

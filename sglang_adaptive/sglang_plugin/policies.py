@@ -6,6 +6,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.sglang_plugin.profiles import load_shared
 
 
 def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
@@ -18,4 +19,4 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
     config = load_config(cfg_path)
     if config.policy == "ema":
         return AdaptiveSpeculativeParams.from_config(initial_steps, config)
-    return ThroughputPolicy(initial_steps, config.throughput)
+    return ThroughputPolicy(initial_steps, config.throughput, load_shared(config.throughput.profile_dir))

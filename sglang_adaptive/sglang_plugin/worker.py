@@ -8,6 +8,7 @@ from typing import Any
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.profiles import sharing
 
 __all__ = [
     "SpecRuntimeState",
@@ -23,10 +24,8 @@ _SWITCH_SOURCE = "adaptive_spec.restore"
 
 def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
     """In the place of SGLang's AdaptiveController: ours, on SGLang's worker."""
-    from sglang.srt.runtime_context import get_parallel
-
     logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
-    return AdaptiveController(worker, policy, share_cost=get_parallel().tp_group.broadcast_object)
+    return AdaptiveController(worker, policy, share_cost=sharing(policy))
 
 
 def controller_of(model_worker: Any) -> AdaptiveController | None:
