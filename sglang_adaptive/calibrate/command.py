@@ -16,6 +16,7 @@ from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
+from sglang_adaptive.sglang_plugin.profiles import folder
 
 DESCRIPTION = """\
 Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost profile:
@@ -49,7 +50,7 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
         write(profile, arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
     else:
-        store = ProfileStore(profile.key, arguments.profile_dir)
+        store = ProfileStore(profile.key, arguments.profile_dir or folder(None))
         if not store.save(profile):
             return _failed(f"the profile could not be kept in {store.folder}", 1)
         print(f"kept in {store.path}; a server with the same key starts from it", file=sys.stderr)

@@ -102,6 +102,12 @@ def two_ranks(folder: Path) -> CpuServer:
     return _server(folder, "two_ranks", *_speculation(*adaptive), PYTHONPATH=path, **without_nccl)
 
 
+def throughput(folder: Path, profiles: Path) -> CpuServer:
+    """The throughput policy on one rank, with its cost profiles in *profiles*; it can be started again."""
+    config = _config(folder, "throughput", {"throughput": {"candidate_steps": [0, 2, 5], "profile_dir": str(profiles)}})
+    return _server(folder, "throughput", *_speculation("--speculative-adaptive-config", config))
+
+
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server for server in (plain, ema, stock, faulty, tree, static, two_ranks)
 }

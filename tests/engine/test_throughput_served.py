@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.calibrate import command as calibrate
+from sglang_adaptive.calibrate import explain
 from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.engine.servers import RANK_LOG
+from sglang_adaptive.policy.profile_json import loads_profile
+from tests.engine.servers import RANK_LOG, throughput
 from tests.engine.workload import Case, adaptive, force, run, wait_until
 
 LADDER = [0, 1, 2, 3, 5, 7]
@@ -49,3 +52,29 @@ def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
     assert [rate["steps"] for rate in found["rates"]] == LADDER
     assert found["why"]["words"] and found["why"]["code"] in ("start", "probe", "best", "guard", "margin")
     assert any(cell["source"] == "measured" and cell["rounds"] > 10 for cell in found["cost_cells"])
+
+
+def test_calibrated_profile_is_what_the_next_start_begins_from(
+    tmp_path: Path, easy: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    profiles, picture = tmp_path / "profiles", tmp_path / "profile.png"
+    server = throughput(tmp_path, profiles)
+    with server:
+        measure = ["--url", server.url, "--batch-sizes", "1,2", "--rounds", "12", "--png", str(picture)]
+        assert calibrate.main([*measure, "--output", str(tmp_path / "profile.json")]) == 0
+        assert calibrate.main([*measure, "--profile-dir", str(profiles)]) == 0
+        assert adaptive(server)["forced_steps"] is None
+        Case(easy[0]).whole(server)
+        assert explain.main(["--url", server.url]) == 0
+    told = capsys.readouterr().out
+    assert "ms a round" in told and "Why: " in told
+    written = loads_profile((tmp_path / "profile.json").read_text(), "profile.json")
+    assert [(cell.batch_size, cell.steps) for cell in written.cells] == [(n, s) for n in (1, 2) for s in (0, 2, 5)]
+    assert all(cell.seconds > 0 and (cell.rounds or 0) >= 12 for cell in written.cells)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    with server:  # the same server, started again
+        begun = adaptive(server)
+    assert begun["profile_key"] == written.key.as_dict()
+    sources = {rate["source"] for rate in begun["rates"]}
+    assert "profile" in sources and sources <= {"profile", "measured"}  # the server's own warm-up is timed, too
