@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -56,6 +57,7 @@ class CpuServer(Client):
         self._process: subprocess.Popen[bytes] | None = None
         self._boot = BootLog(self.log_path)
         self._begin = 0.0
+        self._scratch = ""
 
     def __enter__(self) -> CpuServer:
         self.start()
@@ -86,9 +88,12 @@ class CpuServer(Client):
         """Start the server's processes and return; `poll` says when it answers, `stop` is the caller's."""
         atexit.register(self.stop)
         self._begin = time.monotonic()
+        # SGLang never removes the files of its sockets.
+        self._scratch = tempfile.mkdtemp(prefix="sglang-adaptive-")
+        variables = {**self.environment, "TMPDIR": self._scratch}
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                self.command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         self._boot = BootLog(self.log_path)
@@ -125,10 +130,9 @@ class CpuServer(Client):
         atexit.unregister(self.stop)
         if process is None:
             return
-        # SGLang's first process ends the others in order when it is asked to.
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
         try:
+            # SGLang ends at once on SIGINT; on SIGTERM it looks only every five seconds whether it may.
+            process.send_signal(signal.SIGINT)
             process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             pass
@@ -136,6 +140,7 @@ class CpuServer(Client):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def log_tail(self, lines: int = 15) -> str:
         """Return the last lines of the log, each cut at 300 characters."""
