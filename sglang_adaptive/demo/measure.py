@@ -9,13 +9,12 @@ from typing import Any
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.demo.errors import DemoError
-from sglang_adaptive.demo.results import PhaseResult, Switch
+from sglang_adaptive.demo.results import PhaseResult
+from sglang_adaptive.demo.switch_log import SwitchLog
 from sglang_adaptive.demo.workload import Phase
 
 TICK_SECONDS = 0.5
 FORCE_KEY = "adaptive_force_steps"
-_OURS = ("forced", "released")
-"""Causes of switches that the demo asked for; they are not the policy's."""
 
 
 def adaptive_state(client: Client) -> dict[str, Any] | None:
@@ -40,11 +39,18 @@ def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> Pha
     """Run *phase* on an idle server, from an empty prefix cache; *tick* is called now and then."""
     client.post("/flush_cache", None)
     before = adaptive_state(client)
+    log = SwitchLog(before)
     begin, start = time.time(), time.perf_counter()
-    answers = send_all(client, phase, tick)
+
+    def watch() -> None:
+        tick()
+        if log.is_due():
+            log.read(adaptive_state(client))
+
+    answers = send_all(client, phase, watch)
     seconds = time.perf_counter() - start
     after = adaptive_state(client)
-    switches, unseen = _new_switches(before, after)
+    log.read(after)
     return PhaseResult(
         phase=phase,
         begin=begin,
@@ -53,8 +59,8 @@ def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> Pha
         verify_rounds=sum(answer["meta_info"].get("spec_verify_ct", 0) for answer in answers),
         rounds_by_depth=_new_rounds(before, after),
         first_steps=None if before is None else before["current_steps"],
-        switches=switches,
-        switches_unseen=unseen,
+        switches=tuple(log.switches),
+        switches_unseen=log.unseen,
     )
 
 
@@ -97,16 +103,3 @@ def _new_rounds(before: dict[str, Any] | None, after: dict[str, Any] | None) -> 
     earlier = before["rounds_by_tier"]
     counts = {int(tier): count - earlier.get(tier, 0) for tier, count in after["rounds_by_tier"].items()}
     return {tier: count for tier, count in counts.items() if count}
-
-
-def _new_switches(
-    before: dict[str, Any] | None, after: dict[str, Any] | None
-) -> tuple[tuple[Switch, ...], int]:
-    """Return the policy's switches between two states, and how many the server has forgotten."""
-    if before is None or after is None:
-        return (), 0
-    count = after["switches"] - before["switches"]
-    seen = after["recent_switches"][-count:] if count else []
-    decided = [entry for entry in seen if entry["cause"] not in _OURS]
-    switches = tuple(Switch(entry["time"], entry["from_steps"], entry["to_steps"]) for entry in decided)
-    return switches, count - len(seen)
