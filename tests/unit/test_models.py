@@ -1,0 +1,129 @@
+"""The shipped model pair: what is in the package, that it loads, and that it does what it is shipped for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from sglang_adaptive.cpu_engine import models
+from train import checkpoint, data, evaluate, exams, report, teach
+
+TARGET, DRAFT = Path(models.target_path()), Path(models.draft_path())
+EASY_AT_LEAST, HARD_AT_MOST, DEPTH = 4.0, 2.0, 7
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return checkpoint.load_target(TARGET), checkpoint.load_draft(DRAFT)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(TARGET)
+
+
+def test_weights_are_small_and_float32():
+    files = [TARGET / checkpoint.WEIGHTS, DRAFT / checkpoint.WEIGHTS]
+    assert sum(file.stat().st_size for file in files) < 8_000_000
+    for file in files:
+        with safe_open(file, "pt") as weights:
+            assert {weights.get_tensor(name).dtype for name in weights.keys()} == {torch.float32}  # noqa: SIM118
+
+
+@given(st.text())
+@settings(max_examples=200, deadline=None)
+def test_any_text_survives_the_tokenizer_a_byte_a_token(tokenizer, text):
+    for special in checkpoint.SPECIAL:
+        text = text.replace(special, "")
+    ids = tokenizer(text)["input_ids"]
+    assert ids == list(text.encode())
+    assert tokenizer.decode(ids) == text
+
+
+@given(st.binary())
+@settings(max_examples=200, deadline=None)
+def test_bytes_that_are_no_text_decode_as_python_replaces_them(tokenizer, raw):
+    assert tokenizer.decode(list(raw)) == raw.decode(errors="replace")
+
+
+def test_special_tokens_have_the_ids_of_the_configs(tokenizer):
+    config = AutoConfig.from_pretrained(TARGET)
+    assert tokenizer.convert_tokens_to_ids(list(checkpoint.SPECIAL)) == list(checkpoint.SPECIAL.values())
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (config.bos_token_id, config.eos_token_id)
+    assert config.vocab_size == 260 and config.num_hidden_layers == 8
+    assert config.max_position_embeddings >= 2048
+
+
+def test_hugging_face_computes_what_the_trainer_computes(pair):
+    ids = torch.tensor([list(models.prompts("mixed")[0].encode())])
+    theirs = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32)(ids, output_hidden_states=True)
+    logits, features = pair[0](ids)
+    torch.testing.assert_close(theirs.logits, logits, atol=1e-4, rtol=1e-4)
+    wanted = torch.cat([theirs.hidden_states[layer] for layer in (2, 4, 5)], dim=-1)
+    torch.testing.assert_close(features, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_draft_names_the_layers_that_it_was_trained_on():
+    config = json.loads((DRAFT / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    # SGLang captures the output of these layers, that is, the input of the next ones.
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]
+
+
+def test_prompts_are_the_held_out_ones():
+    held_out = exams.held_out_exams(report.EXAM_SEED, report.EXAMS_A_FAMILY, 0)
+    for family in data.FAMILIES:
+        prompts = models.prompts(family)
+        assert prompts == [exam.prompt for exam in held_out[family]]
+        assert len(set(prompts)) == len(prompts) >= 16
+        assert all(40 <= len(prompt.encode()) <= 300 for prompt in prompts)
+
+
+def test_training_text_never_opens_as_a_prompt_does():
+    def opening(family: str, text: str) -> str:
+        """What a document is told apart by: its first record without the number, or its first line of entries."""
+        lines = text.split("\n")
+        return lines[1] if family != "easy" else "".join(c for c in lines[0] if not c.isdigit())
+
+    rng = random.Random(0)
+    for corpus in (teach.TARGET_CORPUS, teach.DRAFT_CORPUS):
+        for share in corpus:
+            held_out = {opening(share.family, prompt) for prompt in models.prompts(share.family)}
+            trained = {
+                opening(share.family, data.document(share.family, rng, 120, ruled=share.ruled).text.decode())
+                for _ in range(2000)
+            }
+            assert not held_out & trained
+
+
+def test_evaluation_is_of_these_weights_and_within_bounds():
+    evaluation = models.evaluation()
+    for name, folder in (("target", TARGET), ("draft", DRAFT)):
+        assert evaluation["sha256"][name] == hashlib.sha256((folder / checkpoint.WEIGHTS).read_bytes()).hexdigest()
+    accepted = {name: family["accept_length"][str(DEPTH)] for name, family in evaluation["families"].items()}
+    assert accepted["easy"] >= EASY_AT_LEAST
+    assert accepted["hard"] <= HARD_AT_MOST
+    assert accepted["hard"] < accepted["mixed"] < accepted["easy"]
+
+
+def test_the_pair_reaches_the_bounds_now(pair):
+    for family in ("easy", "hard"):
+        some = [prompt.encode() for prompt in models.prompts(family)[:2]]
+        texts = evaluate.accept_lengths(*pair, evaluate.write(pair[0], some, 120), [DEPTH])[DEPTH]
+        mean = report.mean_round(texts)
+        assert mean >= EASY_AT_LEAST if family == "easy" else mean <= HARD_AT_MOST
+
+
+def test_hard_text_does_not_loop(pair):
+    (text,) = evaluate.write(pair[0], [models.prompts("hard")[0].encode()], 480)
+    lines = text.written.decode().splitlines()
+    assert len(set(lines)) == len(lines) >= 20

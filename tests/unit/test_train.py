@@ -1,0 +1,164 @@
+"""The training of the tiny pair: its text, its losses, and the evaluation against a literal drafting loop."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_adaptive.cpu_engine import models
+from train import checkpoint, data, evaluate, teach
+from train.corpus import Share
+from train.model import ModelSize
+from train.optimise import Recipe
+
+SEEDS = st.integers(0, 2**32)
+TINY = ModelSize(hidden=16, heads=2, kv_heads=1, ffn=16)
+
+
+def entries(family: str, text: str) -> list[list[int]]:
+    """The entries of every whole line, read back from the text."""
+    lines = text.split("\n")[1:-1]
+    if family == "hard":
+        return [[int(c) for c in line if c.isdigit()] for line in lines]
+    sales = [re.fullmatch(r"(\w+) sold (\d{4}) (\w+) at (\d{4})\.", line).groups() for line in lines]
+    return [
+        [data.NAMES.index(name), *map(int, count), data.GOODS.index(goods), *map(int, price)]
+        for name, count, goods, price in sales
+    ]
+
+
+def share_by_rule(family: str, text: str) -> float:
+    """The share of entries that are the successor of the one above, one more when the one before is 5 or greater."""
+    lines = entries(family, text)
+    flat = [entry for line in lines for entry in line]
+    width = len(lines[0])
+    right = [
+        flat[i] == (data.SUCCESSOR[flat[i - width]] + (1 if flat[i - 1] >= 5 else 0)) % 10
+        for i in range(width, len(flat))
+    ]
+    return sum(right) / len(right)
+
+
+@given(SEEDS, st.sampled_from(["hard", "mixed"]))
+@settings(max_examples=30, deadline=None)
+def test_ruled_text_follows_the_rule_and_never_repeats_a_line(seed, family):
+    text = data.document(family, random.Random(seed), 1500).text.decode()
+    lines = text.split("\n")[1:-1]
+    assert share_by_rule(family, text) == 1.0
+    assert len(set(lines)) == len(lines)
+
+
+@pytest.mark.parametrize("family", ["hard", "mixed"])
+def test_random_entries_tell_nothing_of_the_rule(family):
+    text = data.document(family, random.Random(3), 100_000, ruled=False).text.decode()
+    assert 0.08 < share_by_rule(family, text) < 0.12
+
+
+@given(SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_easy_records_count_and_else_repeat(seed):
+    document = data.document("easy", random.Random(seed), 600)
+    lines = document.text.decode().split("\n")[:-1]
+    numbers = [int(re.search(r"\d+", line)[0]) for line in lines]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert len({re.sub(r"\d+", "#", line) for line in lines}) == 1
+    assert document.given == len(lines[0]) + 1
+
+
+@given(SEEDS, st.sampled_from(data.FAMILIES), st.integers(1, 400))
+def test_documents_have_the_size_asked_for_and_depend_on_the_seed_alone(seed, family, size):
+    first = data.document(family, random.Random(seed), size)
+    assert len(first.text) == size
+    assert first == data.document(family, random.Random(seed), size)
+
+
+def test_teacher_gives_the_text_where_the_target_must_not_tell():
+    logits, ids = torch.randn(2, 5, TINY.vocab), torch.randint(0, TINY.vocab, (2, 5))
+    wanted = teach.teacher(logits, ids, torch.tensor([True, False]))
+    torch.testing.assert_close(wanted[0], logits[0].softmax(-1))
+    assert wanted[1, :-1].argmax(-1).tolist() == ids[1, 1:].tolist()
+    assert wanted[1, :-1].sum(-1).tolist() == wanted[1, :-1].max(-1).values.tolist() == [1.0] * 4
+
+
+def test_openings_weigh_less_and_digits_more():
+    document = data.Document(b"ab12cd34", given=4)
+    weights = teach.byte_weights([document], teach.to_ids([document]))
+    low, high = teach.OPENING_WEIGHT, teach.DIGIT_WEIGHT
+    assert weights.tolist() == [pytest.approx([low] * 4 + [1.0, 1.0, high, high])]
+
+
+def losses_of(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
+
+
+def test_target_learns_the_same_way_twice(capsys, monkeypatch):
+    monkeypatch.setattr(teach, "TARGET_CORPUS", (Share("easy", 1.0),))
+    recipe = Recipe(steps=26, matrix_rate=0.02, batch=(2, 48), long_batch=(1, 64), warm_up=2)
+    one, other = (teach.train_target(TINY, recipe, seed=5) for _ in range(2))
+    first, last, *again = losses_of(capsys.readouterr().out)
+    assert last < first - 0.8 and again == [first, last]
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_draft_learns_and_leaves_the_target_alone(capsys):
+    target = checkpoint.load_target(Path(models.target_path()))
+    before = [weight.clone() for weight in target.parameters()]
+    teach.train_draft(target, Recipe(steps=26, matrix_rate=0.02, batch=(2, 64), long_batch=(1, 96)), seed=5)
+    first, last = losses_of(capsys.readouterr().out)
+    assert last < 0.7 * first
+    assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [(0, [1, 1, 1, 1, 1, 1]), (1, [2, 1, 2, 1]), (3, [3, 2, 1]), (7, [3, 2, 1])],
+)
+def test_rounds_advance_by_what_was_accepted(steps, expected):
+    #          anchor 0  1  2  3  4  5  6  7
+    correct_drafts = [9, 9, 2, 1, 0, 1, 0, 0]
+    assert evaluate.rounds(correct_drafts, prompt=3, steps=steps) == expected
+
+
+@pytest.mark.parametrize("family", data.FAMILIES)
+def test_evaluation_counts_what_a_literal_drafting_loop_counts(family):
+    target = checkpoint.load_target(Path(models.target_path()))
+    draft = checkpoint.load_draft(Path(models.draft_path()))
+    steps, new_tokens = 5, 40
+    prompt = models.prompts(family)[0].encode()
+    writings = evaluate.write(target, [prompt], new_tokens)
+    (computed,) = evaluate.accept_lengths(target, draft, writings, [steps])[steps]
+    assert computed == literal_rounds(target, draft, list(prompt), steps, new_tokens)
+
+
+@torch.no_grad()
+def literal_rounds(target, draft, ids: list[int], steps: int, new_tokens: int) -> list[int]:
+    """Draft from the draft's own tokens, verify with the target, append, repeat."""
+    end, lengths = len(ids) + new_tokens, []
+    ids = [*ids, next_token(target, ids)]
+    # As the evaluation does, leave out rounds whose last draft would lie past the end.
+    while (anchor := len(ids) - 2) < end - steps:
+        drafts: list[int] = []
+        features = target(torch.tensor([ids]))[1]
+        for step in range(steps):
+            known = torch.tensor([[*ids, *drafts]])
+            embeds = target.model.embed_tokens(known)
+            padded = torch.cat([features, torch.zeros(1, step, features.shape[-1])], dim=1)
+            logits = draft.unroll(embeds, padded, step + 1)[step]
+            drafts.append(int(logits[0, anchor].argmax()))
+        accepted = 0
+        while accepted < steps and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
+            accepted += 1
+        ids = [*ids, *drafts[:accepted]]
+        ids = [*ids, next_token(target, ids)]
+        lengths.append(accepted + 1)
+    return lengths
+
+
+def next_token(target, ids: list[int]) -> int:
+    return int(target(torch.tensor([ids]))[0][0, -1].argmax())
