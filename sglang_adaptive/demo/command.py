@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -72,12 +73,14 @@ class _Demo:
 
     def run(self) -> int:
         style = Style.of(sys.stdout)
-        print(words.introduction(style, self.policies), end="\n\n", flush=True)
+        load = os.getloadavg()[0]
+        print(words.introduction(style, self.policies, load), end="\n\n", flush=True)
         runs, kept = self._measure()
         self.progress.done("servers stopped" if kept is None else "the other servers stopped")
         wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
         failed = failures(runs, wrong)
-        written = self._write(report.build(runs, wrong, failed, self.progress.seconds, self.argv))
+        seconds = self.progress.seconds
+        written = self._write(report.build(runs, wrong, failed, seconds=seconds, load=load, argv=self.argv))
         print("\n" + words.findings(runs, style), end="\n\n")
         print(_outcome(runs, failed, style))
         if kept is not None:

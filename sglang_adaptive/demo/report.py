@@ -20,9 +20,18 @@ SCHEMA = 1
 
 
 def build(
-    runs: Sequence[Run], wrong: Sequence[Mismatch], failed: Sequence[str], seconds: float, argv: Sequence[str]
+    runs: Sequence[Run],
+    wrong: Sequence[Mismatch],
+    failed: Sequence[str],
+    *,
+    seconds: float,
+    load: float,
+    argv: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the report; *runs* start with the one without speculation, *seconds* is the demo's duration."""
+    """Return the report; *runs* start with the one without speculation.
+
+    *seconds* is the demo's duration, *load* the machine's load average when it began.
+    """
     adaptive = [run for run in runs if run.contender.adaptive]
     return {
         "schema": SCHEMA,
@@ -35,7 +44,7 @@ def build(
         "timeline": [asdict(point) for run in adaptive for point in points(run)],
         "versions": provenance.versions("sglang", "torch"),
         "git_commit": provenance.git_commit(),
-        "cpu": {"model": provenance.cpu_model(), "cores": provenance.cpu_cores()},
+        "cpu": {"model": provenance.cpu_model(), "cores": provenance.cpu_cores(), "load_before": round(load, 2)},
         "seconds": round(seconds, 1),
         "command": provenance.command_line("demo", argv),
         "notes": {

@@ -31,25 +31,16 @@ def failures(runs: Sequence[Run], wrong: Sequence[Mismatch]) -> list[str]:
 
 
 def _where_it_went(run: Run) -> str:
-    easy, hard = _favourite(run, "easy"), _favourite(run, "hard")
+    easy, hard = _mean_depth(run, "easy"), _mean_depth(run, "hard")
     moved = f"the depth moved {run.switches} {'time' if run.switches == 1 else 'times'}"
-    if easy[0] == hard[0]:
-        return f"{run.contender.title}: {moved}, yet most rounds drafted {_deep(easy[0])} on either kind of text."
-    return (
-        f"{run.contender.title}: {moved}; on easy text {easy[1]:.0%} of the rounds drafted {_deep(easy[0])}, "
-        f"on hard text {hard[1]:.0%} drafted {_deep(hard[0])}."
-    )
+    said = f"{run.contender.title}: {moved}; a round drafted {easy:.1f} tokens on easy text and {hard:.1f} on hard"
+    return f"{said} text, on average." if easy > hard else f"{said}, so in this run it did not follow the text."
 
 
-def _deep(depth: int) -> str:
-    return f"{depth} {'token' if depth == 1 else 'tokens'}"
-
-
-def _favourite(run: Run, family: str) -> tuple[int, float]:
-    """Return the depth of most rounds on a family of text, and their share."""
+def _mean_depth(run: Run, family: str) -> float:
+    """Return the mean over the server's rounds on a family of text."""
     counts = rounds_by_depth(run.of(family))
-    depth = max(counts, key=lambda tier: counts[tier])
-    return depth, counts[depth] / sum(counts.values())
+    return sum(depth * count for depth, count in counts.items()) / sum(counts.values())
 
 
 def _who_was_fastest(runs: Sequence[Run], adaptive: Sequence[Run]) -> str:

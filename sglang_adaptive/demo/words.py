@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ GIGABYTES_A_SERVER = 2.4
 """Measured as proportional set size, three servers up and warm: 6.8 GiB together, mostly PyTorch's own."""
 
 
-def introduction(style: Style, policies: Sequence[str]) -> str:
+def introduction(style: Style, policies: Sequence[str], load: float) -> str:
     """Return what is about to happen, for someone who has never seen the project."""
     sglang = provenance.versions("sglang")["sglang"]
     return "\n\n".join(
@@ -34,7 +33,7 @@ def introduction(style: Style, policies: Sequence[str]) -> str:
                 f"first one request at a time, then {SEVERAL}. It takes two to three minutes on two cores, and "
                 f"{_gigabytes(policies):.0f} GB of memory. Ctrl-C stops it and everything that it started."
             ),
-            *map(style.prose, warnings(policies, os.getloadavg()[0], _available_gigabytes())),
+            *map(style.prose, warnings(policies, load, _available_gigabytes())),
         ]
     )
 

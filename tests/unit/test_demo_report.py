@@ -18,7 +18,7 @@ ARGV = ["--json", "/somewhere/deep/out.json", "--json=/somewhere/else.json", "--
 
 @pytest.fixture
 def built() -> dict:
-    content = report.build(RUNS, [], [], 93.21, ARGV)
+    content = report.build(RUNS, [], [], seconds=93.21, load=0.123, argv=ARGV)
     return json.loads(json.dumps(content, allow_nan=False))
 
 
@@ -31,6 +31,7 @@ def test_top_level(built: dict) -> None:
     assert all(built["versions"].values())
     assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", built["git_commit"] or "0" * 40)
     assert built["cpu"]["model"] and built["cpu"]["cores"] >= 1
+    assert built["cpu"]["load_before"] == 0.12
 
 
 def test_no_absolute_path_anywhere(built: dict) -> None:
@@ -66,7 +67,7 @@ def test_timeline_is_of_the_adaptive_run_and_ascends(built: dict) -> None:
 
 def test_a_mismatch_shows() -> None:
     wrong = Mismatch("EMA", "1-easy-x1", "one", 3, 7, None)
-    built = report.build(RUNS, [wrong], ["line"], 1.0, [])
+    built = report.build(RUNS, [wrong], ["line"], seconds=1.0, load=0.0, argv=[])
     assert built["lossless"] is False and built["failures"] == ["line"]
     assert built["mismatches"][0]["position"] == 3 and built["mismatches"][0]["got"] is None
 
