@@ -35,6 +35,8 @@ class AcceptanceEstimator:
 
     def __init__(self, depth: int, memory_rounds: float, shrinkage: float, change_threshold: float) -> None:
         self.depth = depth
+        self.wary = False
+        """Whether speculation has been losing: a fall of acceptance is then believed sooner."""
         self.changes = 0
         """Times that history was dropped because acceptance had changed."""
         self.conditional = [PRIOR_ACCEPTANCE] * depth
@@ -45,6 +47,7 @@ class AcceptanceEstimator:
         # Newer rounds weigh more instead of older ones less: a round then touches its own positions only.
         self._weight = 1.0
         self._hits, self._reached = [0.0] * depth, [0.0] * depth
+        self._suppose()
         self._shape = Shape(depth, max(2.0, SHAPE_MEMORIES * memory_rounds / REBELIEVE_ROUNDS))
         self._rounds = 0
         self._estimate()
@@ -63,7 +66,7 @@ class AcceptanceEstimator:
         detector = self._detector
         detector.mark(self._hits, self._reached)
         accepted, up, down = self._count(steps, num_correct_drafts_per_req, self._weight * share)
-        dropped = detector.step(up * share, down * share)
+        dropped = detector.step(up * share, down * share, self.wary)
         if dropped is not None:
             self._drop(*dropped)
         self._estimate()
@@ -132,10 +135,8 @@ class AcceptanceEstimator:
         return accepted, up, down
 
     def _estimate(self) -> None:
-        weight = self._weight
-        pull = self.shrinkage * weight
-        trials = PRIOR_TRIALS * weight
-        h = (self._hits[0] + trials * PRIOR_ACCEPTANCE) / (self._reached[0] + trials)
+        pull = self.shrinkage * self._weight
+        h = self._hits[0] / self._reached[0]
         survives = tokens = 1.0
         conditional: list[float] = []
         expected = [1.0]
@@ -155,7 +156,13 @@ class AcceptanceEstimator:
         self.changes += 1
         self._hits = [max(0.0, now - old) for now, old in zip(self._hits, hits, strict=True)]
         self._reached = [max(0.0, now - old) for now, old in zip(self._reached, reached, strict=True)]
+        self._suppose()
         self._restart()
+
+    def _suppose(self) -> None:
+        """Start from a guess about the first position; it is forgotten like a round that was seen."""
+        self._reached[0] += PRIOR_TRIALS * self._weight
+        self._hits[0] += PRIOR_TRIALS * self._weight * PRIOR_ACCEPTANCE
 
     def _restart(self) -> None:
         """Go on from counts that were just replaced."""

@@ -1,7 +1,7 @@
 """An explicit test for a change of acceptance: CUSUM of log-likelihood ratios (Page 1954), one sum up, one down.
 
 Each drafted position that was reached is a coin with the believed probability ``h``. The up sum weighs it against
-the coin whose log-odds are ``SHIFT`` higher, the down sum against ``SHIFT`` lower:
+the coin whose log-odds are ``SHIFT`` higher, the down sum against ``SHIFT`` lower (or further, see below):
 
     S = max(0, S + sum_j [hits_j * ln(h'_j / h_j) + misses_j * ln((1 - h'_j) / (1 - h_j))])
 
@@ -17,6 +17,8 @@ SHIFT = 0.8
 """Log-odds by which acceptance must move to be tested for; smaller moves are left to forgetting."""
 WORTH_TRYING = 0.25
 """The up test looks for at least this acceptance: a draft that was useless has to become useful to matter."""
+FALL = 0.75
+"""The down test looks for at most this part of the acceptance: near 1 the log-odds move far before rates do."""
 _GRID = 128
 _LOWEST, _HIGHEST = 0.02, 0.98
 
@@ -27,7 +29,7 @@ def _ratios(h: float) -> Ratios:
     h = min(_HIGHEST, max(_LOWEST, h))
     odds = h / (1.0 - h)
     up = max(WORTH_TRYING, odds * math.exp(SHIFT) / (1.0 + odds * math.exp(SHIFT)))
-    down = odds * math.exp(-SHIFT) / (1.0 + odds * math.exp(-SHIFT))
+    down = min(FALL * h, odds * math.exp(-SHIFT) / (1.0 + odds * math.exp(-SHIFT)))
     return (
         math.log(up / h),
         math.log((1.0 - up) / (1.0 - h)),
@@ -68,8 +70,8 @@ class ChangeDetector:
         if not self._down:
             self._down_mark = (hits[:], reached[:])
 
-    def step(self, up: float, down: float) -> tuple[list[float], list[float]] | None:
-        """Add a round's two log-likelihood ratios.
+    def step(self, up: float, down: float, wary: bool) -> tuple[list[float], list[float]] | None:
+        """Add a round's two log-likelihood ratios; half the evidence of a fall is enough when *wary*.
 
         Return the marked counts to drop when acceptance has changed, else None.
         """
@@ -77,7 +79,8 @@ class ChangeDetector:
         self._down = down = max(0.0, self._down + down)
         if up > self._threshold:
             return self._up_mark
-        return self._down_mark if down > self._threshold else None
+        needed = 0.5 * self._threshold if wary else self._threshold
+        return self._down_mark if down > needed else None
 
     def scale(self, factor: float) -> None:
         """Multiply the remembered counts by *factor*, as their owner does with its own."""

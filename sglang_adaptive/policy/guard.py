@@ -12,9 +12,9 @@ from collections import deque
 
 WINDOW_ROUNDS = 500
 BUCKET_ROUNDS = 50
-ALLOWANCE = 4.0
-"""Rounds that may be lost in a window: 1% of it, less one for the rounds whose results are still under way."""
-WARY = 2.0
+ALLOWANCE = 3.5
+"""Rounds that may be lost in a window: 1% of it, less what the rounds lose whose results are under way."""
+WARY = 1.5
 """Once so much is lost, speculation must promise clearly more than zero steps."""
 WARY_MARGIN, SPENT_MARGIN = 0.1, 0.3
 WARY_DOUBT, SPENT_DOUBT = 0.5, 2.0
@@ -55,6 +55,11 @@ class ZeroGuard:
             worst = max(worst, later + suffix)
             later += net
         self.lost = worst
+
+    @property
+    def wary(self) -> bool:
+        """Whether enough is lost to ask for more than usual."""
+        return self.lost >= WARY
 
     def demands(self) -> tuple[float, float]:
         """Return the gain over zero steps that speculation must promise, and by how many standard deviations."""

@@ -20,9 +20,9 @@ HORIZON_ROUNDS = 200.0
 SWITCH_ROUNDS = 0.2
 """Loss of going there and back, in rounds."""
 LEAST_GAIN_ROUNDS = 0.4
-PROBE_ROUNDS = 4
-"""The first round after a switch cannot be timed, so this gives three times."""
-TIMINGS = PROBE_ROUNDS - 1
+TIMINGS = 3
+"""Times that a probe is to bring: a median of three outvotes an outlier."""
+MOST_ROUNDS = 12
 READING_DEVIATION = 0.025
 UNTIMED_DEVIATION = 0.012
 """A depth whose time is doubted so much is probed long enough to time it."""
@@ -40,6 +40,8 @@ class Prober:
         self.active: Probe | None = None
         self.waiting = False
         """A probe's times have not been handed over yet."""
+        self.timed_share = 1.0
+        """Part of the rounds that rank 0 could time lately."""
         self._unsettled: tuple[Probe, int, float] | None = None
         """The latest probe towards another depth, its batch size, and the seconds a round that it could not lose."""
         self._left = 0
@@ -48,6 +50,11 @@ class Prober:
         self._zero_spacing = ZERO_SPACING
         self._last_zero_probe = 0
         self._hopeful = False
+
+    @property
+    def length(self) -> int:
+        """Rounds of a probe that is to be timed; the first after a switch never is."""
+        return min(MOST_ROUNDS, 1 + math.ceil(TIMINGS / max(self.timed_share, TIMINGS / MOST_ROUNDS)))
 
     def take_round(self, view: View, live: int) -> int | None:
         """Return the depth that the probe wants for the round about to start, None without a probe."""
@@ -127,7 +134,7 @@ class Prober:
             return
         steps, seconds = depths[0]
         unknown = view.deviation[steps] > UNTIMED_DEVIATION
-        rounds = PROBE_ROUNDS if unknown else max(1, math.ceil(ZERO_PROBE_REQUESTS / batch_size))
+        rounds = self.length if unknown else max(1, math.ceil(ZERO_PROBE_REQUESTS / batch_size))
         loss = rounds * max(0.0, seconds / view.zero - 1.0)
         spacing = 0.0 if self._hopeful else max(self._zero_spacing, guard.spacing(loss))
         probe = Probe(steps, rounds, view.anchor, loss * view.zero)
@@ -137,26 +144,26 @@ class Prober:
             self._zero_spacing = min(MOST_ZERO_SPACING, self._zero_spacing * ZERO_BACKOFF)
             self._start(probe)
 
-    @staticmethod
-    def _gain(steps: int, live: int, view: View, batch_size: int, acceptance: AcceptanceEstimator) -> float:
+    def _gain(
+        self, steps: int, live: int, view: View, batch_size: int, acceptance: AcceptanceEstimator
+    ) -> float:
         """Return what a probe of *steps* is expected to gain, in rounds of the live depth."""
         tokens, seconds = acceptance.tokens, view.seconds
         gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
         doubt = view.deviation[steps]
         # A few readings do not settle all of the doubt.
         by_time = doubt * doubt / math.hypot(doubt, READING_DEVIATION / math.sqrt(TIMINGS))
-        by_drafts = learnable_deviation(acceptance, steps, live, PROBE_ROUNDS, batch_size)
+        by_drafts = learnable_deviation(acceptance, steps, live, self.length, batch_size)
         gained = HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts))
-        return gained - PROBE_ROUNDS * gap - SWITCH_ROUNDS
+        return gained - self.length * gap - SWITCH_ROUNDS
 
-    @staticmethod
     def _towards(
-        steps: int, live: int, view: View, acceptance: AcceptanceEstimator
+        self, steps: int, live: int, view: View, acceptance: AcceptanceEstimator
     ) -> tuple[Probe, float]:
         """Return the probe, and the seconds a round that pay for themselves: positions already known are accepted."""
         free = acceptance.tokens[min(steps, live)] * view.seconds[live] / acceptance.tokens[live]
         at_most = view.seconds[steps] * math.exp(2.0 * view.deviation[steps])
-        return Probe(steps, PROBE_ROUNDS, view.anchor, PROBE_ROUNDS * max(0.0, at_most - free)), free
+        return Probe(steps, self.length, view.anchor, self.length * max(0.0, at_most - free)), free
 
     def _start(self, probe: Probe) -> None:
         self.account.pay(probe)

@@ -20,6 +20,7 @@ SETTLED = 3
 ABSENT_ROUNDS = 64
 CHANGED = 0.03
 """A cell that was not timed for ABSENT_ROUNDS starts over when SETTLED readings are off by so much (log)."""
+SHARE_GAIN = 0.02
 JUMP, JUMP_READINGS = 0.04, 5
 """When the median of so many readings in a row is off by this much (log), everything became slower or faster."""
 
@@ -91,11 +92,18 @@ class Readings:
         """By anchor batch size and steps."""
         self.drift = 0.0
         """Log of how much slower everything is than when its cells were learnt."""
+        self.share = 1.0
+        """Part of the latest rounds that could be timed."""
         self._current: Cell | None = None
         self._recent: deque[float] = deque(maxlen=JUMP_READINGS)
 
+    def skip(self) -> None:
+        """Take note of a round that could not be timed."""
+        self.share -= SHARE_GAIN * self.share
+
     def add(self, anchor: int, steps: int, base: float, seconds: float, round_index: int) -> None:
         """Take in a round of *seconds*; *base* is the log of what the base table says for it."""
+        self.share += SHARE_GAIN * (1.0 - self.share)
         cell = self.cells.get((anchor, steps))
         if cell is None:
             cell = self.cells[anchor, steps] = Cell()
@@ -112,12 +120,12 @@ class Readings:
         cell.last_round = round_index
 
     def export(self) -> dict[str, Any]:
-        """Return drift and cells as builtins, in the form that ``CostModel.load`` takes."""
+        """Return share, drift and cells as builtins; the latter two as ``CostModel.load`` takes them."""
         cells = [
             [anchor, steps, cell.median + cell.drift, cell.fresh, cell.drift]
             for (anchor, steps), cell in self.cells.items()
         ]
-        return {"drift": self.drift, "cells": cells}
+        return {"drift": self.drift, "share": self.share, "cells": cells}
 
     def _follow(self, error: float) -> None:
         """Move the common drift when a settled cell is off by much, reading after reading.

@@ -17,7 +17,7 @@ from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
 from sglang_adaptive.policy.cost import CostModel
 from sglang_adaptive.policy.guard import ZeroGuard
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.prober import PROBE_ROUNDS, Prober
+from sglang_adaptive.policy.prober import Prober
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey
 from sglang_adaptive.policy.readings import Readings
 from sglang_adaptive.policy.regions import BatchRegions
@@ -29,8 +29,12 @@ FIRST_SYNCS = (4, 8, 16)
 """Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
 DOUBT = 0.5
 """Standard deviations of the two rates' ratio by which a gain must exceed the margin."""
+SYNC_LAG = 2
+"""Rounds from the end of a probe until its last result has arrived."""
 ZERO_TRIALS = 50.0
 """Evidence kept on entering zero steps: the little that probes find there must count."""
+ZERO_ROUNDS = 10
+"""Rounds that zero steps are kept once entered, so that they get timed."""
 REGION_TRIALS = 24.0
 """Evidence kept when acceptance is moved to what a batch region is known for."""
 
@@ -64,6 +68,7 @@ class ThroughputPolicy:
         self._batch_size = 1
         self._round = 0
         self._changes = 0
+        self._zero_since = -ZERO_ROUNDS
         self._next_sync = FIRST_SYNCS[0]
 
     # -- SGLang's protocol ------------------------------------------------------------------------------------
@@ -116,7 +121,9 @@ class ThroughputPolicy:
                 self._book(view, steps, seconds, accepted, len(counts))
             else:
                 self._guard.book(0.0)
-            if observation.seconds is not None:
+            if observation.seconds is None:
+                self._readings.skip()
+            else:
                 self._readings.add(view.anchor, steps, view.log_base[steps], observation.seconds, now)
         if now >= self._next_sync:
             self.cost_sync_due = True
@@ -137,8 +144,9 @@ class ThroughputPolicy:
             self._views.forget()
             self._views.at(self._batch_size)  # built here, so that the next round does not wait for it
         self._prober.settle(self._views)
+        self._prober.timed_share = payload["share"]
         if self._prober.waiting:
-            self._next_sync = min(self._next_sync, self._round + PROBE_ROUNDS + 2)
+            self._next_sync = min(self._next_sync, self._round + self._prober.length + SYNC_LAG)
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
         """Return the times that this server measured; what it was started with is not repeated."""
@@ -167,6 +175,7 @@ class ThroughputPolicy:
             self._prober.encouraged(accepted > 0 and self._acceptance.rising)
         elif view.zero_at_most is not None and requests:
             self._guard.book(seconds / view.zero_at_most - 1.0 - accepted / requests)
+            self._acceptance.wary = self._guard.wary
 
     def _choose(self, view: View) -> int:
         tokens = self._acceptance.tokens
@@ -193,6 +202,8 @@ class ThroughputPolicy:
     def _beats_zero(self, gain: float, steps: int) -> bool:
         """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
         margin = self.options.margin if self._live else 2.0 * self.options.margin
+        if self._live == 0 and self._round - self._zero_since < ZERO_ROUNDS:
+            return False
         demanded, doubts = self._guard.demands()
         if doubts and gain < demanded + doubts * ratio_deviation(self._acceptance, 0, steps):
             return False
@@ -201,6 +212,7 @@ class ThroughputPolicy:
     def _enter(self, steps: int) -> None:
         if steps == 0:
             self._acceptance.cap(ZERO_TRIALS)
+            self._zero_since = self._round
         elif self._live == 0:
             self._prober.left_zero()
         self._live = steps
@@ -209,4 +221,4 @@ class ThroughputPolicy:
         if self._live == 0:
             self._prober.consider_leaving_zero(view, batch_size, self._guard, now)
         elif self._prober.consider(view, batch_size, self._live, self._acceptance, now):
-            self._next_sync = now + PROBE_ROUNDS + 2
+            self._next_sync = now + self._prober.length + SYNC_LAG

@@ -11,6 +11,8 @@ from sglang_adaptive.policy.cost import CostModel
 from sglang_adaptive.policy.pruning import contenders
 
 MOST_VIEWS = 512
+MOST_BENEFIT = 0.03
+"""Largest benefit of the doubt about the time of zero steps (log)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class View:
     zero: float | None
     """Seconds at zero steps; None when the ladder has no zero."""
     zero_at_most: float | None
-    """The same, two standard deviations up: what is held against speculation must be sure."""
+    """The same, two standard deviations up: speculation has the benefit of the doubt, within limits."""
 
 
 class Views:
@@ -96,7 +98,7 @@ class Views:
             deviation=dict(zip(ladder, row.deviation, strict=True)),
             log_base=dict(zip(ladder, logs, strict=True)),
             zero=row.seconds[0] if has_zero else None,
-            zero_at_most=row.seconds[0] * math.exp(2.0 * row.deviation[0]) if has_zero else None,
+            zero_at_most=row.seconds[0] * math.exp(min(MOST_BENEFIT, 2.0 * row.deviation[0])) if has_zero else None,
         )
 
     def _padded(self, batch_size: int) -> int:
