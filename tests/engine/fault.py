@@ -15,14 +15,14 @@ def register():
     observe, seen = AdaptiveSpeculativeParams.observe, itertools.count(1)
 
     def failing(policy, observation):
-        if next(seen) > {after_rounds}:
+        if next(seen) > {after_rounds} and observation.steps == {steps}:
             raise RuntimeError({message!r})
         return observe(policy, observation)
 
     AdaptiveSpeculativeParams.observe = failing
 """
 
-_LIAR = '''
+_LIAR = """
 def register():
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.round_clock import RoundClock
@@ -45,12 +45,15 @@ def register():
             log.write(f"{{batch_size}} {{controller.worker.speculative_num_steps}}\\n")
 
     RoundClock.read, AdaptiveController.activate_step_by_batch = lying, logged
-'''
+"""
 
 
-def write_fault_plugin(folder: Path, after_rounds: int) -> Path:
-    """Write a plugin whose policy raises after some rounds; returns the folder for PYTHONPATH."""
-    return _write(folder, _MODULE.format(after_rounds=after_rounds, message=MESSAGE))
+def write_fault_plugin(folder: Path, after_rounds: int, steps: int) -> Path:
+    """Write a plugin whose policy raises at a round drafted at *steps*, once *after_rounds* are over.
+
+    Returns the folder for PYTHONPATH.
+    """
+    return _write(folder, _MODULE.format(after_rounds=after_rounds, steps=steps, message=MESSAGE))
 
 
 def write_liar_plugin(folder: Path, log: str) -> Path:

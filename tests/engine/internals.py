@@ -1,6 +1,6 @@
 """SGLang's own switching and feedback code, driven without a model; runs where SGLang is imported already.
 
-Each function prints one JSON object. `who` is "stock" for SGLang 0.5.23 as released, "ours" for the same code with
+Each function prints one JSON object. `who` is "released" for SGLang 0.5.23 as released, "ours" for the same code with
 the package's parts in the places where the plugin puts them.
 """
 

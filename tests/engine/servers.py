@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import environment
@@ -25,9 +26,9 @@ LAUNCH_STEPS = 3
 ADMIN_KEY = "administrator"
 RANK_LOG = "depths-of-rank-"
 FAULT_AFTER = 30
-"""Rounds after which the faulty server's policy raises."""
+"""Rounds that the faulty server's policy sees before it raises, in the next one at the deeper depth."""
 
-JUMPY_SLOT = {"candidate_steps": [3, 7], "ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
+JUMPY_SLOT: dict[str, Any] = {"candidate_steps": [3, 7], "ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
 """A policy that follows every round at once, so that few rounds show many switches."""
 
 _COMMON = ("--chunked-prefill-size", str(CHUNK), "--served-model-name", "tiny")
@@ -55,7 +56,7 @@ def ema(folder: Path) -> CpuServer:
         folder,
         "ema",
         *_speculation("--speculative-adaptive-config", config),
-        *("--enable-metrics", "--decode-log-interval", str(LOG_INTERVAL)),
+        *("--enable-metrics", "--decode-log-interval", str(LOG_INTERVAL), "--page-size", "4"),
         **_CHECKED,
     )
     module = server.command.index("sglang.launch_server")
@@ -73,7 +74,7 @@ def stock(folder: Path) -> CpuServer:
 
 def faulty(folder: Path) -> CpuServer:
     """The same with the package, and a policy that raises after some rounds."""
-    plugins = write_fault_plugin(folder / "plugins", after_rounds=FAULT_AFTER)
+    plugins = write_fault_plugin(folder / "plugins", after_rounds=FAULT_AFTER, steps=JUMPY_SLOT["candidate_steps"][-1])
     path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
     return _server(folder, "faulty", *_jumpy(folder, "faulty"), PYTHONPATH=path, **_CHECKED)
 

@@ -13,10 +13,10 @@ from tests.launch_lab import LaunchLab
 ROOT = Path(__file__).parents[2]
 
 
-def both(stock: str) -> Any:
+def both(released: str) -> Any:
     """Run a test on ours, and on stock SGLang, where it is expected to fail for the reason given."""
-    fails = pytest.mark.xfail(raises=AssertionError, strict=True, reason=f"0.5.23: {stock}")
-    return pytest.mark.parametrize("who", ["ours", pytest.param("stock", marks=fails)])
+    fails = pytest.mark.xfail(raises=AssertionError, strict=True, reason=f"0.5.23: {released}")
+    return pytest.mark.parametrize("who", ["ours", pytest.param("released", marks=fails)])
 
 
 def found(lab: LaunchLab, call: str) -> Any:
@@ -34,7 +34,7 @@ def test_override_log_stays_short(lab: LaunchLab, who: str) -> None:
     assert kept["entries"] <= 5
 
 
-@pytest.mark.parametrize("who", ["ours", "stock"])
+@pytest.mark.parametrize("who", ["ours", "released"])
 def test_what_the_override_log_says_stays(lab: LaunchLab, who: str) -> None:
     kept = found(lab, f"override_log({who!r})")
     assert kept["read_back"]["pp_max_micro_batch_size"] == 6
