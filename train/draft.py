@@ -21,34 +21,38 @@ class MidLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(size.hidden, size.eps)
         self.mlp = MLP(size)
 
-    def forward(self, embeds: Tensor, hidden: Tensor, step: int, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-        """One draft step at every anchor; embeds and hidden are [B, A, hidden].
+    def forward(
+        self, embeds: Tensor, hidden: Tensor, anchors: Tensor, keys: list[Tensor], values: list[Tensor]
+    ) -> Tensor:
+        """One draft step of the chains that begin at *anchors* [A]; embeds and hidden are [B, A, hidden].
 
         *keys* and *values* hold one [B, heads, A, head_dim] entry a former step and gain this step's.
         """
-        positions = torch.arange(embeds.shape[1]) + step
+        positions = anchors + len(keys)
         x = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1)
         q, k, v = self.self_attn.qkv(x, rotary(positions, self.size))
         keys.append(k)
         values.append(v)
-        hidden = hidden + self.self_attn.merge(chain_attention(q, keys, values))
+        hidden = hidden + self.self_attn.merge(chain_attention(q, anchors, keys, values))
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-def chain_attention(q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """Attend from each anchor's chain: to step-0 rows up to the anchor, then to the chain's own later rows.
+def chain_attention(q: Tensor, anchors: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    """Attend from each chain: to step-0 rows up to its anchor, then to the chain's own later rows.
 
-    Every anchor unrolls its own chain, so rows of steps >= 1 are seen only by the anchor that made them.
+    Rows of step 0 belong to all positions 0, 1, ..; those of later steps are seen only by the chain that made them.
     """
     q = q * q.shape[-1] ** -0.5
-    ahead = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+    rows = keys[0].shape[2]
+    ahead = torch.arange(rows) > anchors[:, None]
     scores = [(q @ keys[0].transpose(-1, -2)).masked_fill(ahead, float("-inf"))]
     scores += [(q * k).sum(-1, keepdim=True) for k in keys[1:]]
     weights = torch.cat(scores, dim=-1).softmax(dim=-1)
-    anchors = q.shape[2]
-    out = weights[..., :anchors] @ values[0]
-    for i, v in enumerate(values[1:]):
-        out = out + weights[..., anchors + i, None] * v
+    # One split: slices would each cost a full-size gradient.
+    first, *later = weights.split([rows] + [1] * (len(keys) - 1), dim=-1)
+    out = first @ values[0]
+    for weight, v in zip(later, values[1:], strict=True):
+        out = out + weight * v
     return out
 
 
@@ -78,20 +82,23 @@ class Draft(nn.Module):
         self.midlayer.post_attention_layernorm.load_state_dict(layer.post_attention_layernorm.state_dict())
         self.midlayer.mlp.load_state_dict(layer.mlp.state_dict())
 
-    def unroll(self, embeds: Tensor, features: Tensor, steps: int) -> list[Tensor]:
-        """Run *steps* draft steps from every anchor of a known text (the training-time test).
+    def unroll(self, embeds: Tensor, features: Tensor, steps: int, chosen: Tensor | None = None) -> list[Tensor]:
+        """Run *steps* draft steps along a known text (the training-time test).
 
-        embeds [B, T, hidden] and features [B, T, 3 * hidden] belong to the same T tokens. Anchors are positions
-        0 .. T - steps - 1. The first step at anchor t reads feature t and token t + 1; step k reads the draft's own
-        hidden state and token t + k + 1, at position t + k. Entry k of the result, [B, T - steps, vocab], predicts
-        token t + k + 2, that is, it imitates the target's logits at t + k + 1.
+        embeds [B, T, hidden] and features [B, T, 3 * hidden] belong to the same T tokens. A chain starts at every
+        anchor 0 .. T - steps - 1; steps after the first go on from the *chosen* anchors only, by default all.
+        The first step at anchor t reads feature t and token t + 1; step k reads the draft's own hidden state and
+        token t + k + 1, at position t + k. Entry k of the result, [B, anchors, vocab], predicts token t + k + 2,
+        that is, it imitates the target's logits at t + k + 1.
         """
-        anchors = embeds.shape[1] - steps
-        hidden = self.fc(features[:, :anchors])
+        anchors = torch.arange(embeds.shape[1] - steps)
+        hidden = self.fc(features[:, : len(anchors)])
         keys: list[Tensor] = []
         values: list[Tensor] = []
         logits = []
         for step in range(steps):
-            hidden = self.midlayer(embeds[:, step + 1 : step + 1 + anchors], hidden, step, keys, values)
+            if step == 1 and chosen is not None:
+                anchors, hidden = chosen, hidden[:, chosen]
+            hidden = self.midlayer(embeds[:, anchors + step + 1], hidden, anchors, keys, values)
             logits.append(self.lm_head(self.norm(hidden)))
         return logits
