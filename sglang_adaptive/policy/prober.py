@@ -61,7 +61,8 @@ class Prober:
         probe = self.active
         if probe is None:
             return None
-        if not self._left or view.anchor != probe.anchor:
+        # Batch sizes of one anchor may be padded to different graphs, and not each has one at the probe's depth.
+        if not self._left or view.anchor != probe.anchor or probe.steps not in view.allowed:
             self.active = None
             return None
         self._left -= 1
