@@ -162,5 +162,6 @@ def _known(anchor: int, rung: int, ratio: float, readings: float, moved: float) 
     lone = readings < 2
     reading = LONE_DEVIATION if lone else READING_DEVIATION / math.sqrt(readings)
     deviation = math.hypot(reading, CELL_DEVIATION, 2.0 * (1.0 - DRIFT_SHARE) * moved)
-    weight = 0.1 if lone else readings / (readings + 1.0)
+    # A lone reading may be an outlier, so it says nothing about other cells, nor about the base as a whole.
+    weight = 0.0 if lone else readings / (readings + 1.0)
     return _Known(anchor, rung, ratio + DRIFT_SHARE * moved, weight, deviation)

@@ -31,6 +31,8 @@ DOUBT = 0.5
 """Standard deviations of the two rates' ratio by which a gain must exceed the margin."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
+ZERO_MARGIN = 0.01
+"""Gain over zero steps that speculation must promise to go on; twice that to start."""
 ZERO_TRIALS = 50.0
 """Evidence kept on entering zero steps: the little that probes find there must count."""
 ZERO_ROUNDS = 10
@@ -201,13 +203,12 @@ class ThroughputPolicy:
 
     def _beats_zero(self, gain: float, steps: int) -> bool:
         """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
-        margin = self.options.margin if self._live else 2.0 * self.options.margin
         if self._live == 0 and self._round - self._zero_since < ZERO_ROUNDS:
             return False
         demanded, doubts = self._guard.demands()
         if doubts and gain < demanded + doubts * ratio_deviation(self._acceptance, 0, steps):
             return False
-        return gain >= margin
+        return gain >= (ZERO_MARGIN if self._live else 2.0 * ZERO_MARGIN)
 
     def _enter(self, steps: int) -> None:
         if steps == 0:

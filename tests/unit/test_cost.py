@@ -1,0 +1,162 @@
+"""Round times: parametric form, base table, readings of the clock, and what they teach about other cells."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive.policy.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE, CostModel
+from sglang_adaptive.policy.cost_form import CostForm, fit
+from sglang_adaptive.policy.cost_smooth import monotone
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.readings import ABSENT_ROUNDS, RING, Readings
+
+LADDER = (0, 1, 2, 3, 5, 7)
+KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
+TRUE = CostForm(0.005, 0.0002, 0.00002)
+
+
+def profile(cells: dict[tuple[int, int], float]) -> CostProfile:
+    return CostProfile(KEY, ordered(ProfileCell(b, s, t) for (b, s), t in cells.items()))
+
+
+def full(batches: tuple[int, ...] = (1, 4, 16, 64), form: CostForm = TRUE) -> CostProfile:
+    return profile({(b, s): form.seconds(b, s) for b in batches for s in LADDER})
+
+
+def load(model: CostModel, cells: dict[tuple[int, int], float], readings: int = 31) -> None:
+    """Tell *model* that it measured these seconds."""
+    model.load(0.0, [[b, s, math.log(t) - model.log_base(b, s), readings, 0.0] for (b, s), t in cells.items()])
+
+
+def test_the_form_is_recovered_from_cells_that_follow_it() -> None:
+    found = fit([(b, s, TRUE.seconds(b, s)) for b in (1, 8, 64) for s in LADDER])
+    for b, s in ((1, 0), (32, 3), (128, 7)):
+        assert found.seconds(b, s) == pytest.approx(TRUE.seconds(b, s), rel=0.03)
+
+
+@given(st.lists(st.tuples(st.integers(1, 512), st.integers(0, 16), st.floats(1e-4, 10.0)), max_size=12))
+def test_the_form_is_never_negative(cells: list[tuple[int, int, float]]) -> None:
+    found = fit(cells)
+    assert min(found.fixed, found.per_step, found.per_token) >= 0.0 < found.seconds(1, 0)
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.1, 10)), min_size=1, max_size=30))
+def test_monotone_is_sorted_keeps_the_mean_and_leaves_sorted_values(pairs: list[tuple[float, float]]) -> None:
+    values, weights = [v for v, _ in pairs], [w for _, w in pairs]
+    smooth = monotone(values, weights)
+    assert all(b >= a - 1e-9 for a, b in itertools.pairwise(smooth))
+    weigh = lambda xs: sum(x * w for x, w in zip(xs, weights, strict=True))  # noqa: E731
+    assert weigh(smooth) == pytest.approx(weigh(values), abs=1e-6)
+    assert monotone(sorted(values), weights) == pytest.approx(sorted(values))
+
+
+def test_a_profile_is_exact_at_its_cells_and_linear_between_its_batches() -> None:
+    model = CostModel(LADDER, full())
+    assert model.row(16).seconds == pytest.approx([TRUE.seconds(16, s) for s in LADDER])
+    assert model.row(40).seconds == pytest.approx([TRUE.seconds(40, s) for s in LADDER])
+
+
+@given(
+    cells=st.dictionaries(
+        st.tuples(st.integers(1, 2000), st.integers(0, 12)), st.floats(1e-3, 1.0), min_size=0, max_size=10
+    ),
+    batch=st.integers(1, 100_000),
+)
+def test_any_partial_profile_gives_positive_times_that_grow_with_steps_where_anchored(
+    cells: dict[tuple[int, int], float], batch: int
+) -> None:
+    row = CostModel(LADDER, profile(cells)).row(batch)
+    assert all(math.isfinite(t) and t > 0 for t in row.seconds)
+    assert all(d > 0 for d in row.deviation)
+
+
+def test_measured_times_beat_the_profile_and_pull_their_neighbours() -> None:
+    model = CostModel(LADDER, full())
+    load(model, {(16, 3): 1.2 * TRUE.seconds(16, 3)})
+    row, at = model.row(16), LADDER.index(3)
+    assert row.seconds[at] == pytest.approx(1.2 * TRUE.seconds(16, 3), rel=0.02)
+    assert TRUE.seconds(16, 2) < row.seconds[at - 1] < 1.2 * TRUE.seconds(16, 2)
+    assert row.deviation[at] < 0.01 < row.deviation[at - 1]
+
+
+def test_a_wrong_profile_is_doubted_where_it_was_not_checked() -> None:
+    right, wrong = CostModel(LADDER, full()), CostModel(LADDER, full())
+    load(right, {(16, s): TRUE.seconds(16, s) for s in (1, 3)})
+    load(wrong, {(16, 1): 1.15 * TRUE.seconds(16, 1), (16, 3): 0.85 * TRUE.seconds(16, 3)})
+    assert wrong.row(64).deviation[-1] > 3 * right.row(64).deviation[-1]
+
+
+def test_one_reading_alone_is_hardly_believed() -> None:
+    model = CostModel(LADDER, full())
+    load(model, {(16, 3): 2.0 * TRUE.seconds(16, 3)}, readings=1)
+    assert model.row(16).seconds[3] < 1.1 * TRUE.seconds(16, 3)
+
+
+def test_without_a_profile_the_form_follows_what_was_measured() -> None:
+    model, slow = CostModel(LADDER, None), CostForm(0.1, 0.01, 0.002)
+    load(model, {(b, s): slow.seconds(b, s) for b in (1, 32) for s in (0, 3, 7)})
+    assert model.row(8).seconds[4] == pytest.approx(slow.seconds(8, 5), rel=0.1)
+
+
+def test_every_time_says_where_it_comes_from() -> None:
+    model = CostModel(LADDER, full())
+    assert (model.source(16, 3), model.source(40, 3)) == (PROFILE, INTERPOLATED)
+    load(model, {(16, 3): TRUE.seconds(16, 3)})
+    assert (model.source(16, 3), model.source(16, 2)) == (MEASURED, PROFILE)
+    assert CostModel(LADDER, None).source(16, 3) == PRIOR
+
+
+def test_small_changes_are_not_worth_a_new_table() -> None:
+    model = CostModel(LADDER, full())
+    cells = [[16, 3, 0.1, 31, 0.0]]
+    assert model.load(0.0, cells)
+    assert not model.load(0.0, [[16, 3, 0.1005, 31, 0.0]])
+    assert model.load(0.0, [[16, 3, 0.12, 31, 0.0]])
+
+
+def test_outliers_do_not_move_a_cell() -> None:
+    readings, rng = Readings(), random.Random(1)
+    for index in range(200):
+        factor = 3.0 if index % 12 == 0 else rng.lognormvariate(0.0, 0.02)
+        readings.add(16, 3, math.log(0.006), 0.006 * factor, index)
+    cell = readings.cells[16, 3]
+    assert abs(cell.median + cell.drift) < 0.02
+
+
+@pytest.mark.parametrize("rounds", [1, 400])
+def test_a_slowdown_seen_in_one_cell_is_taken_for_common(rounds: int) -> None:
+    readings, rng = Readings(), random.Random(2)
+    for index in range(1200):
+        slower = 1.0 + 0.2 * min(1.0, max(0.0, (index - 300) / rounds))
+        readings.add(16, 3, 0.0, slower * rng.lognormvariate(0.0, 0.02), index)
+    cell = readings.cells[16, 3]
+    assert cell.median + cell.drift == pytest.approx(math.log(1.2), abs=0.02)
+    assert readings.drift > 0.5 * math.log(1.2)
+
+
+def test_what_changed_while_a_cell_was_away_is_its_own() -> None:
+    readings = Readings()
+    for index in range(40):
+        readings.add(16, 3, 0.0, 1.0, index)
+    for index in range(40, 60 + ABSENT_ROUNDS):
+        readings.add(16, 1, 0.0, 1.0, index)
+    for index in range(10):
+        readings.add(16, 3, 0.0, 1.3, 60 + ABSENT_ROUNDS + index)
+    assert readings.drift == pytest.approx(0.0, abs=0.01)
+    assert readings.cells[16, 3].median == pytest.approx(math.log(1.3), abs=0.01)
+
+
+def test_readings_stay_few_and_travel_as_builtins() -> None:
+    readings = Readings()
+    for index in range(5000):
+        readings.add(16, 3, 0.0, 1.0, index)
+    assert readings.cells[16, 3].fresh == RING
+    exported = readings.export()
+    assert json.loads(json.dumps(exported)) == exported

@@ -1,0 +1,327 @@
+"""The throughput policy: decisions, probes and their bound, the account against zero steps, agreement of ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
+from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.probing import ALLOWANCE_ROUNDS, expected_improvement
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput_options import OPTION_NAMES, ThroughputOptions, parse_options
+from sglang_adaptive.policy.views import MOST_VIEWS
+from sglang_adaptive.simulate import score
+from sglang_adaptive.simulate.engine import play
+from sglang_adaptive.simulate.ours import build
+from sglang_adaptive.simulate.population import closed_loop
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.scenes import Scene
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.suites import SUITES
+from sglang_adaptive.simulate.trace import Trace
+
+COST = load_cost(None)[1]
+LADDER = COST.steps
+KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
+H200 = CostProfile(KEY, ordered(ProfileCell(b, s, t) for (b, s), t in COST.cells().items()))
+
+
+def drafts(rng: random.Random, p: float, steps: int, batch: int) -> list[int]:
+    counts = []
+    for _ in range(batch):
+        accepted = 0
+        while accepted < steps and rng.random() < p:
+            accepted += 1
+        counts.append(accepted)
+    return counts
+
+
+def serve(policy: ThroughputPolicy, p: float, batch: int, rounds: int, seed: int = 0) -> list[int]:
+    """Run *policy* without a clock; return its depths."""
+    rng, depths = random.Random(seed), []
+    for _ in range(rounds):
+        depths.append(policy.get_steps_for_batch(batch))
+        policy.observe(RoundObservation(depths[-1], drafts(rng, p, depths[-1], batch), batch))
+        if policy.cost_sync_due:
+            policy.import_cost(policy.export_cost())
+    return depths
+
+
+def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 1200) -> Trace:
+    rng = np.random.default_rng([seed, batch])
+    who = closed_loop(np.full(rounds, batch), rng, 64)
+    by_round = np.full(rounds, p) if isinstance(p, float) else np.asarray(p)
+    return Scene("t", LADDER, COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
+
+
+def test_it_is_a_policy_that_learns_cost() -> None:
+    policy = ThroughputPolicy(3)
+    assert isinstance(policy, AdaptivePolicy) and isinstance(policy, LearnsCost)
+    assert policy.candidate_steps == [0, 1, 2, 3, 5, 7]
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.6, 0.9])
+def test_it_settles_within_two_percent_of_the_best_depth(batch: int, p: float) -> None:
+    policy = ThroughputPolicy(3, profile=H200)
+    serve(policy, p, batch, 400)
+    seconds = {s: t for (b, s), t in COST.cells().items() if b == batch}
+    rates = {s: sum(p**j for j in range(s + 1)) / seconds[s] for s in LADDER}
+    assert rates[policy._live] >= 0.98 * max(rates.values())
+
+
+def test_a_result_is_credited_to_the_depth_that_drafted_it() -> None:
+    policy = ThroughputPolicy(7, profile=H200)
+    policy.get_steps_for_batch(4)
+    policy.observe(RoundObservation(1, [1] * 4, 4))
+    assert policy._acceptance.trials(1) > 4.0
+    assert policy._acceptance.trials(2) == 0.0
+
+
+def test_the_ladder_never_changes_and_no_graphs_means_none() -> None:
+    policy = ThroughputPolicy(3, profile=H200)
+    policy.set_cuda_graph_bs(None)
+    assert all(policy.cuda_graph_bs_for_step(steps) is None for steps in LADDER)
+    policy.set_cuda_graph_bs([1, 8, 64, 512])
+    serve(policy, 0.9, 64, 100)
+    assert policy.candidate_steps == list(LADDER)
+
+
+def test_depths_that_cannot_win_get_no_graphs_and_never_run() -> None:
+    # Past the roofline a round takes as long as its tokens: depth pays only while drafts are free.
+    cells = {(b, s): 0.005 * max(1.0, b * (s + 1) / 256) + 0.0003 * s for b in (1, 64, 512) for s in LADDER}
+    steep = CostProfile(KEY, ordered(ProfileCell(b, s, t) for (b, s), t in cells.items()))
+    policy = ThroughputPolicy(3, profile=steep)
+    policy.set_cuda_graph_bs([1, 64, 512])
+    assert policy.cuda_graph_bs_for_step(7) == [1]
+    assert policy.cuda_graph_bs_for_step(5) == [1, 64]
+    assert policy.cuda_graph_bs_for_step(0) == [1, 64, 512]
+    assert max(serve(policy, 0.95, 512, 300)[1:]) <= 3
+
+
+def test_a_small_gain_does_not_switch() -> None:
+    kept = ThroughputPolicy(3, ThroughputOptions(margin=1.0, probe_budget=0.0), H200)
+    assert set(serve(kept, 0.75, 8, 300)) == {3}
+    free = ThroughputPolicy(3, ThroughputOptions(margin=0.0, probe_budget=0.0), H200)
+    assert set(serve(free, 0.95, 8, 300)) != {3}
+
+
+def drive_replica(policy: ThroughputPolicy, payloads: list[str | None], lying: bool) -> list[int]:
+    """One rank: its own clock, but the payloads of rank 0 (None: this is rank 0, which fills the list)."""
+    rng, clock, depths, handed = random.Random(1), random.Random(2), [], iter(list(payloads))
+    leads = not payloads
+    for index in range(900):
+        batch = (1, 8, 48)[index // 100 % 3]
+        depths.append(policy.get_steps_for_batch(batch))
+        p = 0.9 if index // 150 % 2 else 0.3
+        seconds = 0.006 * clock.uniform(0.9, 1.1) if not lying else clock.uniform(1e-5, 10.0)
+        policy.observe(RoundObservation(depths[-1], drafts(rng, p, depths[-1], batch), batch, seconds))
+        if policy.cost_sync_due:
+            own = json.dumps(policy.export_cost())
+            if leads:
+                payloads.append(own)
+            policy.import_cost(json.loads(own if leads else str(next(handed))))
+    return depths
+
+
+def test_ranks_with_one_table_decide_alike_whatever_their_clocks_say() -> None:
+    payloads: list[str | None] = []
+    first = drive_replica(ThroughputPolicy(3, profile=H200), payloads, lying=False)
+    other = drive_replica(ThroughputPolicy(3, profile=H200), payloads, lying=True)
+    assert first == other
+    assert len(set(first)) > 2
+    # The clock does matter: a rank that believed its own lies would part from the others.
+    alone: list[str | None] = []
+    assert drive_replica(ThroughputPolicy(3, profile=H200), alone, lying=True) != first
+
+
+def test_between_hand_overs_the_clock_changes_nothing() -> None:
+    policy = ThroughputPolicy(3, profile=H200)
+    before = policy._views.at(8).seconds[3]
+    for _ in range(3):
+        policy.observe(RoundObservation(3, [2] * 8, 8, 1.0))
+    assert policy._views.at(8).seconds[3] == before
+
+
+class Recorded:
+    """A policy whose probe rounds are written down."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy, self.probes, self._round = policy, [], -1
+        take = policy._prober.take_round
+
+        def take_round(view: Any, live: int) -> int | None:
+            steps = take(view, live)
+            if steps is not None:
+                self.probes.append((self._round, live, steps))
+            return steps
+
+        policy._prober.take_round = take_round
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    @property
+    def cost_sync_due(self) -> bool:
+        return bool(self.policy.cost_sync_due)
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        self._round += 1
+        return int(self.policy.get_steps_for_batch(batch_size))
+
+    def observe(self, observation: RoundObservation) -> int | None:
+        return self.policy.observe(observation)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("suite", ["stationary", "both", "bad-draft", "cold-start", "profile-15"])
+def test_probes_stay_within_their_bound(suite: str) -> None:
+    probed = 0
+    for drawn in SUITES[suite].traces(Setting(COST, 800, 8, 3)):
+        policy = Recorded(build(drawn))
+        depths = play(policy, drawn).depths
+        account = policy.policy._prober.account
+        slowest = float(drawn.seconds.max())
+        bound = account.budget * account.served_seconds + ALLOWANCE_ROUNDS * slowest
+        assert account.charged_seconds <= bound
+        lost = sum(
+            max(0.0, drawn.seconds[r, s] - drawn.tokens[r, s] / drawn.rates[r, live]) for r, live, s in policy.probes
+        )
+        taken = float(score.chosen(drawn.seconds, depths).sum())
+        assert lost <= account.budget * taken + ALLOWANCE_ROUNDS * slowest
+        probed += len(policy.probes)
+    assert probed > 0
+
+
+def test_without_a_budget_nothing_is_probed() -> None:
+    policy = ThroughputPolicy(3, ThroughputOptions(probe_budget=0.0))
+    serve(policy, 0.0, 16, 600)
+    assert policy._prober.account.started == 0
+    assert policy._live == 0
+
+
+@pytest.mark.parametrize("launch", [0, 7])
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize("p", [0.0, 0.03])
+def test_a_useless_draft_costs_at_most_one_percent(launch: int, batch: int, p: float) -> None:
+    drawn = trace(batch, p)
+    policy = ThroughputPolicy(launch, profile=H200)
+    assert score.worst_window_against_zero(drawn, play(policy, drawn).depths) >= 0.99
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_a_draft_that_collapses_costs_at_most_one_percent_and_is_found_again(batch: int) -> None:
+    p = np.concatenate([np.full(400, 0.9), np.zeros(500), np.full(500, 0.9)])
+    drawn = trace(batch, p, rounds=1400)
+    depths = play(build(drawn), drawn).depths
+    assert score.worst_window_against_zero(drawn, depths) >= 0.99
+    assert (depths[450:900] == 0).mean() > 0.85
+    assert (depths[1200:] > 0).mean() > 0.9
+
+
+def test_a_hundred_thousand_rounds_leave_the_state_as_small_as_twenty_thousand() -> None:
+    policy, rng = ThroughputPolicy(3, profile=H200), random.Random(0)
+    rounds = [[rng.randrange(8) for _ in range(4)] for _ in range(97)]
+
+    def size_after(count: int) -> int:
+        for index in range(count):
+            batch = 1 + index % 40
+            steps = policy.get_steps_for_batch(batch)
+            counts = [min(steps, c) for c in rounds[index % 97]]
+            policy.observe(RoundObservation(steps, counts, batch, 0.006))
+            if policy.cost_sync_due:
+                policy.import_cost(policy.export_cost())
+        return len(pickle.dumps(policy))  # every object that the policy holds on to
+
+    first = size_after(20_000)
+    assert size_after(80_000) < 1.1 * first
+
+
+def test_no_cache_grows_with_the_batch_sizes_seen() -> None:
+    policy = ThroughputPolicy(3, profile=H200)
+    for batch in range(1, 3 * MOST_VIEWS):
+        policy.get_steps_for_batch(batch)
+    cost = policy._cost
+    assert max(len(policy._views._views), len(cost._rows), len(cost._bins)) <= MOST_VIEWS
+
+
+def test_the_snapshot_is_made_of_builtins_and_says_why() -> None:
+    policy = ThroughputPolicy(3, profile=H200)
+    assert policy.snapshot()["why"]["code"] == "start"
+    serve(policy, 0.9, 8, 200)
+    told = policy.snapshot()
+    assert json.loads(json.dumps(told)) == told
+    assert told["why"]["code"] in ("best", "margin", "probe")
+    assert str(told["steps"]) in told["why"]["words"]
+    assert [entry["position"] for entry in told["acceptance"]] == list(range(1, 8))
+    assert [rate["steps"] for rate in told["rates"]] == list(LADDER)
+    assert told["rates"][0]["source"] == "profile"
+    serve(policy, 0.0, 8, 300)
+    assert policy.snapshot()["steps"] in (0, 1)
+
+
+def test_what_was_measured_is_what_the_next_start_begins_from() -> None:
+    drawn = trace(16, 0.8, given=None, rounds=600)
+    policy = ThroughputPolicy(3)
+    play(policy, drawn)
+    learnt = policy.export_profile(KEY, "test")
+    assert learnt.cells and all(cell.rounds for cell in learnt.cells)
+    for cell in learnt.cells:
+        assert cell.seconds == pytest.approx(COST.cells()[16, cell.steps], rel=0.05)
+    again = ThroughputPolicy(3, profile=learnt)
+    live = policy._live
+    assert again._views.at(16).seconds[live] == pytest.approx(COST.cells()[16, live], rel=0.05)
+
+
+def test_expected_improvement_is_the_mean_of_the_positive_part() -> None:
+    rng = random.Random(0)
+    drawn = [max(0.0, rng.gauss(-0.02, 0.05)) for _ in range(200_000)]
+    assert expected_improvement(0.02, 0.05) == pytest.approx(math.fsum(drawn) / len(drawn), rel=0.02)
+    assert expected_improvement(0.02, 0.0) == 0.0
+
+
+def test_options_keep_their_defaults() -> None:
+    assert parse_options({}, "f.json") == ThroughputOptions()
+    assert parse_options({"candidate_steps": [3, 0, 3]}, "f.json").candidate_steps == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("margin", -0.1),
+        ("margin", "1%"),
+        ("margin", True),
+        ("margin", float("nan")),
+        ("memory_rounds", 1),
+        ("memory_rounds", 9.5),
+        ("shrinkage", -1),
+        ("change_threshold", 0),
+        ("probe_budget", 0.5),
+        ("sync_rounds", 0),
+        ("candidate_steps", []),
+        ("candidate_steps", [1, -1]),
+        ("candidate_steps", [True]),
+        ("candidate_steps", 3),
+        ("margins", 0.1),
+    ],
+)
+def test_a_bad_option_is_named_in_one_line(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_options({name: value}, "f.json")
+    text = str(caught.value)
+    assert text.startswith(f"f.json: throughput.{name}: ") and "expected" in text and "\n" not in text
+
+
+def test_every_option_can_be_given() -> None:
+    for name in OPTION_NAMES:
+        value = getattr(ThroughputOptions(), name)
+        given = "/somewhere" if value is None else list(value) if isinstance(value, tuple) else value
+        parse_options({name: given}, "f.json")
