@@ -17,8 +17,8 @@ from sglang_adaptive.policy.regions import LEAST_ROUNDS, LEAST_VISITS, BatchRegi
 NEVER = 1e9
 
 
-def estimator(memory: float = 96, shrinkage: float = 12.0, threshold: float = 7.0, depth: int = 7) -> AcceptanceEstimator:
-    return AcceptanceEstimator(depth, memory, shrinkage, threshold)
+def estimator(memory: float = 96, threshold: float = 7.0) -> AcceptanceEstimator:
+    return AcceptanceEstimator(7, memory, 12.0, threshold)
 
 
 def draw(rng: random.Random, p: float, steps: int, batch: int, decay: float = 1.0) -> list[int]:
