@@ -94,10 +94,10 @@ def test_slots_learn_apart_and_show_it(tmp_path: Path) -> None:
     assert json.loads(json.dumps(shown)) == shown == {
         "policy": "ema",
         "slots": [
-            {"batch_range": [1, 7], "steps": 3, "ema_accept_len": 1.0, "drop_at": 0.25, "rise_above": None, "batches": 2,
-             "stale_rounds": 1, "candidate_steps": [1, 3]},
-            {"batch_range": [8, None], "steps": 3, "ema_accept_len": 3.0, "drop_at": 0.25, "rise_above": None, "batches": 1,
-             "stale_rounds": 0, "candidate_steps": [1, 3]},
+            {"batch_range": [1, 7], "steps": 3, "ema_accept_len": 1.0, "drop_at": 0.25,
+             "rise_above": None, "batches": 2, "stale_rounds": 1, "candidate_steps": [1, 3]},
+            {"batch_range": [8, None], "steps": 3, "ema_accept_len": 3.0, "drop_at": 0.25,
+             "rise_above": None, "batches": 1, "stale_rounds": 0, "candidate_steps": [1, 3]},
         ],
     }  # fmt: skip
 
