@@ -56,5 +56,5 @@ if [ ! -e "$venv/bin/sglang" ]; then
     echo "installing SGLang and what it needs into $venv: $download to download, $disk on disk, only this once"
 fi
 # SGLang itself depends on pre-releases; every version is fixed by constraints.txt. Why overrides: see the file.
-"$uv" pip install --python "$venv/bin/python" --prerelease=allow --index-strategy unsafe-best-match \
+"$uv" pip install --compile-bytecode --python "$venv/bin/python" --prerelease=allow --index-strategy unsafe-best-match \
     --constraints constraints.txt --override overrides.txt --editable ".[test,dev]"

@@ -42,14 +42,14 @@ SCRIPT = f"""
 import json, os, pkgutil
 from sglang_adaptive.sglang_plugin import contract, hooks, ACTIVE
 every = {ALL_HOOKS}
-before = {{h.target: getattr(pkgutil.resolve_name(h.target), "__func__", pkgutil.resolve_name(h.target)) for h in every}}
+def bare(target):
+    found = pkgutil.resolve_name(target)
+    return getattr(found, "__func__", found)  # a class method is bound anew at every look
+before = {{h.target: bare(h.target) for h in every}}
 
 from sglang.srt.plugins import load_plugins
 load_plugins()
 from sglang.srt.server_args import ServerArgs
-def bare(target):
-    found = pkgutil.resolve_name(target)
-    return getattr(found, "__func__", found)  # a class method is bound anew at every look
 def changed():
     return sorted(h.target for h in every if bare(h.target) is not before[h.target])
 stock = ServerArgs(model_path="dummy", device="cpu")
