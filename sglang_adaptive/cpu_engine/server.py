@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -149,8 +150,24 @@ class CpuServer(Client):
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of 127.0.0.1 that nobody listens on now.
+
+    Taken from below the range of outgoing connections where the system tells it: a port from inside it can be taken
+    by any connection in the seconds that a server needs to bind it.
+    """
+    for port in random.sample(_SERVER_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError(f"no free port between {_SERVER_PORTS.start} and {_SERVER_PORTS.stop - 1}")
+
+
+def _below_outgoing() -> range:
+    try:
+        outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        outgoing = 32768  # Linux's default; other systems begin higher
+    return range(max(1024, outgoing // 2), max(2048, outgoing))
+
+
+_SERVER_PORTS = _below_outgoing()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Every server that a selected test uses; they start when the first engine test does."""
     used = [name for item in request.session.items for name in _servers_of(item)]
     folder = tmp_path_factory.mktemp("servers")
-    fleet = Fleet({name: SERVERS[name](folder) for name in dict.fromkeys(used)}, Counter(used))
+    fleet = Fleet({name: partial(SERVERS[name], folder) for name in dict.fromkeys(used)}, Counter(used))
     yield fleet
     fleet.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from sglang_adaptive.cpu_engine.server import CpuServer
@@ -13,16 +13,22 @@ BOOTS_AT_ONCE = 2
 
 
 class Fleet:
-    """The servers that *uses* counts, started in the order of *servers*."""
+    """The servers that *uses* counts, started in the order of *make*.
 
-    def __init__(self, servers: Mapping[str, CpuServer], uses: Counter[str]) -> None:
-        self._servers = {name: server for name, server in servers.items() if uses[name]}
+    A server is made when its turn comes: it chooses its port then, and one chosen minutes before is taken by others.
+    """
+
+    def __init__(self, make: Mapping[str, Callable[[], CpuServer]], uses: Counter[str]) -> None:
+        self._make = {name: create for name, create in make.items() if uses[name]}
         self._uses = uses
+        self._servers: dict[str, CpuServer] = {}
         self._pool = ThreadPoolExecutor(BOOTS_AT_ONCE)
-        self._boots: dict[str, Future[None]] = {
-            name: self._pool.submit(server.start) for name, server in self._servers.items()
-        }
+        self._boots = {name: self._pool.submit(self._boot, name) for name in self._make}
         self._stops: list[Future[None]] = []
+
+    def _boot(self, name: str) -> None:
+        self._servers[name] = self._make[name]()
+        self._servers[name].start()
 
     def take(self, name: str) -> CpuServer:
         """Return a server that answers. Raises ServerError when it did not come up."""
@@ -39,7 +45,7 @@ class Fleet:
         """Stop what still runs or starts."""
         for boot in self._boots.values():
             boot.cancel()
-        for server in self._servers.values():
+        for server in list(self._servers.values()):
             server.stop()  # ends a start that is under way, too
         self._pool.shutdown()
         for stop in self._stops:
