@@ -25,7 +25,8 @@ def main(argv: Sequence[str]) -> int:
     """Train target and draft, write the prompts, measure; returns the exit code."""
     arguments = parse(argv)
     torch.set_num_threads(arguments.threads)
-    command = " ".join(["python -m train", *argv])
+    # What decides the result; where it is written does not.
+    command = f"python -m train --seed {arguments.seed} --threads {arguments.threads} --scale {arguments.scale:g}"
     for part in [arguments.part] if arguments.part else PARTS:
         begin = time.monotonic()
         print(f"{part}: starts", flush=True)
