@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglang_adaptive.policy.cost_base import BaseCost, interpolate
@@ -75,6 +75,10 @@ class CostModel:
         if changed:
             self._rows.clear()
         return changed
+
+    def measured(self) -> Iterable[tuple[int, int]]:
+        """Return (anchor batch size, ladder index) of every cell that this server measured."""
+        return self._learnt.cells
 
     def source(self, batch_size: int, rung: int) -> str:
         """Return where the time at this batch size and ladder index comes from."""

@@ -14,7 +14,7 @@ expected to, scales the doubt about all others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sglang_adaptive.policy.cost_base import BaseCost
@@ -67,6 +67,11 @@ class LearntCost:
     def any(self) -> bool:
         """Whether anything was measured."""
         return bool(self._known)
+
+    @property
+    def cells(self) -> Collection[tuple[int, int]]:
+        """(Anchor batch size, ladder index) of every measured cell."""
+        return self._known.keys()
 
     def knows(self, anchor: int, rung: int) -> bool:
         """Whether this cell was measured."""

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.cost import MEASURED
+from sglang_adaptive.policy.cost_table import cost_table
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.readings import SETTLED
 
@@ -30,6 +31,7 @@ def report(policy: ThroughputPolicy) -> dict[str, Any]:
         "acceptance_by_batch": policy._regions.as_list(),
         "rates": rates,
         "cost_cells": _cells(policy),
+        "cost_table": cost_table(policy._cost, view.padded),
         "cost_drift": math.exp(policy._readings.drift) - 1.0,
         "probes": {
             "started": account.started,

@@ -178,6 +178,8 @@ class AdaptiveController:
             rounds_by_tier=MappingProxyType(dict(ledger.rounds_by_tier)),
             drafted_by_tier=MappingProxyType(dict(ledger.drafted_by_tier)),
             accepted_by_tier=MappingProxyType(dict(ledger.accepted_by_tier)),
+            tokens_by_tier=MappingProxyType(ledger.accept_counts.tokens()),
+            accepted_by_position=tuple(ledger.accept_counts.by_position()),
             round_times=tuple(ledger.round_times.as_list()),
             degraded=self._degraded,
             policy_state=MappingProxyType(self._policy_state()),

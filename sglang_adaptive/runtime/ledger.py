@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.accept_counts import AcceptCounts
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
@@ -41,6 +42,7 @@ class Ledger:
         self.rounds_by_tier: Counter[int] = Counter()
         self.drafted_by_tier: Counter[int] = Counter()
         self.accepted_by_tier: Counter[int] = Counter()
+        self.accept_counts = AcceptCounts()
         self.round_times = RoundTimes()
 
     def credit(self, observation: RoundObservation) -> None:
@@ -49,6 +51,7 @@ class Ledger:
         self.rounds_by_tier[observation.steps] += 1
         self.drafted_by_tier[observation.steps] += observation.steps * requests
         self.accepted_by_tier[observation.steps] += sum(observation.num_correct_drafts_per_req)
+        self.accept_counts.add(observation)
         self.round_times.add(observation)
 
     def record(self, switch: SwitchRecord) -> None:

@@ -27,6 +27,12 @@ class ControllerSnapshot:
     accepted_by_tier: Mapping[int, int]
     """Draft tokens accepted, by the depth that proposed them; bonus tokens not counted."""
 
+    tokens_by_tier: Mapping[int, int]
+    """Output tokens, accepted drafts and bonus tokens, by the depth that drafted them."""
+
+    accepted_by_position: tuple[Mapping[str, int], ...]
+    """How often each draft position was reached and accepted; see ``accept_counts``."""
+
     round_times: tuple[Mapping[str, Any], ...]
     """Median seconds of a round by batch size and steps, with the rounds counted; see ``round_times``."""
 
@@ -50,6 +56,8 @@ class ControllerSnapshot:
             "rounds_by_tier": _string_keys(self.rounds_by_tier),
             "drafted_by_tier": _string_keys(self.drafted_by_tier),
             "accepted_by_tier": _string_keys(self.accepted_by_tier),
+            "tokens_by_tier": _string_keys(self.tokens_by_tier),
+            "accepted_by_position": [dict(position) for position in self.accepted_by_position],
             "round_times": [dict(cell) for cell in self.round_times],
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,

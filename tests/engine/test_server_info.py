@@ -39,6 +39,8 @@ def test_every_field(state: dict[str, Any]) -> None:
         "rounds_by_tier": dict,
         "drafted_by_tier": dict,
         "accepted_by_tier": dict,
+        "tokens_by_tier": dict,
+        "accepted_by_position": list,
         "degraded": bool,
         "degraded_reason": type(None),
         "round_times": list,
@@ -62,6 +64,7 @@ def test_counts_agree(state: dict[str, Any]) -> None:
     for tier, count in rounds_of.items():
         assert drafted[tier] >= int(tier) * count  # one request a round at least
         assert 0 <= accepted[tier] <= drafted[tier]
+        assert found["tokens_by_tier"][tier] >= accepted[tier] + count  # a bonus token for each request of a round
     assert accepted[str(TIERS[-1])] > 0
 
 

@@ -264,8 +264,25 @@ def test_the_snapshot_is_made_of_builtins_and_says_why() -> None:
     assert [entry["position"] for entry in told["acceptance"]] == list(range(1, 8))
     assert [rate["steps"] for rate in told["rates"]] == list(LADDER)
     assert told["rates"][0]["source"] == "profile"
+    table = told["cost_table"]
+    row = table["batch_sizes"].index(8)
+    assert table["seconds"][row] == [rate["seconds"] for rate in told["rates"]]
+    assert table["source"][row] == [rate["source"] for rate in told["rates"]]
     serve(policy, 0.0, 8, 300)
     assert policy.snapshot()["steps"] in (0, 1)
+
+
+def test_the_cost_table_goes_a_little_beyond_what_is_known() -> None:
+    policy = ThroughputPolicy(3)
+    assert policy.snapshot()["cost_table"]["batch_sizes"] == [1, 2]
+    play(policy, trace(16, 0.8, given=None, rounds=200))
+    table = policy.snapshot()["cost_table"]
+    assert table["batch_sizes"] == [1, 2, 3, 4, 6, 8, 12, 16, 24]
+    assert {len(row) for row in table["seconds"]} == {len(table["steps"])} == {len(LADDER)}
+    sources = dict(zip(table["batch_sizes"], table["source"], strict=True))
+    measured = {(cell["batch_size"], cell["steps"]) for cell in policy.snapshot()["cost_cells"]}
+    assert {(16, steps) for steps, source in zip(LADDER, sources[16], strict=True) if source == "measured"} <= measured
+    assert "measured" in sources[16] and set(sources[2]) == {"interpolated"}
 
 
 def test_what_was_measured_is_what_the_next_start_begins_from() -> None:
