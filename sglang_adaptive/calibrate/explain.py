@@ -69,6 +69,7 @@ def _last_switch(state: dict[str, Any]) -> Iterator[str]:
     why = {
         "acceptance": "what was accepted asked for it",
         "batch size": f"the batch became {last['batch_size']}",
+        "probe": "a probe looked at another depth, or ended",
         "forced": "an operator forced it",
         "released": "an operator released it",
         "degraded": "the policy failed",

@@ -12,6 +12,7 @@ import math
 from sglang_adaptive.policy.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.acceptance_doubt import learnable_deviation
 from sglang_adaptive.policy.guard import ZeroGuard
+from sglang_adaptive.policy.monitored import ProbeTotals
 from sglang_adaptive.policy.probing import Probe, ProbeAccount, expected_improvement
 from sglang_adaptive.policy.views import View, Views
 
@@ -55,6 +56,12 @@ class Prober:
     def length(self) -> int:
         """Rounds of a probe that is to be timed; the first after a switch never is."""
         return min(MOST_ROUNDS, 1 + math.ceil(TIMINGS / max(self.timed_share, TIMINGS / MOST_ROUNDS)))
+
+    @property
+    def totals(self) -> ProbeTotals:
+        """What probes have cost; the latest one's charge is no cost yet while its times are awaited."""
+        pending = self._unsettled[0].charge if self._unsettled is not None else 0.0
+        return ProbeTotals(self.account.started, self.account.charged_seconds - pending)
 
     def take_round(self, view: View, live: int) -> int | None:
         """Return the depth that the probe wants for the round about to start, None without a probe."""

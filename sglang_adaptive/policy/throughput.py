@@ -16,6 +16,7 @@ from sglang_adaptive.policy.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
 from sglang_adaptive.policy.cost import CostModel
 from sglang_adaptive.policy.guard import ZeroGuard
+from sglang_adaptive.policy.monitored import Forecast, ProbeTotals
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.prober import Prober
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey
@@ -42,7 +43,7 @@ REGION_TRIALS = 24.0
 
 
 class ThroughputPolicy:
-    """Chooses by measured acceptance and measured cost; see ``AdaptivePolicy`` and ``LearnsCost``."""
+    """Chooses by measured acceptance and measured cost; see ``AdaptivePolicy``, ``LearnsCost`` and ``monitored``."""
 
     name = "throughput"
 
@@ -157,6 +158,31 @@ class ThroughputPolicy:
     def snapshot(self) -> dict[str, Any]:
         """Return acceptance, rates, cost cells, probes and why the depth is what it is, as JSON builtins."""
         return report(self)
+
+    # -- what monitoring asks ---------------------------------------------------------------------------------
+
+    def forecast(self, batch_size: int, steps: int) -> Forecast | None:
+        """Return the rate of *steps* at *batch_size*, and that over zero steps; None for an unknown depth."""
+        view = self._views.at(batch_size)
+        seconds = view.seconds.get(steps)
+        if seconds is None:
+            return None
+        tokens = self._acceptance.tokens[steps]
+        speedup = None if view.zero is None else tokens * view.zero / seconds
+        return Forecast(batch_size * tokens / seconds, speedup)
+
+    def acceptance_by_position(self) -> Sequence[float]:
+        """Return each position's conditional acceptance, as believed now."""
+        return tuple(self._acceptance.conditional)
+
+    @property
+    def probing(self) -> bool:
+        """Whether the depth that was returned last is a probe's."""
+        return self._running != self._live
+
+    def probe_totals(self) -> ProbeTotals:
+        """Return what probes have cost so far."""
+        return self._prober.totals
 
     # -- inside -----------------------------------------------------------------------------------------------
 

@@ -10,8 +10,11 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
+from sglang_adaptive.policy.monitored import Probes
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.ledger import Ledger, SwitchRecord
+from sglang_adaptive.runtime.meter_reading import MeterReading, read_meters
+from sglang_adaptive.runtime.meters import Meters
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.snapshot import ControllerSnapshot
 from sglang_adaptive.runtime.state import SpecRuntimeState
@@ -58,8 +61,12 @@ class AdaptiveController:
         share_cost: Callable[[Any], Any] = lambda payload: payload,
         clock: RoundClock | None = None,
         wall_time: Callable[[], float] = time.time,
+        profile_saved_at: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together."""
+        """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together.
+
+        *profile_saved_at* returns the Unix time at which this server's cost profile was last written, None without.
+        """
         self.worker = worker
         self.params = policy  # the attribute's name in SGLang
         self._states: dict[int, SpecRuntimeState] = {}
@@ -69,11 +76,16 @@ class AdaptiveController:
         self._degraded: str | None = None
         self._arriving: _Arriving | None = None
         self._last_batch_size: int | None = None
+        self._probes = policy if isinstance(policy, Probes) else None
+        self._probed_from: int | None = None
+        """The depth that a probe under way left; None without a probe."""
         self._learner = policy if isinstance(policy, LearnsCost) else None
         self._share_cost = share_cost
         self._clock = clock or RoundClock()
         self._wall_time = wall_time
+        self._profile_saved_at = profile_saved_at
         self._ledger = Ledger()
+        self._meters: Meters | None = None
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
@@ -144,6 +156,8 @@ class AdaptiveController:
             context_tokens=arriving.context_tokens,
         )
         self._ledger.credit(observation)
+        if self._meters is not None:
+            self._meters.add_round(observation)
         if self._degraded is None:
             try:
                 self.params.observe(observation)
@@ -182,7 +196,24 @@ class AdaptiveController:
             accepted_by_position=tuple(ledger.accept_counts.by_position()),
             round_times=tuple(ledger.round_times.as_list()),
             degraded=self._degraded,
+            profile_saved_at=self._profile_saved_at(),
             policy_state=MappingProxyType(self._policy_state()),
+        )
+
+    def start_metering(self) -> None:
+        """Count from now on what :meth:`read_meters` reports; until then monitoring costs the rounds nothing."""
+        self._meters = self._meters or Meters()
+
+    def read_meters(self) -> MeterReading:
+        """Return what metrics report; :meth:`start_metering` comes first."""
+        assert self._meters is not None, "start_metering comes first"
+        return read_meters(
+            self.params if self._degraded is None else None,
+            self._ledger,
+            self._meters,
+            current_steps=self.worker.speculative_num_steps,
+            tiers=self.tiers,
+            profile_saved_at=self._profile_saved_at(),
         )
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -201,19 +232,26 @@ class AdaptiveController:
         if target not in self._states:
             self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
             return self._launch_steps, "degraded"
-        return target, self._cause(batch_size)
+        return target, self._cause(target, batch_size)
 
-    def _cause(self, batch_size: int) -> str:
+    def _cause(self, target: int, batch_size: int) -> str:
         """Say what made the policy's choice differ, if it does; only one thing changes between rounds."""
         released, self._released = self._released, False
+        before, self._probed_from = self._probed_from, None
+        if self._probes is not None and self._probes.probing:
+            self._probed_from = self.worker.speculative_num_steps if before is None else before
         if released:
             return "released"
+        if self._probed_from is not None or target == before:
+            return "probe"
         return "acceptance" if batch_size == self._last_batch_size else "batch size"
 
     def _switch(self, target: int, batch_size: int, cause: str) -> None:
         before = self.worker.speculative_num_steps
         self.worker.apply_runtime_state(self._states[target])
         self._ledger.record(SwitchRecord(self._wall_time(), before, target, batch_size, cause))
+        if self._meters is not None:
+            self._meters.add_switch(cause)
         logger.debug("draft steps %d -> %d at batch size %d (%s)", before, target, batch_size, cause)
 
     def _hand_over_cost(self, policy: LearnsCost) -> None:

@@ -11,6 +11,8 @@ from sglang_adaptive.runtime.accept_counts import AcceptCounts
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
+CAUSES = ("acceptance", "batch size", "probe", "forced", "released", "degraded")
+"""Why the live depth changes; "probe" is the way into a probe and the way back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class SwitchRecord:
     """Requests in the round that the switch was made for."""
 
     cause: str
-    """"acceptance", "batch size", "forced", "released" or "degraded"."""
+    """One of CAUSES."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as JSON builtins."""

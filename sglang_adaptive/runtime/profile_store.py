@@ -42,6 +42,8 @@ class ProfileStore:
         self.folder = default_folder() if folder is None else folder
         words = re.sub(r"[^A-Za-z0-9]+", "-", key.target_model).strip("-")[-40:].lower() or "model"
         self.path = self.folder / f"{words}-{key.digest()}.v{VERSION}.json"
+        self.saved_at: float | None = None
+        """Unix time at which the file that this store loaded or wrote was written; None when there is none."""
         self._warned: set[str] = set()
 
     def load(self) -> CostProfile | None:
@@ -69,6 +71,7 @@ class ProfileStore:
                     return False
                 stored = self._read_or_set_aside()
                 self._replace((profile if stored is None else profile.merged(stored)).dumps())
+                self.saved_at = time.time()
         except OSError as error:
             self._warn("write", f"cost profile {self.path}: cannot be written ({error.strerror}); it will be lost")
             return False
@@ -78,6 +81,7 @@ class ProfileStore:
         try:
             with open(self.path, "rb") as stream:
                 data = stream.read(MAX_BYTES + 1)
+                written = os.fstat(stream.fileno()).st_mtime
         except FileNotFoundError:
             return None
         name = str(self.path)
@@ -89,6 +93,7 @@ class ProfileStore:
             raise ProfileError(name, None, "is not UTF-8", "a cost profile") from None
         if profile.key.as_dict() != self.key.as_dict():
             raise ProfileError(name, "key", "is that of another server", "this server's key", "foreign")
+        self.saved_at = written
         return profile
 
     def _read_or_set_aside(self) -> CostProfile | None:

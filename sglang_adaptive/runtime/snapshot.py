@@ -39,6 +39,9 @@ class ControllerSnapshot:
     degraded: str | None
     """Why the policy was set aside, or None while it decides."""
 
+    profile_saved_at: float | None
+    """Unix time at which this server's cost profile was last written to disk; None when there is none."""
+
     policy_state: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,6 +64,7 @@ class ControllerSnapshot:
             "round_times": [dict(cell) for cell in self.round_times],
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,
+            "profile_saved_at": self.profile_saved_at,
             **self.policy_state,
         }
 

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def sharing(policy: Any) -> Callable[[Any], Any]:
     group = get_parallel().tp_group
     if not isinstance(policy, ThroughputPolicy) or group.rank_in_group != 0:
         return group.broadcast_object
-    saver = ProfileSaver(ProfileStore(profile_key(), folder(policy.options.profile_dir)))
+    saver = ProfileSaver(_store(policy.options.profile_dir))
     atexit.register(_close, saver, policy)
 
     def share(payload: Any) -> Any:
@@ -55,10 +56,27 @@ def sharing(policy: Any) -> Callable[[Any], Any]:
     return share
 
 
+def saved_at(policy: Any) -> Callable[[], float | None]:
+    """Return what says when the profile of this server was last written to disk, as far as this rank knows.
+
+    Ranks other than the first neither load nor save one, and know nothing.
+    """
+    if not isinstance(policy, ThroughputPolicy):
+        return lambda: None
+    store = _store(policy.options.profile_dir)
+    return lambda: store.saved_at
+
+
+@cache
+def _store(profile_dir: str | None) -> ProfileStore:
+    """Return the one store of this process: what it loaded at the start and what it saves are the same file."""
+    return ProfileStore(profile_key(), folder(profile_dir))
+
+
 def _load(profile_dir: str | None) -> CostProfile | None:
     """Load on this rank; whatever goes wrong costs the profile, not the server."""
     try:
-        store = ProfileStore(profile_key(), folder(profile_dir))
+        store = _store(profile_dir)
         found = store.load()
     except Exception:
         logger.warning("adaptive: no cost profile could be looked up", exc_info=True)

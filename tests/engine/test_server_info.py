@@ -43,6 +43,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "accepted_by_position": list,
         "degraded": bool,
         "degraded_reason": type(None),
+        "profile_saved_at": type(None),
         "round_times": list,
         "profile_key": dict,
     }

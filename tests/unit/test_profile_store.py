@@ -53,8 +53,12 @@ def writer(folder: Path, steps: int, count: int) -> subprocess.Popen[str]:
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert ProfileStore(KEY, tmp_path / "new" / "folder").load() is None
-    assert ProfileStore(KEY, tmp_path).save(profile())
-    assert ProfileStore(KEY, tmp_path).load() == profile()
+    store = ProfileStore(KEY, tmp_path)
+    assert store.saved_at is None and store.save(profile())
+    assert store.saved_at == pytest.approx(store.path.stat().st_mtime, abs=60)
+    os.utime(store.path, (0, 1234.5))
+    again = ProfileStore(KEY, tmp_path)
+    assert again.load() == profile() and again.saved_at == 1234.5
     assert not list(tmp_path.glob("*.tmp"))
 
 
