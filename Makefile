@@ -15,7 +15,7 @@ help:
 	@echo "make test         unit tests, and tests that drive a real server on the CPU"
 	@echo "make lint         ruff"
 	@echo "make types        mypy, strict"
-	@echo "make bench-sim    policies against an oracle, on measured round times"
+	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
 	@echo "make models       train the demo's tiny model pair again"
 	@echo "make setup        only set up .venv"
 	@echo "make constraints  pin today's newest packages in constraints.txt"
@@ -46,8 +46,10 @@ models: $(READY)
 
 bench-sim: $(READY)
 	@mkdir -p benchmarks/results/simulation
-	$(VENV)/bin/sglang-adaptive simulate --ablate --json benchmarks/results/simulation/simulate.json \
+	$(VENV)/bin/sglang-adaptive simulate --json benchmarks/results/simulation/simulate.json \
 		--html benchmarks/results/simulation/simulate.html $(ARGS)
+	$(VENV)/bin/sglang-adaptive simulate --ablate --json benchmarks/results/simulation/ablation.json \
+		--html benchmarks/results/simulation/ablation.html $(ARGS)
 
 constraints: $(READY)
 	sh scripts/pin.sh $(VENV)

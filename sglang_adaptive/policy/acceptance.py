@@ -22,6 +22,7 @@ from sglang_adaptive.policy.shape import Shape
 PRIOR_ACCEPTANCE = 0.6
 PRIOR_TRIALS = 2.0
 SATURATION = 16.0
+LEAST_PULL = 1e-6
 HIGHEST = 0.995
 """Estimates above this are cut: no draft is accepted for ever."""
 REBELIEVE_ROUNDS = 8
@@ -135,7 +136,8 @@ class AcceptanceEstimator:
         return accepted, up, down
 
     def _estimate(self) -> None:
-        pull = self.shrinkage * self._weight
+        # Without shrinkage a position that was never reached still has to take the one before it.
+        pull = max(self.shrinkage, LEAST_PULL) * self._weight
         h = self._hits[0] / self._reached[0]
         survives = tokens = 1.0
         conditional: list[float] = []

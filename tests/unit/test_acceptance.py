@@ -17,8 +17,8 @@ from sglang_adaptive.policy.regions import LEAST_ROUNDS, LEAST_VISITS, BatchRegi
 NEVER = 1e9
 
 
-def estimator(memory: float = 96, threshold: float = 7.0) -> AcceptanceEstimator:
-    return AcceptanceEstimator(7, memory, 12.0, threshold)
+def estimator(memory: float = 96, threshold: float = 7.0, shrinkage: float = 12.0) -> AcceptanceEstimator:
+    return AcceptanceEstimator(7, memory, shrinkage, threshold)
 
 
 def draw(rng: random.Random, p: float, steps: int, batch: int, decay: float = 1.0) -> list[int]:
@@ -163,10 +163,11 @@ def test_a_negative_count_is_refused() -> None:
             lambda steps: st.tuples(st.just(steps), st.lists(st.integers(0, steps), min_size=0, max_size=40))
         ),
         max_size=60,
-    )
+    ),
+    shrinkage=st.sampled_from([0.0, 12.0]),
 )
-def test_any_rounds_leave_usable_estimates(rounds: list[tuple[int, list[int]]]) -> None:
-    learner = estimator()
+def test_any_rounds_leave_usable_estimates(rounds: list[tuple[int, list[int]]], shrinkage: float) -> None:
+    learner = estimator(shrinkage=shrinkage)
     for steps, counts in rounds:
         assert learner.update(steps, counts) == sum(counts)
     assert all(0.0 <= h <= HIGHEST for h in learner.conditional)
