@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,6 +55,15 @@ class Client:
         """Return SGLang's `/server_info`; what the scheduler says of itself is under `internal_states`[0]."""
         info: dict[str, Any] = self.get("/server_info")
         return info
+
+    def configure(self, config: Mapping[str, Any]) -> list[bool]:
+        """Let the server run another adaptive configuration from its next round on.
+
+        Returns True for each data-parallel replica. Raises RequestError, whose message says what is wrong, when the
+        server refuses it; the old configuration then goes on.
+        """
+        updated: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_config": dict(config)}})
+        return updated
 
     def generate(self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any) -> Any:
         """Return SGLang's answer: `text`, `output_ids`, `meta_info`; a list of those for a list of prompts.

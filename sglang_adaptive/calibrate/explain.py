@@ -73,6 +73,7 @@ def _last_switch(state: dict[str, Any]) -> Iterator[str]:
         "forced": "an operator forced it",
         "released": "an operator released it",
         "degraded": "the policy failed",
+        "configuration": "the configuration was changed",
     }[last["cause"]]
     yield f"Last of {state['switches']} switches: {last['from_steps']} to {last['to_steps']} steps, because {why}."
 

@@ -106,6 +106,16 @@ class AcceptanceEstimator:
             self._reached[index], self._hits[index] = kept, kept * moved
         self._restart()
 
+    def adopt(self, other: AcceptanceEstimator) -> None:
+        """Begin from what *other* has counted at the positions that both have; deeper ones follow their shape."""
+        scale = self._weight / other._weight
+        shared = min(self.depth, other.depth)
+        self._hits[:shared] = [scale * value for value in other._hits[:shared]]
+        self._reached[:shared] = [scale * value for value in other._reached[:shared]]
+        self._shape.adopt(other._shape, shared)
+        self.changes = other.changes
+        self._restart()
+
     def cap(self, trials: float) -> None:
         """Keep no more than *trials* of evidence for the first position, and as large a part for the others."""
         part = trials * self._weight / max(self._reached[0], trials * self._weight)

@@ -37,6 +37,8 @@ class AdaptiveConfig:
     """The slots of the policy "ema"; empty for another."""
     source: str
     throughput: ThroughputOptions = field(default_factory=ThroughputOptions)
+    watch: bool = False
+    """Whether the server reads its file again when the file changes."""
 
     @property
     def candidate_steps(self) -> list[int]:
@@ -44,6 +46,13 @@ class AdaptiveConfig:
         if self.policy == "throughput":
             return list(self.throughput.candidate_steps)
         return sorted({steps for slot in self.slots for steps in slot.candidate_steps})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a configuration object that means the same, with every default spelt out."""
+        common = {"policy": self.policy, schema.WATCH: self.watch}
+        if self.policy == "throughput":
+            return {**common, "throughput": self.throughput.as_dict()}
+        return {**common, **{str(slot.batch_size): slot.as_entry() for slot in self.slots}}
 
 
 def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
@@ -65,6 +74,8 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     """
     for key in cfg:
         _check_top_level_key(key, source)
+    if not isinstance(cfg.get(schema.WATCH, False), bool):
+        raise ConfigError(source, schema.WATCH, f"got {shown(cfg[schema.WATCH])}", schema.WATCH_EXPECTED)
     slot_keys = sorted((key for key in cfg if _SLOT_KEY.fullmatch(key)), key=int)
     if _policy(cfg, bool(slot_keys), source) == "throughput":
         return _throughput_config(cfg, slot_keys, source)
@@ -104,7 +115,7 @@ def _ema_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str) -> Ad
         raise ConfigError(source, None, problem, f"at least one, as in {_SLOT_EXAMPLE}")
     shared = check_tuning(cfg, "", source)
     slots = tuple(check_slot(key, cfg[key], shared, source) for key in slot_keys)
-    return AdaptiveConfig("ema", slots, source)
+    return AdaptiveConfig("ema", slots, source, watch=cfg.get(schema.WATCH, False))
 
 
 def _throughput_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str) -> AdaptiveConfig:
@@ -114,4 +125,4 @@ def _throughput_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str
     options = cfg.get("throughput", {})
     if not isinstance(options, dict):
         raise ConfigError(source, "throughput", f"got {shown(options)}", "an object of options")
-    return AdaptiveConfig("throughput", (), source, parse_options(options, source))
+    return AdaptiveConfig("throughput", (), source, parse_options(options, source), cfg.get(schema.WATCH, False))

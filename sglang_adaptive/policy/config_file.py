@@ -26,10 +26,28 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     text = _read_text(file)
     if not text.strip():
         raise ConfigError(file, None, "the file is empty", _EXPECTED_OBJECT)
-    value = _parse(file, text)
+    return parse_object(file, text)
+
+
+def parse_object(source: str, text: str) -> dict[str, Any]:
+    """Return the JSON object in *text*, which came from *source*; as ``read_object``.
+
+    Raises:
+        ConfigError: *text* is not JSON, repeats a key, or holds no object.
+    """
+    value = _parse(source, text)
     if not isinstance(value, dict):
-        raise ConfigError(file, None, f"the top level is {shown(value)}", _EXPECTED_OBJECT)
+        raise ConfigError(source, None, f"the top level is {shown(value)}", _EXPECTED_OBJECT)
     return value
+
+
+def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+    """Return what changes when the file at *path* does: time, size and inode; None when it is not there."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read_text(file: str) -> str:

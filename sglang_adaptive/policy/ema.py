@@ -40,6 +40,8 @@ class AdaptiveSpeculativeParams:
     """
 
     name = "ema"
+    config: AdaptiveConfig | None = None
+    """What it was built from."""
 
     def __init__(self, initial_steps: int, cfg_path: str | os.PathLike[str] | None = None) -> None:
         """Build the slots of *cfg_path*, or SGLang's built-in ones; each starts as ``AdaptiveStepSlot`` says.
@@ -63,6 +65,7 @@ class AdaptiveSpeculativeParams:
     def _set_up(self, initial_steps: int, config: AdaptiveConfig) -> None:
         if config.policy != self.name:
             raise ConfigError(config.source, "policy", f'is "{config.policy}"', f'"{self.name}"')
+        self.config = config
         self._lower_bounds = [slot.batch_size for slot in config.slots]
         self._slots = [AdaptiveStepSlot(initial_steps, slot.as_slot_cfg()) for slot in config.slots]
         self._candidate_steps = config.candidate_steps

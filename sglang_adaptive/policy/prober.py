@@ -63,6 +63,11 @@ class Prober:
         pending = self._unsettled[0].charge if self._unsettled is not None else 0.0
         return ProbeTotals(self.account.started, self.account.charged_seconds - pending)
 
+    def succeed(self, former: Prober) -> None:
+        """Go on from what *former* has spent; a probe of its own ends."""
+        self.account.succeed(former.account, former.totals.lost_seconds)
+        self.timed_share = former.timed_share
+
     def take_round(self, view: View, live: int) -> int | None:
         """Return the depth that the probe wants for the round about to start, None without a probe."""
         probe = self.active

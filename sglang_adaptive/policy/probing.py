@@ -68,6 +68,11 @@ class ProbeAccount:
         elif self._credit < full:
             self._credit = min(full, self._credit + self.budget * seconds)
 
+    def succeed(self, former: ProbeAccount, lost_seconds: float) -> None:
+        """Go on from *former*, whose probes have cost *lost_seconds*."""
+        self.started, self.charged_seconds, self.served_seconds = former.started, lost_seconds, former.served_seconds
+        self._credit = former._credit
+
     def affords(self, probe: Probe) -> bool:
         """Whether the credit covers the probe."""
         return self._credit is not None and probe.charge <= self._credit

@@ -58,6 +58,8 @@ TUNING_KEYS: tuple[NumberKey, ...] = (
 
 TUNING_BY_NAME = {key.name: key for key in TUNING_KEYS}
 SLOT_KEYS = (CANDIDATE_STEPS, *TUNING_BY_NAME)
-TOP_LEVEL_KEYS = ("policy", "throughput", *TUNING_BY_NAME)
+WATCH = "watch"
+WATCH_EXPECTED = "true or false"
+TOP_LEVEL_KEYS = ("policy", "throughput", WATCH, *TUNING_BY_NAME)
 
 POLICY_NAMES = ("ema", "throughput")

@@ -33,6 +33,13 @@ class Shape:
         """Return the standard deviation of ``steps[index]``: between drafts at first, less as it is learnt."""
         return PRIOR_SPREAD * math.sqrt(PRIOR_TRIALS / (PRIOR_TRIALS + self._expected[index] / self._weight))
 
+    def adopt(self, other: Shape, shared: int) -> None:
+        """Begin from what *other* has learnt about the first *shared* positions."""
+        scale = self._weight / other._weight
+        self.steps[:shared] = other.steps[:shared]
+        self._hits[:shared] = [scale * value for value in other._hits[:shared]]
+        self._expected[:shared] = [scale * value for value in other._expected[:shared]]
+
     def restart(self, hits: list[float], reached: list[float]) -> None:
         """Take *hits* and *reached* as already learnt from."""
         self._seen_hits, self._seen_reached = hits[:], reached[:]

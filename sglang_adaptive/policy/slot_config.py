@@ -28,6 +28,12 @@ class SlotConfig:
         """Return the mapping that ``AdaptiveStepSlot`` takes."""
         return {**dataclasses.asdict(self), schema.CANDIDATE_STEPS: list(self.candidate_steps)}
 
+    def as_entry(self) -> dict[str, Any]:
+        """Return the value of this slot's key as ``check_slot`` takes it, every default spelt out."""
+        entry = self.as_slot_cfg()
+        del entry["batch_size"]
+        return entry
+
 
 def check_slot(key: str, entry: Any, shared: Mapping[str, Any], source: str) -> SlotConfig:
     """Check the value *entry* of the slot key *key*; *shared* are the checked top-level tuning keys.

@@ -14,6 +14,8 @@ from typing import Any
 
 from sglang_adaptive.policy.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
+from sglang_adaptive.policy.built import Built
+from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.cost import CostModel
 from sglang_adaptive.policy.guard import ZeroGuard
 from sglang_adaptive.policy.monitored import Forecast, ProbeTotals
@@ -52,8 +54,12 @@ class ThroughputPolicy:
         initial_steps: int,
         options: ThroughputOptions | None = None,
         profile: CostProfile | None = None,
+        config: AdaptiveConfig | None = None,
     ) -> None:
+        """*config* is where *options* come from, for monitoring alone."""
         self.options = options = options or ThroughputOptions()
+        self.profile = profile
+        self.config = config
         self.cost_sync_due = False
         self._ladder = options.candidate_steps
         self._acceptance = AcceptanceEstimator(
@@ -150,6 +156,26 @@ class ThroughputPolicy:
         self._prober.timed_share = payload["share"]
         if self._prober.waiting:
             self._next_sync = min(self._next_sync, self._round + self._prober.length + SYNC_LAG)
+
+    def succeed(self, former: ThroughputPolicy) -> None:
+        """Go on where *former* stops: with the acceptance that it has learnt, and its accounts.
+
+        Its times come as this policy's ``profile``; see ``ThroughputPolicy.known_profile``.
+        """
+        self._acceptance.adopt(former._acceptance)
+        self._changes = self._acceptance.changes
+        self._regions = former._regions
+        self._guard = former._guard
+        self._prober.succeed(former._prober)
+
+    def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
+        """Return the times that this server measured, and where it has none those that it was started with."""
+        learnt = self.export_profile(key, measured)
+        return learnt if self.profile is None else learnt.merged(self.profile)
+
+    def keep_to_graphs(self, built: Built) -> None:
+        """Choose only depths that have graphs at a batch size, where graphs were captured for another policy."""
+        self._views.set_captured({size: built.at(size) for size in built.graph_sizes})
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
         """Return the times that this server measured; what it was started with is not repeated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_adaptive.policy.errors import ConfigError, shown
@@ -44,6 +44,13 @@ class ThroughputOptions:
     profile_dir: str | None = None
     """Where cost profiles are kept; None for the user's cache."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options as ``parse_options`` takes them, every default spelt out."""
+        options = {**asdict(self), CANDIDATE_STEPS: list(self.candidate_steps)}
+        if self.profile_dir is None:
+            del options[PROFILE_DIR]
+        return options
+
 
 def parse_options(options: Mapping[str, Any], source: str) -> ThroughputOptions:
     """Check the options given under ``"throughput"`` in *source*; those left out keep their defaults.
@@ -76,4 +83,7 @@ def _ladder(value: Any, source: str) -> tuple[int, ...]:
     if not whole or not value or not all(0 <= steps <= MAX_STEPS for steps in value):
         where = f"throughput.{CANDIDATE_STEPS}"
         raise ConfigError(source, where, f"got {shown(value)}", CANDIDATE_STEPS_EXPECTED)
+    if max(value) == 0:
+        where = f"throughput.{CANDIDATE_STEPS}"
+        raise ConfigError(source, where, f"got {shown(value)}", "at least one depth above 0 to choose")
     return tuple(sorted(set(value)))

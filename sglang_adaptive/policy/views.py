@@ -45,6 +45,7 @@ class Views:
         self._cost = cost
         self._views: dict[int, View] = {}
         self._graph_sizes: list[int] = []
+        self._captured: Mapping[int, frozenset[int]] = {}
         self._allowed = self._prune()
 
     @property
@@ -66,13 +67,20 @@ class Views:
         self._graph_sizes = sorted(sizes)
         self._views.clear()
 
+    def set_captured(self, captured: Mapping[int, frozenset[int]]) -> None:
+        """Say which depths have graphs at a batch size, where they were captured before the policy was made."""
+        self._captured = captured
+        self._views.clear()
+
     def allowed(self, batch_size: int) -> tuple[int, ...]:
         """Return the depths that may run at *batch_size*: all when graphs are off, else those that get graphs.
 
-        Fixed by what was known when the policy was made, as graphs are captured once.
+        Fixed by what was known when graphs were captured, which is once.
         """
         if not self._graph_sizes:
             return self._cost.ladder
+        if batch_size in self._captured:
+            return tuple(steps for steps in self._cost.ladder if steps in self._captured[batch_size])
         anchors = self._cost.base.anchors
         return self._allowed[anchors[min(bisect_left(anchors, batch_size), len(anchors) - 1)]]
 

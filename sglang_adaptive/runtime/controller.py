@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
+from sglang_adaptive.policy.built import Built
+from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.monitored import Probes
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.ledger import Ledger, SwitchRecord
@@ -49,8 +51,8 @@ class AdaptiveController:
 
     Three rules hold. The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a
     round drafts, so a round never changes depth half way. A result is credited to the depth that drafted it, which
-    with overlap scheduling need not be the live one. And a policy that fails is set aside for good: the depth goes
-    back to the one given at launch and serving goes on.
+    with overlap scheduling need not be the live one. And a policy that fails is set aside until another replaces it:
+    the depth goes back to the one given at launch and serving goes on.
     """
 
     def __init__(
@@ -70,9 +72,12 @@ class AdaptiveController:
         self.worker = worker
         self.params = policy  # the attribute's name in SGLang
         self._states: dict[int, SpecRuntimeState] = {}
+        self._cuda_graph_bs: list[int] | None = None
+        self._graphs: dict[int, tuple[int, ...] | None] = {}
         self._launch_steps = worker.speculative_num_steps
         self._forced_steps: int | None = None
-        self._released = False  # the depth was held until now, so the next change is its release
+        self._pending_cause: str | None = None  # what an operator did, which the next change of depth comes from
+        self._config_changed: dict[str, Any] | None = None
         self._degraded: str | None = None
         self._arriving: _Arriving | None = None
         self._last_batch_size: int | None = None
@@ -80,7 +85,7 @@ class AdaptiveController:
         self._probed_from: int | None = None
         """The depth that a probe under way left; None without a probe."""
         self._learner = policy if isinstance(policy, LearnsCost) else None
-        self._share_cost = share_cost
+        self.share_cost = share_cost
         self._clock = clock or RoundClock()
         self._wall_time = wall_time
         self._profile_saved_at = profile_saved_at
@@ -99,6 +104,11 @@ class AdaptiveController:
         """The depths that have a runtime state, ascending."""
         return tuple(sorted(self._states))
 
+    @property
+    def built(self) -> Built:
+        """The depths that have a runtime state, and their CUDA graphs."""
+        return Built({steps: self._graphs.get(steps) for steps in self.tiers})
+
     def register(self, state: SpecRuntimeState, steps: int | None = None) -> None:
         """Add a runtime state that is already built, under its own depth unless *steps* is given."""
         self._states[state.speculative_num_steps if steps is None else steps] = state
@@ -108,14 +118,19 @@ class AdaptiveController:
 
         *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off.
         """
+        self._cuda_graph_bs = cuda_graph_bs
         self.params.set_cuda_graph_bs(cuda_graph_bs)
+        for steps in self._states:  # built by the worker for its own depth, at every size
+            self._graphs[steps] = None if cuda_graph_bs is None else tuple(cuda_graph_bs)
         for steps in self.candidate_steps:
             if steps not in self._states:
+                sizes = self.params.cuda_graph_bs_for_step(steps)
                 self._states[steps] = self.worker.build_adaptive_runtime_state(
                     speculative_num_steps=steps,
                     speculative_num_draft_tokens=steps + 1,
-                    cuda_graph_bs=self.params.cuda_graph_bs_for_step(steps),
+                    cuda_graph_bs=sizes,
                 )
+                self._graphs[steps] = None if sizes is None else tuple(sizes)
         if self._launch_steps not in self._states:
             raise ValueError(f"no runtime state for the launch depth, {self._launch_steps} steps; built: {self.tiers}")
         self.worker.apply_runtime_state(self._states[self._launch_steps])
@@ -178,6 +193,37 @@ class AdaptiveController:
             raise ValueError(f"no runtime state for {steps!r} steps; built at start-up: {built}")
         self._forced_steps = steps
 
+    def replace_policy(
+        self,
+        policy: AdaptivePolicy,
+        *,
+        by: str,
+        share_cost: Callable[[Any], Any] | None = None,
+        profile_saved_at: Callable[[], float | None] | None = None,
+    ) -> None:
+        """Let *policy* decide from the next round on, in the place of the one that does; *by* is who asked for it.
+
+        To be called between two :meth:`activate_step_by_batch`, at the same round on every tensor-parallel rank. A
+        round in flight keeps its depth, and its result is credited to that depth as ever; the new policy hears of
+        it. What was counted so far and a forced depth stay, a failure of the old policy is forgotten.
+
+        *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and leaves everything as it was, when the policy
+        may choose a depth that has no runtime state.
+        """
+        missing = [steps for steps in policy.candidate_steps if steps not in self._states]
+        if missing:
+            raise ValueError(f"no runtime state for {missing} steps; built at start-up: {self.tiers}")
+        policy.set_cuda_graph_bs(self._cuda_graph_bs)
+        self.params = policy
+        self._learner = policy if isinstance(policy, LearnsCost) else None
+        self._probes = policy if isinstance(policy, Probes) else None
+        self._probed_from = None
+        self.share_cost = share_cost or self.share_cost
+        self._profile_saved_at = profile_saved_at or self._profile_saved_at
+        self._degraded = None
+        self._pending_cause = "configuration"
+        self._config_changed = {"time": self._wall_time(), "by": by}
+
     def snapshot(self) -> ControllerSnapshot:
         """Return the state of this moment; safe to keep."""
         ledger = self._ledger
@@ -197,6 +243,8 @@ class AdaptiveController:
             round_times=tuple(ledger.round_times.as_list()),
             degraded=self._degraded,
             profile_saved_at=self._profile_saved_at(),
+            config=self._config(),
+            config_changed=None if self._config_changed is None else MappingProxyType(dict(self._config_changed)),
             policy_state=MappingProxyType(self._policy_state()),
         )
 
@@ -222,7 +270,7 @@ class AdaptiveController:
         if self._degraded is not None:
             return self._launch_steps, "degraded"
         if self._forced_steps is not None:
-            self._released = True
+            self._pending_cause = "released"
             return self._forced_steps, "forced"
         try:
             target = self.params.get_steps_for_batch(batch_size)
@@ -236,12 +284,12 @@ class AdaptiveController:
 
     def _cause(self, target: int, batch_size: int) -> str:
         """Say what made the policy's choice differ, if it does; only one thing changes between rounds."""
-        released, self._released = self._released, False
+        pending, self._pending_cause = self._pending_cause, None
         before, self._probed_from = self._probed_from, None
         if self._probes is not None and self._probes.probing:
             self._probed_from = self.worker.speculative_num_steps if before is None else before
-        if released:
-            return "released"
+        if pending is not None:
+            return pending
         if self._probed_from is not None or target == before:
             return "probe"
         return "acceptance" if batch_size == self._last_batch_size else "batch size"
@@ -259,17 +307,22 @@ class AdaptiveController:
         try:
             payload = policy.export_cost()
         except Exception:
-            self._share_cost(None)
+            self.share_cost(None)
             raise
-        shared = self._share_cost(payload)
+        shared = self.share_cost(payload)
         if shared is None:
             raise RuntimeError("the first rank has no cost table to share")
         policy.import_cost(shared)
 
     def _degrade(self, why: str, error: Exception | None = None) -> None:
-        """Set the policy aside for good, and log it: nothing asks the policy again, so it is logged once."""
+        """Set the policy aside, and log it: nothing asks the policy again, so it is logged once."""
         self._degraded = why
         logger.error("adaptive speculation degraded to %d steps: %s", self._launch_steps, why, exc_info=error)
+
+    def _config(self) -> dict[str, Any] | None:
+        # Policies that are not made from a configuration, as a program's own, have no such attribute.
+        config = getattr(self.params, "config", None)
+        return config.as_dict() if isinstance(config, AdaptiveConfig) else None
 
     def _policy_state(self) -> dict[str, Any]:
         try:

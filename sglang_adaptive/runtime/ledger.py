@@ -11,7 +11,7 @@ from sglang_adaptive.runtime.accept_counts import AcceptCounts
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
-CAUSES = ("acceptance", "batch size", "probe", "forced", "released", "degraded")
+CAUSES = ("acceptance", "batch size", "probe", "forced", "released", "configuration", "degraded")
 """Why the live depth changes; "probe" is the way into a probe and the way back."""
 
 

@@ -41,6 +41,11 @@ class ControllerSnapshot:
 
     profile_saved_at: float | None
     """Unix time at which this server's cost profile was last written to disk; None when there is none."""
+    config: Mapping[str, Any] | None
+    """The configuration in force, every default spelt out; None for a policy that was not built from one."""
+
+    config_changed: Mapping[str, Any] | None
+    """{"time": Unix seconds, "by": who asked} of the latest change; None since start-up."""
 
     policy_state: Mapping[str, Any]
 
@@ -65,6 +70,8 @@ class ControllerSnapshot:
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,
             "profile_saved_at": self.profile_saved_at,
+            "config": None if self.config is None else dict(self.config),
+            "config_changed": None if self.config_changed is None else dict(self.config_changed),
             **self.policy_state,
         }
 

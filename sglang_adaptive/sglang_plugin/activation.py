@@ -10,13 +10,18 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from sglang_adaptive.policy.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.config_file import file_stamp
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import ACTIVE, contract, hooks
 
 logger = logging.getLogger(__name__)
 
 NOTE = "_sglang_adaptive"
-"""Attribute of ServerArgs that carries the launcher's findings to the schedulers: {"reason": str | None}."""
+"""Attribute of ServerArgs that carries the launcher's findings to the schedulers and to the HTTP server.
+
+"reason": why adaptive speculation is off, or None. While it is on also "config": the configuration as it was checked,
+and "stamp": the ``file_stamp`` of its file just before.
+"""
 
 
 def from_cli_args(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
@@ -59,7 +64,9 @@ def _asked_for(args: Any) -> bool:
 
 
 def _prepare(server_args: Any) -> None:
-    _check_launch_steps(server_args.speculative_num_steps, load_config(server_args.speculative_adaptive_config))
+    stamp = file_stamp(server_args.speculative_adaptive_config or "")
+    config = load_config(server_args.speculative_adaptive_config)
+    _check_launch_steps(server_args.speculative_num_steps, config)
     contract.require()
     hooks.add_and_apply(hooks.LAUNCHER)
     os.environ[ACTIVE] = "1"
@@ -73,6 +80,7 @@ def _prepare(server_args: Any) -> None:
     # The file alone is enough. Set on the raw input, because one of SGLang's checks reads it before the
     # resolution step that handles speculation.
     server_args.speculative_adaptive = True
+    getattr(server_args, NOTE).update(config=config.as_dict(), stamp=stamp)
     if _runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
         # SGLang 0.5.23 picks the CUDA graph runner for the tiers on every device and fails without CUDA.
         logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")

@@ -66,6 +66,7 @@ HOOKED = (
         ("self",),
     ),
     Needed(_STATE + "SchedulerInternalStateController._add_speculative", ("self", "state")),
+    Needed(_STATE + "SchedulerInternalStateController.set_internal_state", ("self", "recv_req")),
     Needed(_STATE + "SchedulerInternalStateController._update_handlers", ("self",)),
     Needed(_SRT + "managers.scheduler.Scheduler.get_init_info", ("self",)),
     Needed(_SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", ("self",)),
@@ -74,7 +75,10 @@ HOOKED = (
         ("self", "meta_info", "recv_obj", "i"),
     ),
     Needed(_SRT + "entrypoints.engine._wait_for_scheduler_ready"),
-    Needed(_SRT + "entrypoints.http_server._setup_and_run_http_server"),
+    Needed(
+        _SRT + "entrypoints.http_server._setup_and_run_http_server",
+        ("server_args", "tokenizer_manager", "template_manager", "port_args", "scheduler_infos"),
+    ),
 )
 """Attributes that the package overrides."""
 
@@ -114,6 +118,8 @@ CALLED = (
     Needed(_SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
     Needed(_SRT + "distributed.parallel_state.GroupCoordinator", fields=("rank_in_group",)),
     Needed(_STATE + "UpdateRejected"),
+    Needed(_SRT + "managers.io_struct.SetInternalStateReq", fields=("server_args",)),
+    Needed(_SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
     Needed(
         _SRT + "managers.utils.GenerationBatchResult",
         fields=("speculative_num_draft_tokens", "cap_lens", "accept_lens"),

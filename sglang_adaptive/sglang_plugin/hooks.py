@@ -72,6 +72,7 @@ SCHEDULER = (
     Hook(_RESULTS + "process_batch_result_prefill", "before", "worker:interrupt_clock"),
     Hook(_REPORTER + "report_decode_stats", "around", "proposed_drafts:report_decode_stats"),
     Hook(_STATE + "_add_speculative", "after", "server_info:add_adaptive"),
+    Hook(_STATE + "set_internal_state", "before", "reconfigure:unpack"),
     Hook(_STATE + "_update_handlers", "after", "server_info:add_update_handlers"),
     Hook(_SRT + "managers.scheduler.Scheduler.get_init_info", "after", "landed:report"),
     Hook(

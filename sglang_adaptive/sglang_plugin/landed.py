@@ -6,21 +6,26 @@ from typing import Any
 
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.contract import ContractError
+from sglang_adaptive.sglang_plugin.worker import controller_of
 
 KEY = "sglang_adaptive_hooks"
+BUILT = "sglang_adaptive_built"
+"""What start-up built, as ``Built.as_pairs`` gives it: the launcher checks later configurations against it."""
 
 
 def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
     """After Scheduler.get_init_info: assert that every hook of this process landed, and say so."""
     hooks.require_landed((*hooks.EVERY_PROCESS, *hooks.SCHEDULER))
-    return {**info, KEY: len(hooks.SCHEDULER)}
+    controller = controller_of(scheduler.draft_worker)
+    built = {} if controller is None else {BUILT: controller.built.as_pairs()}
+    return {**info, KEY: len(hooks.SCHEDULER), **built}
 
 
 def pass_on(info: dict[str, Any], controller: Any) -> dict[str, Any]:
     """After DataParallelController.get_init_info, which makes a new dict: say so when every scheduler did."""
     replicas = controller._scheduler_init_infos
     if replicas and all(KEY in replica for replica in replicas):
-        return {**info, KEY: replicas[0][KEY]}
+        return {**info, **{key: replicas[0][key] for key in (KEY, BUILT) if key in replicas[0]}}
     return info
 
 

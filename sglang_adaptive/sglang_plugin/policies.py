@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.built import Built
+from sglang_adaptive.policy.config import AdaptiveConfig, load_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.sglang_plugin.profiles import load_shared
+from sglang_adaptive.sglang_plugin.profiles import load_shared, share_known
 
 
 def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
@@ -19,4 +20,21 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
     config = load_config(cfg_path)
     if config.policy == "ema":
         return AdaptiveSpeculativeParams.from_config(initial_steps, config)
-    return ThroughputPolicy(initial_steps, config.throughput, load_shared(config.throughput.profile_dir))
+    profile = load_shared(config.throughput.profile_dir)
+    return ThroughputPolicy(initial_steps, config.throughput, profile, config)
+
+
+def build_successor(config: AdaptiveConfig, former: AdaptivePolicy, live_steps: int, built: Built) -> AdaptivePolicy:
+    """Return the policy of *config* that goes on from *live_steps* and from what *former* has learnt.
+
+    Every tensor-parallel rank calls it at the same round: rank 0's measured times are handed to all.
+    """
+    if config.policy == "ema":
+        return AdaptiveSpeculativeParams.from_config(live_steps, config)
+    former = former if isinstance(former, ThroughputPolicy) else None
+    profile = load_shared(config.throughput.profile_dir) if former is None else share_known(former)
+    policy = ThroughputPolicy(live_steps, config.throughput, profile, config)
+    policy.keep_to_graphs(built)
+    if former is not None:
+        policy.succeed(former)
+    return policy

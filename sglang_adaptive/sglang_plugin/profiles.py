@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Callable
+import threading
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.profile_saver import ProfileSaver
@@ -19,6 +20,7 @@ from sglang_adaptive.sglang_plugin.profile_key import profile_key
 
 logger = logging.getLogger(__name__)
 
+MEASURED = "learnt in service by the throughput policy"
 FOLDER = "SGLANG_ADAPTIVE_PROFILE_DIR"
 """Environment variable: where profiles are kept; ``throughput.profile_dir`` in the configuration goes first."""
 
@@ -39,32 +41,63 @@ def load_shared(profile_dir: str | None) -> CostProfile | None:
     return shared
 
 
-def sharing(policy: Any) -> Callable[[Any], Any]:
-    """Return the controller's ``share_cost``: a broadcast, and on the first rank a save when it is time."""
+def share_known(policy: ThroughputPolicy) -> CostProfile | None:
+    """Return all that the first rank knows of round times, on every rank; they call it together."""
     from sglang.srt.runtime_context import get_parallel
 
     group = get_parallel().tp_group
-    if not isinstance(policy, ThroughputPolicy) or group.rank_in_group != 0:
-        return group.broadcast_object
-    saver = ProfileSaver(_store(policy.options.profile_dir))
-    atexit.register(_close, saver, policy)
-
-    def share(payload: Any) -> Any:
-        saver.offer(lambda: _learnt(policy))
-        return group.broadcast_object(payload)
-
-    return share
+    known = None
+    if group.rank_in_group == 0:
+        try:
+            known = policy.known_profile(profile_key(), MEASURED)
+        except Exception:  # the other ranks wait for the broadcast
+            logger.warning("adaptive: the measured round times could not be handed on", exc_info=True)
+    shared: CostProfile | None = group.broadcast_object(known, src=0)
+    return shared
 
 
-def saved_at(policy: Any) -> Callable[[], float | None]:
-    """Return what says when the profile of this server was last written to disk, as far as this rank knows.
+class CostSharing:
+    """The controller's ``share_cost`` for one policy: a broadcast, and on the first rank a save when it is time."""
 
-    Ranks other than the first neither load nor save one, and know nothing.
-    """
-    if not isinstance(policy, ThroughputPolicy):
-        return lambda: None
-    store = _store(policy.options.profile_dir)
-    return lambda: store.saved_at
+    def __init__(self, policy: AdaptivePolicy) -> None:
+        from sglang.srt.runtime_context import get_parallel
+
+        self._group = get_parallel().tp_group
+        self._policy: ThroughputPolicy | None = None
+        if isinstance(policy, ThroughputPolicy) and self._group.rank_in_group == 0:
+            self._policy = policy
+            self._saver = ProfileSaver(_store(policy.options.profile_dir))
+            atexit.register(self._close)
+
+    def __call__(self, payload: Any) -> Any:
+        """Return the first rank's *payload*, on every rank."""
+        policy = self._policy
+        if policy is not None:
+            self._saver.offer(lambda: _learnt(policy))
+        return self._group.broadcast_object(payload)
+
+    def saved_at(self) -> float | None:
+        """Return the Unix time at which this server's profile was last written to disk, as far as this rank knows.
+
+        Ranks other than the first neither load nor save one, and know nothing.
+        """
+        return None if self._policy is None else _store(self._policy.options.profile_dir).saved_at
+
+    def retire(self) -> None:
+        """Keep what the policy has learnt, off this thread, now that another one takes its place."""
+        if self._policy is None:
+            return
+        atexit.unregister(self._close)  # it would put these times over newer ones
+        learnt, self._policy = _learnt(self._policy), None
+        if learnt.cells:
+            save = threading.Thread(target=self._saver.close, args=(lambda: learnt,), name="profile-saver", daemon=True)
+            save.start()
+
+    def _close(self) -> None:
+        """Save what was learnt since the last time, as the scheduler's process ends."""
+        policy = self._policy
+        if policy is not None and _learnt(policy).cells:
+            self._saver.close(lambda: _learnt(policy))
 
 
 @cache
@@ -88,10 +121,4 @@ def _load(profile_dir: str | None) -> CostProfile | None:
 
 def _learnt(policy: ThroughputPolicy) -> CostProfile:
     day = datetime.now(UTC).date().isoformat()
-    return policy.export_profile(profile_key(), f"learnt in service by the throughput policy, until {day}")
-
-
-def _close(saver: ProfileSaver, policy: ThroughputPolicy) -> None:
-    """Save what was learnt since the last time, as the scheduler's process ends."""
-    if _learnt(policy).cells:
-        saver.close(lambda: _learnt(policy))
+    return policy.export_profile(profile_key(), f"{MEASURED}, until {day}")

@@ -8,7 +8,7 @@ from typing import Any
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.profiles import saved_at, sharing
+from sglang_adaptive.sglang_plugin.profiles import CostSharing
 
 __all__ = [
     "SpecRuntimeState",
@@ -25,7 +25,8 @@ _SWITCH_SOURCE = "adaptive_spec.restore"
 def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
     """In the place of SGLang's AdaptiveController: ours, on SGLang's worker."""
     logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
-    return AdaptiveController(worker, policy, share_cost=sharing(policy), profile_saved_at=saved_at(policy))
+    sharing = CostSharing(policy)
+    return AdaptiveController(worker, policy, share_cost=sharing, profile_saved_at=sharing.saved_at)
 
 
 def controller_of(model_worker: Any) -> AdaptiveController | None:
