@@ -41,12 +41,12 @@ class Built:
         for place, steps, sizes in self._demands(config):
             missing = [depth for depth in steps if depth not in self.graphs]
             if missing:
-                problem = f"{_listed(missing)} was not built when the server started"
+                problem = f"needs {_listed(missing)}, which was not built when the server started"
                 raise ConfigError(config.source, place, problem, f"depths among {_listed(self.graphs)}")
             for size in sizes:
                 lacking = set(steps) - self.at(size)
                 if lacking and (config.policy == "ema" or lacking == set(steps)):
-                    problem = f"{_listed(lacking)} has no CUDA graphs at batch size {size}"
+                    problem = f"needs {_listed(lacking)}, which has no CUDA graphs at batch size {size}"
                     raise ConfigError(config.source, place, problem, f"depths among {_listed(self.at(size))} there")
 
     def _demands(self, config: AdaptiveConfig) -> Iterator[tuple[str, tuple[int, ...], list[int]]]:

@@ -207,8 +207,8 @@ class AdaptiveController:
         round in flight keeps its depth, and its result is credited to that depth as ever; the new policy hears of
         it. What was counted so far and a forced depth stay, a failure of the old policy is forgotten.
 
-        *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and leaves everything as it was, when the policy
-        may choose a depth that has no runtime state.
+        *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and leaves everything as it
+        was, when the policy may choose a depth that has no runtime state.
         """
         missing = [steps for steps in policy.candidate_steps if steps not in self._states]
         if missing:

@@ -46,6 +46,8 @@ def test_every_field(state: dict[str, Any]) -> None:
         "profile_saved_at": type(None),
         "round_times": list,
         "profile_key": dict,
+        "config": dict,
+        "config_changed": type(found["config_changed"]),  # None until another test changes it
     }
     assert (found["policy"], found["active"], found["degraded"]) == ("ema", True, False)
     assert found["tiers"] == list(TIERS) and found["current_steps"] in TIERS

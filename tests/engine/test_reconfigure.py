@@ -1,0 +1,197 @@
+"""Another configuration while the server runs: by request, by SIGHUP and by a watched file."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import ADMIN_KEY, RANK_LOG, TIERS
+from tests.engine.workload import Case, adaptive, force, require_whole_pool, rounds, run, wait_until
+
+PATH = "/set_internal_state"
+SHALLOW = {"1": {"candidate_steps": [1]}}
+DEEP = {"1": {"candidate_steps": [7]}}
+THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "margin": 0.02}}
+
+
+@contextlib.contextmanager
+def kept(server: CpuServer) -> Iterator[dict[str, Any]]:
+    """Yield the configuration in force, and put it back afterwards."""
+    before: dict[str, Any] = adaptive(server)["config"]
+    try:
+        yield before
+    finally:
+        server.configure(before)
+
+
+@contextlib.contextmanager
+def changing(server: Client, configs: list[dict[str, Any]]) -> Iterator[list[int]]:
+    """Apply one of *configs* after the other, some rounds apart, until the block ends."""
+    done, applied = threading.Event(), [0]
+
+    def change() -> None:
+        for config in itertools.cycle(configs):
+            if done.is_set():
+                return
+            server.configure(config)
+            applied[0] += 1
+            done.wait(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(change)
+        try:
+            yield applied
+        finally:
+            done.set()
+            work.result()
+
+
+def audits(server: CpuServer) -> list[str]:
+    return [line for line in server.log_path.read_text().splitlines() if "adaptive: configuration changed by" in line]
+
+
+def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> None:
+    with kept(ema) as before:
+        counted = adaptive(ema)["rounds_by_tier"].get("1", 0)
+        assert ema.configure(SHALLOW) == [True]
+        meta = Case(easy[0], max_new_tokens=16).whole(ema)["meta_info"]
+        found = adaptive(ema)
+        assert found["rounds_by_tier"]["1"] - counted == meta["spec_verify_ct"]
+        assert found["config"]["1"]["candidate_steps"] == [1] and "4" not in found["config"]
+        assert found["config_changed"]["by"].startswith("127.0.0.1:")
+        assert len(found["slots"]) == 1 and found["tiers"] == list(TIERS)
+        (line,) = audits(ema)[-1:]
+        assert f"changed by {found['config_changed']['by']}: " in line
+        assert f"1.candidate_steps: {before['1']['candidate_steps']} -> [1]" in line and "-> none" in line
+
+        assert ema.configure(THROUGHPUT) == [True]
+        Case(easy[0], max_new_tokens=64).whole(ema)
+        found = adaptive(ema)
+        assert found["policy"] == "throughput" and found["config"]["throughput"]["margin"] == 0.02
+        assert found["why"]["words"] and not found["degraded"]
+        learnt = found["acceptance"][0]
+        assert ema.configure({"throughput": {"candidate_steps": [1, 3]}}) == [True]
+        assert adaptive(ema)["acceptance"][0]["probability"] == pytest.approx(learnt["probability"], abs=0.05)
+        assert adaptive(ema)["acceptance"][0]["trials"] == pytest.approx(learnt["trials"], rel=0.01)
+        assert {rate["steps"] for rate in adaptive(ema)["rates"]} == {1, 3}
+    assert adaptive(ema)["config"] == before
+
+
+REFUSED: list[tuple[Any, str]] = [
+    ({"1": {"candidate_steps": [1, 5]}}, "adaptive_config: 1.candidate_steps: needs 5, which was not built"),
+    ({"policy": "throughput"}, "adaptive_config: throughput.candidate_steps: needs 2, 5, which was not built"),
+    ({**SHALLOW, "ema_alpha": 0}, "adaptive_config: ema_alpha: got 0; expected a number above 0 up to 1"),
+    ({}, "adaptive_config: throughput.candidate_steps: needs 2, 5"),
+    (None, "adaptive_config: got null; expected a configuration object"),
+    (3, "adaptive_config: got 3; expected a configuration object"),
+]
+
+
+@pytest.mark.parametrize(("config", "told"), REFUSED, ids=range(len(REFUSED)))
+def test_refused_whole_with_one_line(ema: CpuServer, config: Any, told: str) -> None:
+    before, log = adaptive(ema), audits(ema)
+    with pytest.raises(RequestError) as refusal:
+        ema.post(PATH, {"server_args": {"adaptive_config": config}})
+    status, _, body = str(refusal.value).removeprefix(f"POST {PATH}: ").partition(" ")
+    assert status == "400" and json.loads(body)["error"]["message"].startswith(told)
+    assert (adaptive(ema), audits(ema)) == (before, log)
+
+
+def test_packed_name_that_a_client_makes_up_is_refused(ema: CpuServer) -> None:
+    for name in ("adaptive_config {}", 'adaptive_config {"config": {}, "source": "", "by": "root"}'):
+        with pytest.raises(RequestError, match="400 "):
+            ema.post(PATH, {"server_args": {name: 1}})
+    assert ema.is_running() and adaptive(ema)["active"]
+
+
+def test_text_stays_the_same_while_the_configuration_changes_under_load(
+    ema: CpuServer, easy: list[str], hard: list[str]
+) -> None:
+    cases = [Case(prompt) for prompt in (*easy[:3], *hard[:3])]
+    force(ema, 0)
+    without_drafts = run(ema, cases, at_once=6)
+    force(ema, None)
+    with kept(ema), changing(ema, [SHALLOW, DEEP, THROUGHPUT]) as applied:
+        assert run(ema, cases, at_once=3) == without_drafts
+    assert applied[0] >= 10
+    require_whole_pool(ema)
+    found = adaptive(ema)
+    assert not found["degraded"]
+    assert {"1", "7"} <= {tier for tier, count in found["rounds_by_tier"].items() if count}
+
+
+def test_file_is_read_again_on_hangup_and_when_watched(ema: CpuServer, easy: list[str]) -> None:
+    file = Path(ema.command[ema.command.index("--speculative-adaptive-config") + 1])
+    original = file.read_text()
+    assert ema.pid is not None
+
+    def by_whom() -> str:
+        changed: dict[str, Any] | None = adaptive(ema)["config_changed"]
+        return "" if changed is None else changed["by"]
+
+    def refusals() -> list[str]:
+        return [line for line in ema.log_path.read_text().splitlines() if "the old configuration goes on" in line]
+
+    with kept(ema):
+        file.write_text(json.dumps({**SHALLOW, "watch": True}))
+        os.kill(ema.pid, signal.SIGHUP)
+        wait_until(lambda: by_whom() == "SIGHUP", "the file was read on SIGHUP")
+        assert adaptive(ema)["config"]["1"]["candidate_steps"] == [1]
+
+        file.write_text('{"1": {"candidate_steps": [1,')  # half of a file, or a mistake
+        wait_until(refusals, "the bad file was refused")
+        assert len(refusals()) == 1 and "broken JSON at line 1" in refusals()[0] and "watch: " in refusals()[0]
+        assert adaptive(ema)["config"]["1"]["candidate_steps"] == [1]
+
+        file.write_text(json.dumps(DEEP))  # and no longer watched
+        wait_until(lambda: by_whom() == "watch", "the changed file was read")
+        before = rounds(ema)
+        Case(easy[0], max_new_tokens=8).whole(ema)
+        assert rounds(ema) > before and adaptive(ema)["current_steps"] == 7
+        file.write_text(original)
+
+
+def test_nobody_without_the_administrator_s_key_changes_anything(tree: CpuServer) -> None:
+    for stranger in (tree, Client.from_url(tree.url, api_key="wrong")):
+        with pytest.raises(RequestError, match=r"401 .*Unauthorized"):
+            stranger.configure(SHALLOW)
+    body = json.dumps({"server_args": {"adaptive_config": SHALLOW}})
+    for method in ("GET", "DELETE", "PATCH", "OPTIONS"):  # the key is not asked for, and nothing is done
+        connection = http.client.HTTPConnection(tree.host, tree.port, timeout=60)
+        connection.request(method, PATH, body, {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 405
+        connection.close()
+    with pytest.raises(RequestError, match=r"400 .*adaptive speculation is off: speculative_eagle_topk=4"):
+        Client.from_url(tree.url, api_key=ADMIN_KEY).configure(SHALLOW)
+
+
+def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[str], hard: list[str]) -> None:
+    def depths(rank: int) -> list[str]:
+        return Path(two_ranks.log_path).with_name(f"{RANK_LOG}{rank}").read_text().splitlines()
+
+    cases = [Case(prompt, max_new_tokens=64) for prompt in (*easy[:3], *hard[:3])]
+    force(two_ranks, 0)
+    without_drafts = run(two_ranks, cases, at_once=3)
+    force(two_ranks, None)
+    begun = len(depths(0))
+    shallow = {"1": {"candidate_steps": [1, 2]}}
+    with kept(two_ranks), changing(two_ranks, [DEEP, {"throughput": {"sync_rounds": 4}}, shallow]) as applied:
+        assert run(two_ranks, cases, at_once=3) == without_drafts
+    started = len(depths(0))
+    wait_until(lambda: len(depths(1)) >= started, "rank 1 has started as many rounds")
+    assert depths(1)[:started] == depths(0)[:started]
+    assert len({line.split()[1] for line in depths(0)[begun:]}) > 2 and applied[0] >= 5
+    assert adaptive(two_ranks)["degraded"] is False and adaptive(two_ranks)["policy"] == "throughput"
