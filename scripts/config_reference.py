@@ -6,7 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sglang_adaptive.policy.schema import CANDIDATE_STEPS, CANDIDATE_STEPS_EXPECTED, TUNING_KEYS, NumberKey
+from sglang_adaptive.policy.schema import (
+    CANDIDATE_STEPS,
+    CANDIDATE_STEPS_EXPECTED,
+    POLICY_NAMES,
+    TUNING_KEYS,
+    WATCH,
+    WATCH_EXPECTED,
+    NumberKey,
+)
 from sglang_adaptive.policy.throughput_options import (
     DEFAULT_LADDER,
     NUMBER_KEYS,
@@ -19,11 +27,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 def tables() -> dict[str, str]:
     """Return the Markdown table of every marked place of the page, by the name in its markers."""
+    names = " or ".join(f'"{name}"' for name in POLICY_NAMES)
+    top = [
+        ("policy", "see Policies", names, "what decides"),
+        (WATCH, "false", WATCH_EXPECTED, "read the file again whenever it changes"),
+    ]
     slot = [(CANDIDATE_STEPS, "required", CANDIDATE_STEPS_EXPECTED, "depths that the slot may choose")]
     ladder = str(list(DEFAULT_LADDER))
     throughput = [(CANDIDATE_STEPS, ladder, CANDIDATE_STEPS_EXPECTED, "depths that the policy may choose")]
     folder = [(PROFILE_DIR, "the user's cache", PROFILE_DIR_EXPECTED, "where round times are kept between starts")]
     return {
+        "top": _table(top),
         "keys": _table(slot + [_row(key) for key in TUNING_KEYS]),
         "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS] + folder),
     }

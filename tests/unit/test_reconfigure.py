@@ -188,6 +188,12 @@ def test_configuration_that_needs_what_was_not_built(cfg: dict[str, Any], told: 
     assert line.startswith(f"my.json: {told}") and "; expected depths among 0, 1, 3" in line
 
 
+def test_documentation_shows_the_real_refusal() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Built(dict.fromkeys((0, 1, 3, 7))).require(check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY))
+    assert f"\n{caught.value}\n" in (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+
+
 @pytest.mark.parametrize("cfg", FITTING, ids=range(len(FITTING)))
 def test_configuration_that_fits(cfg: dict[str, Any]) -> None:
     BUILT.require(check_config(cfg, "my.json"))
