@@ -1,131 +1,178 @@
-"""``python -m benchmarks.server``: the stationary cells and the switching sequence on one running server.
+"""``python -m benchmarks.server``: policies compared on real servers.
 
-    python -m benchmarks.server --url http://127.0.0.1:30000 --acceptance FILE --output RESULT.json \\
-        --batch 1,8,32,64 --p 0.3,0.6,0.8,0.9 --tokens 300 --force 0,1,2,3,5,7
-
-``--acceptance`` is the file of ``benchmarks.server.simulated``; without it acceptance is the models' own. ``--force``
-holds each depth in turn (and -1 lets the policy decide), so that static depths are measured on the same server.
+matrix    start servers, drive them through workloads, write one JSON a run
+start     only start servers, and leave them running
+drive     drive servers that were left running
+stop      stop them
+compare   print results side by side: python -m benchmarks.server compare A.json B.json
+summary   print the targets, measured and met or missed, from a folder of results
+plot      draw one picture a workload, from a folder of results
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.server.simulated import Process
-from benchmarks.server.workload import Served, serve
-from sglang_adaptive import provenance
-from sglang_adaptive.client import Client
-
-RELEASED = -1
+from benchmarks.server.results import BadResult
 
 
-def main() -> int:
-    """Run every cell, writing the file after each so that a broken run leaves what it measured."""
-    arguments = _parser().parse_args()
-    client = Client.from_url(arguments.url)
-    process = Process(arguments.acceptance, create=not arguments.acceptance.exists()) if arguments.acceptance else None
-    result: dict[str, Any] = {
-        "label": arguments.label,
-        "acceptance": "simulated: geometric, drawn per request" if process else "the models' own",
-        "command": "python -m benchmarks.server " + " ".join(map(_without_folder, sys.argv[1:])),
-        "commit": provenance.git_commit(),
-        "versions": provenance.versions("sglang", "torch", "triton", "sglang-kernel"),
-        "tokens": arguments.tokens,
-        "cells": [],
-        "switching": [],
-    }
-    for steps in arguments.force:
-        if steps != RELEASED or arguments.force != [RELEASED]:
-            _hold(client, steps)
-        for batch in arguments.batch:
-            if process is not None:
-                process.p = 0.6
-            serve(client, batch, arguments.warm_up)  # first uses load kernels; that is not what is compared here
-            for p in arguments.p:
-                if process is not None:
-                    process.p = p
-                served = serve(client, batch, arguments.tokens)
-                result["cells"].append({"steps": steps, "batch_size": batch, "p": p, **_numbers(served)})
-                print(_line(steps, batch, p, served), flush=True)
-                arguments.output.write_text(json.dumps(result, indent=1))
-        if process is not None and arguments.switching:
-            _switch(client, process, steps, arguments, result)
-    adaptive = client.server_info()["internal_states"][0].get("adaptive")
-    result |= {"adaptive": adaptive, "hardware": adaptive and adaptive.get("profile_key", {}).get("gpu_name")}
-    arguments.output.write_text(json.dumps(result, indent=1))
+def main(argv: Sequence[str]) -> int:
+    """Run one subcommand; returns 0, 1 when something failed, 2 for bad usage or unusable input."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments, argv)
+        return code
+    except (BadResult, ValueError) as problem:
+        print(f"benchmarks.server: error: {problem}", file=sys.stderr)
+        return 2
+
+
+def _matrix(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from benchmarks.server.matrix import run
+
+    return run(_asked(arguments), argv)
+
+
+def _start(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from benchmarks.server.matrix import start
+
+    return start(_asked(arguments))
+
+
+def _drive(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from benchmarks.server.matrix import drive
+    from benchmarks.server.servers import attach
+
+    asked = _asked(arguments)
+    servers = [attach(policy, asked.output) for group in asked.groups for policy in group]
+    return 0 if drive(servers, asked, time.monotonic() + asked.budget, argv) else 1
+
+
+def _stop(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from benchmarks.server.policies import POLICIES
+    from benchmarks.server.servers import attach
+
+    for record in arguments.output.glob("*.running"):
+        attach(POLICIES[record.stem], arguments.output).stop()
+        print(f"stopped {record.stem}")
     return 0
 
 
-def _switch(
-    client: Client, process: Process, steps: int, arguments: argparse.Namespace, result: dict[str, Any]
-) -> None:
-    """Acceptance 0.3 and 0.9 in turn while one batch decodes on, 8 phases of --switching seconds."""
-    import threading
+def _asked(arguments: argparse.Namespace) -> Any:
+    from benchmarks.server import hosts
+    from benchmarks.server.matrix import Matrix
+    from benchmarks.server.policies import chosen
+    from benchmarks.server.workloads import WORKLOADS
 
-    for batch in arguments.batch:
-        done = threading.Event()
-
-        def alternate(done: threading.Event = done) -> None:
-            phase = 0
-            while not done.is_set():
-                process.p = 0.9 if phase % 2 else 0.3
-                phase += 1
-                done.wait(arguments.switching)
-
-        thread = threading.Thread(target=alternate)
-        thread.start()
-        begin, tokens, index = time.perf_counter(), 0, 0
-        while time.perf_counter() - begin < 8 * arguments.switching:
-            tokens += serve(client, batch, arguments.tokens, seed=index).tokens
-            index += 1
-        seconds = time.perf_counter() - begin
-        done.set()
-        thread.join()
-        entry = {"steps": steps, "batch_size": batch, "tokens_per_second": tokens / seconds}
-        result["switching"].append(entry)
-        print(f"switching p 0.3/0.9: steps {steps:>2}, batch {batch:>3}: {tokens / seconds:9.1f} tokens/s", flush=True)
+    unknown = [name for name in arguments.workloads if name not in WORKLOADS]
+    if unknown:
+        raise ValueError(f"--workloads: {unknown[0]} is none of {', '.join(WORKLOADS)}")
+    plan = _plan(arguments)
+    most = max(*plan.batches, *(plan.concurrencies if "load" in arguments.workloads else ()), 1)
+    extra = tuple(arguments.server_arguments.split())
+    if arguments.host == "gpu":
+        host: hosts.Host = hosts.gpu(arguments.models, most, arguments.kv_tokens, arguments.prefill_graphs, extra)
+    else:
+        host = hosts.cpu(most, extra)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    output = arguments.output.resolve()
+    profiles = (arguments.profiles or output / "profiles").resolve()
+    groups = tuple(tuple(chosen(part.replace("+", ","))) for part in _groups(arguments.policies))
+    return Matrix(
+        groups, tuple(arguments.workloads), tuple(arguments.depths), plan, host, output, profiles,
+        arguments.budget, arguments.start_timeout,
+    )  # fmt: skip
 
 
-def _hold(client: Client, steps: int) -> None:
-    wanted = None if steps == RELEASED else steps
-    client.post("/set_internal_state", {"server_args": {"adaptive_force_steps": wanted}})
+def _groups(text: str) -> list[str]:
+    from benchmarks.server.policies import POLICIES
+
+    return list(POLICIES) if text == "all" else text.split(",")
 
 
-def _numbers(served: Served) -> dict[str, Any]:
-    return {
-        "tokens_per_second": served.tokens_per_second,
-        "accept_length": served.accept_length,
-        "seconds": served.seconds,
-    }
+def _plan(arguments: argparse.Namespace) -> Any:
+    from benchmarks.server.workloads import Plan
+
+    given = {field.name: getattr(arguments, field.name, None) for field in fields(Plan)}
+    return Plan(**{name: value for name, value in given.items() if value is not None})
 
 
-def _line(steps: int, batch: int, p: float, served: Served) -> str:
-    accepted = f"{served.accept_length:5.2f}" if served.accept_length else "    -"
-    return f"steps {steps:>2}, batch {batch:>3}, p {p:.2f}: {served.tokens_per_second:9.1f} tokens/s, accept {accepted}"
+def _compare(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from benchmarks.server.compare import table
+
+    print(table(arguments.results, arguments.workload))
+    return 0
+
+
+def _summary(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from benchmarks.server.results import read_folder
+    from benchmarks.server.summary import summary
+
+    print(summary(read_folder(arguments.folder)))
+    return 0
+
+
+def _plot(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from benchmarks.server.plot import plot
+    from benchmarks.server.results import read_folder
+
+    for path in plot(read_folder(arguments.folder), arguments.output or arguments.folder):
+        print(f"wrote {path.name}")
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.server", description=__doc__)
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--label", default="")
-    parser.add_argument("--acceptance", type=Path)
-    parser.add_argument("--batch", type=_ints, default=[1, 8, 32, 64])
-    parser.add_argument("--p", type=_floats, default=[0.3, 0.6, 0.8, 0.9])
-    parser.add_argument("--tokens", type=int, default=300)
-    parser.add_argument("--warm-up", type=int, default=60, help="tokens a request before a batch size is measured")
-    parser.add_argument("--force", type=_ints, default=[RELEASED], help="depths to hold in turn; -1 for the policy")
-    parser.add_argument("--switching", type=float, default=0.0, metavar="SECONDS", help="length of a phase; 0 for none")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for name, run, text in (
+        ("matrix", _matrix, "start servers and drive them through workloads"),
+        ("start", _start, "only start servers"),
+        ("drive", _drive, "drive servers that were left running"),
+    ):
+        _matrix_parser(commands.add_parser(name, help=text), run)
+    stop = commands.add_parser("stop", help="stop servers that were left running")
+    stop.add_argument("--output", type=Path, required=True)
+    stop.set_defaults(run=_stop)
+    compare = commands.add_parser("compare", help="print results side by side")
+    compare.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
+    compare.add_argument("--workload", help="only this one")
+    compare.set_defaults(run=_compare)
+    summary = commands.add_parser("summary", help="print the targets, measured, met or missed")
+    summary.add_argument("folder", type=Path)
+    summary.set_defaults(run=_summary)
+    plot = commands.add_parser("plot", help="draw one picture a workload")
+    plot.add_argument("folder", type=Path)
+    plot.add_argument("--output", type=Path, help="folder of the pictures; default: beside the results")
+    plot.set_defaults(run=_plot)
     return parser
 
 
-def _without_folder(argument: str) -> str:
-    return Path(argument).name if argument.startswith("/") else argument
+def _matrix_parser(parser: argparse.ArgumentParser, run: Callable[..., int]) -> None:
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--policies", default="all", help="one server after another: a,b; at the same time on one device: a+b; or all")
+    add("--workloads", type=_words, default=["cells"], help="see benchmarks/server/README.md")
+    add("--depths", type=_ints, default=[], help="depths to hold on the first adaptive server, for static ones")
+    add("--host", choices=("gpu", "cpu"), default="gpu")
+    add("--models", type=Path, default=Path("/tmp/m"), help="holds llama8b/ and llama8b-eagle3/ (gpu)")
+    add("--output", type=Path, required=True, help="folder for results and logs")
+    add("--profiles", type=Path, help="folder of saved cost profiles; default: OUTPUT/profiles")
+    add("--budget", type=float, default=580.0, metavar="SECONDS", help="for everything, boots included")
+    add("--start-timeout", type=float, default=280.0, metavar="SECONDS")
+    add("--kv-tokens", type=int, default=160_000, help="KV cache of each server (gpu)")
+    add("--prefill-graphs", action="store_true", help="capture CUDA graphs for prefills too (gpu)")
+    add("--server-arguments", default="", help="more arguments for every server, in one string")
+    plan = parser.add_argument_group("what a workload does")
+    for flag, kind in _PLAN.items():
+        plan.add_argument(f"--{flag.replace('_', '-')}", dest=flag, type=kind)
 
 
 def _ints(text: str) -> list[int]:
@@ -136,5 +183,16 @@ def _floats(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
+def _words(text: str) -> list[str]:
+    return text.split(",")
+
+
+_PLAN = {
+    "batches": _ints, "p": _floats, "decay": float, "tokens": int, "repeats": int, "phase_seconds": float,
+    "phases": int, "concurrencies": _ints, "load_p": float, "request_tokens": int, "steady_seconds": float,
+    "open_seconds": float, "shares": _floats, "capacity": float, "compare_depths": _ints,
+}  # fmt: skip
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,44 +1,38 @@
-"""SGLang plugin of the benchmarks: acceptance drawn per request from a declared process.
+"""SGLang plugin of the benchmarks: acceptance drawn per request from a declared process, and rounds counted.
 
 With dummy weights a draft is never right. SGLang can force accept lengths (``SGLANG_SIMULATE_ACC_LEN``); this replaces
-the function behind that switch, so that draft j of every request is accepted with probability p given draft j - 1 was.
-Draft, verify, draft-extend, scheduling and HTTP stay the real path. Every figure made with it is to be called
-"simulated acceptance".
+the function behind that switch, so that draft j of every request is accepted with the declared probability if draft
+j - 1 was. Draft, verify, draft-extend, scheduling and HTTP stay the real path. Every figure made with it is to be
+called "simulated acceptance".
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks.server.process import DEEPEST, Declared, Process, own
+from sglang_adaptive.simulate.acceptance import hazards
 
 PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
-"""Environment variable: the file that holds p, one float64, shared by benchmark and scheduler."""
+"""Environment variable: the mapped file, shared by benchmark and scheduler."""
+
+REAL = "BENCHMARK_ACCEPTANCE_REAL"
+"""Environment variable: "1" leaves acceptance to the models; rounds are counted all the same."""
 
 ENTRY_POINT = "benchmark_simulated_acceptance"
+DRAWN_AHEAD = 64
+"""Rounds whose acceptance is drawn at once, so that a round costs a few small operations on the device."""
+
+_SRT = "sglang.srt."
 
 
-class Process:
-    """The probability p in a file that both sides have mapped; a change is seen from the next round on."""
-
-    def __init__(self, path: str | Path, create: bool = False) -> None:
-        if create:
-            np.zeros(1).tofile(path)
-        self._cell = np.memmap(path, dtype=np.float64, mode="r+", shape=(1,))
-
-    @property
-    def p(self) -> float:
-        """P(draft j accepted | draft j - 1 accepted), the same at every position."""
-        return float(self._cell[0])
-
-    @p.setter
-    def p(self, value: float) -> None:
-        self._cell[0] = value
-
-
-def environment(path: Path, plugin_folder: Path) -> dict[str, str]:
+def environment(path: Path, plugin_folder: Path, simulate: bool = True) -> dict[str, str]:
     """Return the variables that a server needs to simulate; writes the plugin's metadata into *plugin_folder*."""
     info = plugin_folder / f"{ENTRY_POINT}-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
@@ -46,22 +40,33 @@ def environment(path: Path, plugin_folder: Path) -> dict[str, str]:
     (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{ENTRY_POINT} = {__name__}:register\n")
     root = Path(__file__).resolve().parents[2]
     inherited = [folder for folder in [os.environ.get("PYTHONPATH")] if folder]
-    return {
+    variables = {
         PROCESS_FILE: str(path),
-        "SGLANG_SIMULATE_ACC_LEN": "1",
-        "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token",
-        "PYTHONPATH": os.pathsep.join([str(plugin_folder), str(root), *inherited]),
+        "PYTHONPATH": os.pathsep.join([str(plugin_folder), *inherited, str(root)]),
     }
+    if not simulate:
+        return {**variables, REAL: "1"}
+    return {**variables, "SGLANG_SIMULATE_ACC_LEN": "1", "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}
 
 
 def register() -> None:
-    """Entry point: replace SGLang's draw, in a process that is told to simulate."""
-    if PROCESS_FILE not in os.environ:
+    """Entry point: act in a scheduler process that is told where the file is."""
+    # The scheduler's entry function lives in this module: only a scheduler has it loaded this early.
+    in_scheduler = multiprocessing.parent_process() is not None and "sglang.srt.managers.scheduler" in sys.modules
+    if PROCESS_FILE not in os.environ or not in_scheduler:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    target = "sglang.srt.speculative.spec_utils.generate_simulated_accept_index"
-    HookRegistry.register(target, Draw(Process(os.environ[PROCESS_FILE])), HookType.REPLACE)
+    process = Process(os.environ[PROCESS_FILE])
+    results = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
+    meter = Meter(process)
+    HookRegistry.register(_SRT + results + "process_batch_result_decode", meter.decode, HookType.AROUND)
+    HookRegistry.register(_SRT + results + "process_batch_result_prefill", meter.prefill, HookType.BEFORE)
+    if os.environ.get(REAL) == "1":
+        return
+    draw = Draw(process)
+    HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
+    HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
 
 
 class Draw:
@@ -71,6 +76,14 @@ class Draw:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._declared: tuple[Declared, ...] = ()
+        self._drawn: tuple[tuple[Declared, ...], Any] | None = None
+        self._row = 0
+
+    def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """Before a batch is verified: note each request's process, its own or the common one."""
+        common = self._process.declared
+        self._declared = tuple(own(req.sampling_params.custom_params) or common for req in batch.reqs)
 
     def __call__(
         self,
@@ -83,17 +96,92 @@ class Draw:
         spec_steps: int,
         **_: Any,
     ) -> Any:
-        """Fill *predict* and *num_correct_drafts* (bs) in place; return the accept index (bs, spec_steps + 1)."""
+        """Fill *predict* (bs * (spec_steps + 1)) and *num_correct_drafts* (bs) in place; return the accept index.
+
+        A chain's node i of request r stands at r * (spec_steps + 1) + i. A round without drafts is left as it is: its
+        one node was accepted already.
+        """
+        if spec_steps == 0:
+            return accept_index
         import torch
 
-        width, device = spec_steps + 1, accept_index.device
-        passed = torch.rand(bs, spec_steps, device=device) < self._process.p
-        correct = passed.long().cumprod(dim=1).sum(dim=1)
-        column = torch.arange(width, device=device)
-        nodes = accept_index[:, :1] + column
-        num_correct_drafts.copy_(correct)
+        width = spec_steps + 1
+        num_correct_drafts.copy_(self._next(bs, accept_index.device).clamp(max=spec_steps))
+        _same_on_all_ranks(num_correct_drafts)
+        correct = num_correct_drafts[:, None]
+        column = torch.arange(width, dtype=torch.int32, device=accept_index.device)
         # A chain's node i predicts what follows it: the next draft while accepted, then the target's own token.
-        following = torch.cat([candidates[:, 1:], candidates[:, :1]], dim=1).to(predict.dtype)
-        chosen = torch.where(column < correct[:, None], following, target_predict.to(predict.dtype))
-        predict[nodes.long()] = chosen
-        return torch.where(column <= correct[:, None], nodes, -1).to(torch.int32)
+        predict.copy_(torch.where(column < correct, candidates.roll(-1, 1), target_predict).flatten())
+        nodes = torch.arange(bs * width, dtype=torch.int32, device=accept_index.device).view(bs, width)
+        return nodes.masked_fill_(column > correct, -1)
+
+    def _next(self, bs: int, device: Any) -> Any:
+        """Return how many drafts of each request would be accepted at unlimited depth: (bs,), integers."""
+        declared = self._declared
+        if len(declared) != bs:
+            raise RuntimeError(f"{bs} requests are verified, {len(declared)} were announced")
+        if self._drawn is None or self._drawn[0] != declared or self._row == DRAWN_AHEAD:
+            self._drawn, self._row = (declared, drawn_ahead(declared, DRAWN_AHEAD, device)), 0
+        self._row += 1
+        return self._drawn[1][self._row - 1]
+
+
+def drawn_ahead(declared: Sequence[Declared], rounds: int, device: Any) -> Any:
+    """Return accepted drafts at unlimited depth, (rounds, len(declared)) as integers on *device*, all independent."""
+    import torch
+
+    table = [hazards(one.p, one.decay, DEEPEST).tolist() for one in declared]
+    chances = torch.tensor(table, device=device)
+    passed = torch.rand(rounds, *chances.shape, device=device) < chances
+    return passed.to(torch.int32).cumprod(dim=2).sum(dim=2, dtype=torch.int32)
+
+
+def _same_on_all_ranks(num_correct_drafts: Any) -> None:
+    """Under tensor parallelism every rank has to accept the same drafts; a change of p reaches them rounds apart."""
+    from sglang.srt.runtime_context import get_parallel
+
+    group = get_parallel().tp_group
+    if group.world_size > 1:
+        group.broadcast(num_correct_drafts, src=0)
+
+
+class Meter:
+    """Counts decode rounds as their results are processed; on the first tensor-parallel rank alone."""
+
+    def __init__(self, process: Process, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._process, self._clock = process, clock
+        self._first_rank: bool | None = None
+        self._last_steps: int | None = None
+        self._last: tuple[float, int] | None = None  # time and batch size of the decode round just before
+
+    def prefill(self, *_: Any, **__: Any) -> None:
+        """Before a prefill result: the next decode round's time includes it."""
+        self._last = None
+
+    def decode(self, original: Callable[..., None], processor: Any, batch: Any, result: Any) -> None:
+        """Around a decode result: count what it added to the requests that still run."""
+        if self._first_rank is None:
+            from sglang.srt.runtime_context import get_parallel
+
+            self._first_rank = get_parallel().tp_group.rank_in_group == 0
+        running = [req for req in batch.reqs if not req.finished()]
+        before = sum(len(req.output_ids) for req in running)
+        original(processor, batch, result)
+        if self._first_rank and running:
+            self.count(running, sum(len(req.output_ids) for req in running) - before, result)
+
+    def count(self, running: Sequence[Any], tokens: int, result: Any) -> None:
+        """Add the round of *running* requests, which got *tokens* tokens together."""
+        width = result.speculative_num_draft_tokens
+        steps = 0 if width is None else width - 1
+        common = self._process.declared
+        expected = sum((own(req.sampling_params.custom_params) or common).expected(steps) for req in running)
+        now, requests = self._clock(), len(running)
+        switched = self._last_steps is not None and self._last_steps != steps
+        full = self._process.full_batch
+        self._process.change()
+        self._process.count(steps, requests, tokens, expected, switched)
+        if self._last is not None and self._last[1] == requests == full:
+            self._process.count_steady(now - self._last[0], tokens, expected)
+        self._process.change()
+        self._last, self._last_steps = (now, requests), steps

@@ -1,0 +1,107 @@
+"""Where servers run: one GPU with dummy weights, or the CPU engine with the package's tiny pair."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.server.policies import Policy
+from benchmarks.server.simulated import ENTRY_POINT
+
+OURS = "sglang_adaptive"
+"""Name of this package's entry point."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Turns a policy into the command line and the environment of a server."""
+
+    target: str
+    draft: str
+    max_requests: int
+    extra: tuple[str, ...] = ()
+
+    def command(self, policy: Policy, folder: Path, profiles: Path, port: int) -> list[str]:
+        """Return the server's command line; writes the configuration into *folder*."""
+        given = [*self._base(), *self.extra, "--host", "127.0.0.1", "--port", str(port)]
+        if policy.speculate:
+            draft = ("--speculative-draft-model-path", self.draft)
+            given += ["--speculative-algorithm", "EAGLE3", *draft, "--speculative-eagle-topk", "1"]
+            given += [*policy.arguments, *policy.files(folder, profiles)]
+        return [sys.executable, "-m", "sglang.launch_server", *given]
+
+    def environment(self, policy: Policy) -> dict[str, str]:
+        """Return the variables that a server of *policy* needs beside those of the simulation."""
+        plugins = [ENTRY_POINT, *self._plugins(), *([OURS] if policy.ours else [])]
+        return {**self._variables(), **policy.variables, "SGLANG_PLUGINS": ",".join(plugins)}
+
+    def _base(self) -> list[str]:
+        raise NotImplementedError
+
+    def _plugins(self) -> list[str]:
+        return []
+
+    def _variables(self) -> Mapping[str, str]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Gpu(Host):
+    """One CUDA device; several servers may share it, each with *kv_tokens* of KV cache."""
+
+    kv_tokens: int = 160_000
+    prefill_graphs: bool = False
+    """Graphs for prefills cost 27 s of a start-up on an H200 and change no decode round."""
+
+    def _base(self) -> list[str]:
+        # The pool is capped by tokens: a share of memory would depend on which server allocates first.
+        return [
+            *("--model-path", self.target, "--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache"),
+            *("--mem-fraction-static", "0.85", "--max-total-tokens", str(self.kv_tokens)),
+            *("--max-running-requests", str(self.max_requests), "--cuda-graph-max-bs-decode", str(self.max_requests)),
+            *(() if self.prefill_graphs else ("--cuda-graph-backend-prefill", "disabled")),
+        ]
+
+
+@dataclass(frozen=True)
+class Cpu(Host):
+    """The CPU engine: for rehearsals, not for figures."""
+
+    def _base(self) -> list[str]:
+        from sglang_adaptive.cpu_engine.launcher import default_arguments
+
+        own = ["--model-path", self.target, "--disable-radix-cache", "--max-running-requests", str(self.max_requests)]
+        return [*own, *default_arguments([*own, *self.extra])]
+
+    def _plugins(self) -> list[str]:
+        from sglang_adaptive.cpu_engine.names import PLUGIN
+
+        return [PLUGIN]
+
+    def _variables(self) -> Mapping[str, str]:
+        from sglang_adaptive.cpu_engine.launcher import environment
+
+        return environment()
+
+
+def gpu(models: Path, max_requests: int, kv_tokens: int, prefill_graphs: bool, extra: tuple[str, ...]) -> Gpu:
+    """Return the GPU host; *models* holds llama8b/ and llama8b-eagle3/, config.json alone."""
+    pair = str(models / "llama8b"), str(models / "llama8b-eagle3")
+    return Gpu(*pair, max_requests, extra, kv_tokens=kv_tokens, prefill_graphs=prefill_graphs)
+
+
+def cpu(max_requests: int, extra: tuple[str, ...]) -> Cpu:
+    """Return the CPU host with the tiny pair that the package ships."""
+    from sglang_adaptive.cpu_engine import models
+
+    return Cpu(str(models.target_path()), str(models.draft_path()), max_requests, extra)
+
+
+def merged_environment(*parts: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment under *parts*, later ones first; every PYTHONPATH of theirs is kept."""
+    paths = [path for part in parts for path in part.get("PYTHONPATH", "").split(os.pathsep) if path]
+    merged = {key: value for part in parts for key, value in part.items()}
+    return {**os.environ, **merged, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -1,0 +1,171 @@
+"""A server of the benchmark: started in a process group of its own, waited for, read, and stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.server.hosts import Host, merged_environment
+from benchmarks.server.policies import Policy
+from benchmarks.server.process import Declared, Process
+from benchmarks.server.simulated import environment
+from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.cpu_engine.boot_log import BootLog
+from sglang_adaptive.cpu_engine.server import free_port
+
+_TIER = re.compile(r"Built adaptive runtime state steps=(\d+): elapsed=([\d.]+)\s*s, mem=(-?[\d.]+)\s*GB")
+
+
+class NotStarted(RuntimeError):
+    """The server did not come up; the message ends with what its log last said."""
+
+
+class Running:
+    """A server that runs, whoever started it."""
+
+    def __init__(self, policy: Policy, folder: Path, port: int, command: Sequence[str], plugins: str) -> None:
+        self.policy, self.folder, self.command, self.plugins = policy, folder, list(command), plugins
+        self.log = folder / f"{policy.name}.log"
+        self.client = Client("127.0.0.1", port, timeout=600)
+        self.process = Process(folder / f"{policy.name}.acceptance")
+        self.start_seconds: float | None = None
+        self.pid: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def is_running(self) -> bool:
+        """Return whether the first process of the server is there."""
+        try:
+            os.kill(self.pid or 0, 0)
+        except OSError:
+            return False
+        return self.pid is not None
+
+    def stop(self) -> None:
+        """Stop every process of the server; does nothing when it is stopped already."""
+        if self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            # SGLang ends at once on SIGINT; on SIGTERM it looks only every five seconds whether it may.
+            os.kill(self.pid, signal.SIGINT)
+            deadline = time.monotonic() + 15
+            while self.is_running() and time.monotonic() < deadline:
+                time.sleep(0.1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.pid = None
+        self._record().unlink(missing_ok=True)
+
+    def force(self, steps: int | None) -> None:
+        """Hold the depth, or release it with None. Raises ValueError where this is not one of our adaptive servers."""
+        if not self.policy.ours:
+            raise ValueError(f"{self.name} has no adaptive_force_steps: only servers with this package's plugin do")
+        self.client.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
+
+    def adaptive(self) -> dict[str, Any] | None:
+        """Return what the plugin says of itself in /server_info, None for a stock server or one that is gone."""
+        try:
+            found: dict[str, Any] | None = self.client.server_info()["internal_states"][0].get("adaptive")
+        except (OSError, RequestError):
+            return None
+        return found
+
+    def log_tail(self, lines: int = 25) -> str:
+        """Return the last lines of the log, each cut at 300 characters."""
+        text = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(line[:300] for line in text[-lines:])
+
+    def startup(self) -> dict[str, Any]:
+        """Return the seconds until the server answered, and what each tier took, from the log."""
+        tiers = tiers_built(self.log.read_text(errors="replace"))
+        totals = {key: round(sum(tier[key] for tier in tiers), 3) for key in ("seconds", "gb")}
+        return {"seconds": self.start_seconds, "tiers": tiers, "tiers_total": totals}
+
+    def leave(self) -> None:
+        """Write down how to find this server again with :func:`attach`."""
+        record = {
+            "port": self.client.port, "command": self.command, "plugins": self.plugins,
+            "start_seconds": self.start_seconds, "pid": self.pid,
+        }  # fmt: skip
+        self._record().write_text(json.dumps(record))
+
+    def _record(self) -> Path:
+        return self.folder / f"{self.name}.running"
+
+
+def attach(policy: Policy, folder: Path) -> Running:
+    """Return a server that was left running. Raises ValueError when there is none."""
+    try:
+        record = json.loads((folder / f"{policy.name}.running").read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{policy.name} was not left running in {folder}") from None
+    server = Running(policy, folder, record["port"], record["command"], record["plugins"])
+    server.start_seconds, server.pid = record["start_seconds"], record["pid"]
+    return server
+
+
+class Server(Running):
+    """A server that is started here."""
+
+    def __init__(self, policy: Policy, host: Host, folder: Path, profiles: Path, simulate: bool = True) -> None:
+        port = free_port()
+        Process(folder / f"{policy.name}.acceptance", create=True).declared = Declared(0.6)
+        own = host.environment(policy)
+        super().__init__(policy, folder, port, host.command(policy, folder, profiles, port), own["SGLANG_PLUGINS"])
+        simulation = environment(self.process.path, folder / "plugin", simulate and policy.speculate)
+        self.environment = merged_environment(own, simulation)
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._begin = 0.0
+        self._scratch = ""
+
+    def launch(self) -> None:
+        """Start the processes and return; :meth:`wait` says when they answer, :meth:`stop` is the caller's."""
+        self._begin = time.monotonic()
+        # SGLang never removes the files of its sockets; their paths must be short.
+        self._scratch = tempfile.mkdtemp(prefix="bench-")
+        with self.log.open("wb") as log:
+            self._popen = subprocess.Popen(
+                self.command, env={**self.environment, "TMPDIR": self._scratch}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.pid = self._popen.pid
+
+    def wait(self, timeout: float) -> None:
+        """Return when the server answers. Raises NotStarted when it ends, or takes longer than *timeout* seconds."""
+        boot = BootLog(self.log)
+        while not boot.ready:
+            boot.new_stages()
+            waited = time.monotonic() - self._begin
+            if not self.is_running():
+                raise NotStarted(f"{self.name} ended while it started:\n{self.log_tail()}")
+            if waited > timeout:
+                raise NotStarted(f"{self.name} was not ready after {waited:.0f} s:\n{self.log_tail()}")
+            time.sleep(0.2)
+        self.start_seconds = time.monotonic() - self._begin
+
+    def is_running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def stop(self) -> None:
+        super().stop()
+        if self._popen is not None:
+            self._popen.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def tiers_built(log: str) -> list[dict[str, float]]:
+    """Return depth, seconds and GB of every tier that SGLang's log says was built beside the launch depth's."""
+    found = (match.groups() for match in _TIER.finditer(log))
+    return [{"steps": int(steps), "seconds": float(seconds), "gb": float(gb)} for steps, seconds, gb in found]

@@ -1,0 +1,68 @@
+"""Long steady load: how calm the policy is, and what that does to a reader's tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Any
+
+from benchmarks.server import passes
+from benchmarks.server.load import ClosedLoop
+from benchmarks.server.passes import Contender
+from benchmarks.server.process import Declared
+from benchmarks.server.workloads.open_loop import latencies
+from benchmarks.server.workloads.plan import Clock, Note, Plan, Row, raise_first, until_decoding
+
+BATCHES = (8, 32)
+P = 0.7
+
+
+def steady_load(contenders: Sequence[Contender], plan: Plan, clock: Clock, note: Note) -> Iterator[Row]:
+    """Switches an hour in a long closed loop at one p, and inter-token latency against the depth that was used most."""
+    for contender in [contender for contender in contenders if contender.steps is None]:
+        for batch in [batch for batch in BATCHES if batch in plan.batches] or plan.batches[:1]:
+            if not clock.has_time("steady", plan.steady_seconds + 3):
+                note("steady: out of time")
+                return
+            first = clock.timed("steady", _stream, contender, plan, batch, plan.steady_seconds)
+            case = {"batch_size": batch, "p": P, "decay": plan.decay}
+            row = passes.row("steady", contender.name, case, [first])
+            row["switches_per_hour"] = first["switches"] / first["seconds"] * 3600
+            if contender.server.policy.ours:
+                row |= _against_static(contender, plan, clock, batch, first)
+            yield row
+
+
+def _against_static(
+    contender: Contender, plan: Plan, clock: Clock, batch: int, first: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the ratio of the ITL's p95 to that of the commonest depth held, in short turns: held, free, free, held."""
+    steps = max(first["depths"], key=first["depths"].get)
+    held = Contender(contender.server, int(steps))
+    seconds = min(10.0, plan.steady_seconds)
+    found: dict[str, list[float]] = {"held": [], "free": []}
+    for kind, one in (("held", held), ("free", contender), ("free", contender), ("held", held)):
+        if clock.has_time("latency", seconds + 3):
+            stretch = clock.timed("latency", _stream, one, plan, batch, seconds)
+            found[kind].append(stretch["inter_token_latency"]["p95_ms"])
+    if not all(found.values()):
+        return {}
+    p95 = {f"itl_p95_ms_{kind}": fmean(values) for kind, values in found.items()}
+    ratio = p95["itl_p95_ms_free"] / p95["itl_p95_ms_held"]
+    return {**p95, "held_steps": int(steps), "itl_p95_against_static": ratio}
+
+
+def _stream(contender: Contender, plan: Plan, batch: int, seconds: float) -> dict[str, Any]:
+    process = contender.server.process
+    contender.take_over()
+    process.declared, process.full_batch = Declared(P, plan.decay), batch
+    with ClosedLoop(contender.server.client, batch, plan.request_tokens, stream=True) as loop:
+        until_decoding(contender, batch)
+        time.sleep(min(1.0, seconds / 10))  # the policy has to see a change of p
+        before, begin = process.read(), time.perf_counter()
+        time.sleep(seconds)
+        figures = passes.whole(process, before, time.perf_counter() - begin)
+        answers = list(loop.answers)
+    raise_first(contender, loop)
+    return {**figures, **latencies(answers)}
