@@ -12,12 +12,13 @@ plot      draw one picture a workload, from a folder of results
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmarks.server.results import BadResult
 
@@ -25,12 +26,17 @@ from benchmarks.server.results import BadResult
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand; returns 0, 1 when something failed, 2 for bad usage or unusable input."""
     arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _end)  # a time limit from outside: servers are to be stopped on the way out
     try:
         code: int = arguments.run(arguments, argv)
         return code
     except (BadResult, ValueError) as problem:
         print(f"benchmarks.server: error: {problem}", file=sys.stderr)
         return 2
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _matrix(arguments: argparse.Namespace, argv: Sequence[str]) -> int:

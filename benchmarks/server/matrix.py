@@ -159,8 +159,11 @@ def _of(workload: str, everyone: Sequence[Contender], plan: Plan) -> list[Conten
     some = [one for one in everyone if one.steps is None or one.steps in plan.compare_depths]
     if workload == "acceptance":
         return [one for one in some if one.knows_p]
-    # The open loop's capacity is the first one's: a static depth's, where there is one.
-    return sorted(some, key=lambda one: one.steps is None) if workload == "open" else some
+    if workload == "open":  # its capacity is the first one's
+        middle = sorted(plan.compare_depths)[len(plan.compare_depths) // 2]
+        some = [one for one in some if one.steps in (None, middle)]
+        return sorted(some, key=lambda one: one.steps is None)
+    return some
 
 
 def line(row: Row) -> str:
