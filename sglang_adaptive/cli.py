@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -12,20 +13,42 @@ from sglang_adaptive import __version__
 COMMANDS = {
     "demo": ("sglang_adaptive.demo.command", "boot a real server without a GPU and watch the depth follow the text"),
     "serve-cpu": ("sglang_adaptive.cpu_engine.launcher", "serve a model on the CPU; takes SGLang's own arguments"),
-    "simulate": ("sglang_adaptive.simulate.command", "run policies against an oracle on a measured cost profile"),
-    "calibrate": ("sglang_adaptive.calibrate.command", "measure round times of a live server into a cost profile"),
+    "validate": ("sglang_adaptive.validate.command", "check a configuration and read it back in plain words"),
+    "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),
+    "watch": ("sglang_adaptive.watch.command", "show live what a server's speculation does"),
     "explain": ("sglang_adaptive.calibrate.explain", "say in words why a live server runs the depth that it runs"),
+    "calibrate": ("sglang_adaptive.calibrate.command", "measure round times of a live server into a cost profile"),
+    "simulate": ("sglang_adaptive.simulate.command", "run policies against an oracle on a measured cost profile"),
+    "report": ("sglang_adaptive.report.command", "make an HTML or Markdown report from benchmark results"),
+    "completion": ("sglang_adaptive.completion.command", "print the completion script of a shell"),
 }
-"""Subcommand: the module whose ``main(argv)`` runs it, imported only then, and what it does."""
+"""Subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and what it does."""
 
 INTERRUPTED = 130
+READER_GONE = 141
+"""128 + SIGPIPE: what a shell reports for a command whose reader went away."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code: 0 done, 1 it failed, 2 bad usage, 130 interrupted."""
+    """Run one subcommand; returns the exit code: 0 done, 1 it found a problem, 2 bad usage, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_help())
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # here and not as Python ends, so that a reader that went away is noticed
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `sglang-adaptive ... | head -1` has what it wants. What is still buffered must not be written again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(help_text())
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print(f"sglang-adaptive {__version__}")
@@ -36,15 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"; did you mean {near[0]}?" if near else f"; expected one of {', '.join(COMMANDS)}"
         print(f"sglang-adaptive: error: no command {name!r}{hint}", file=sys.stderr)
         return 2
-    try:
-        code: int = import_module(COMMANDS[name][0]).main(rest)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+    code: int = import_module(COMMANDS[name][0]).main(rest)
     return code
 
 
-def _help() -> str:
+def help_text() -> str:
+    """Return what ``sglang-adaptive --help`` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items()]
     return "\n".join(
@@ -57,7 +77,17 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
-            "sglang-adaptive COMMAND --help says more.",
+            "options:",
+            f"  {'--help':<{width}}  print this and exit",
+            f"  {'--version':<{width}}  print the version and exit",
+            "",
+            "examples:",
+            "  # what a command is for, with examples",
+            "  sglang-adaptive validate --help",
+            "  # which version is this",
+            "  sglang-adaptive --version",
+            "",
+            "exit codes: 0 done; 1 the command found a problem; 2 bad usage or input; 130 interrupted",
         ]
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,32 +13,26 @@ from sglang_adaptive.calibrate.measure import measure
 from sglang_adaptive.calibrate.output import draw, table, write
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
+from sglang_adaptive.command_line import CommandParser, add_server, failed, new_file
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.profiles import folder
 
-DESCRIPTION = """\
-Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost profile:
-what the throughput policy starts from. Run it while nobody else uses the server.
-
-  sglang-adaptive calibrate --url http://127.0.0.1:30000                                # for this machine's servers
-  sglang-adaptive calibrate --url http://127.0.0.1:30000 --output h200.json --png h200.png
-"""
 DEFAULT_MAX_BATCH = 64
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, 1 when the server cannot be measured, 2 for bad usage."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         client = Client.from_url(arguments.url, api_key=arguments.api_key)
         server = AdaptiveServer(client)
         sizes = arguments.batch_sizes or _ladder(server)
         profile = _measure(server, sizes, arguments)
     except ValueError as error:
-        return _failed(f"--url: {error}", 2)
+        return failed("calibrate", f"--url: {error}", 2)
     except NotReady as error:
-        return _failed(str(error), 1)
+        return failed("calibrate", str(error), 1)
     print(table(profile))
     return _keep(profile, arguments)
 
@@ -52,7 +45,7 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
     else:
         store = ProfileStore(profile.key, arguments.profile_dir or folder(None))
         if not store.save(profile):
-            return _failed(f"the profile could not be kept in {store.folder}", 1)
+            return failed("calibrate", f"the profile could not be kept in {store.folder}", 1)
         print(f"kept in {store.path}; a server with the same key starts from it", file=sys.stderr)
     if arguments.png is not None:
         draw(profile, arguments.png)
@@ -88,29 +81,33 @@ def _ladder(server: AdaptiveServer) -> list[int]:
     return [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most, DEFAULT_MAX_BATCH)]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sglang-adaptive calibrate", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--url", required=True, help="the server, as in http://127.0.0.1:30000")
-    parser.add_argument("--output", type=_new_file, metavar="FILE", help="write the profile to this file (JSON)")
+def parser() -> CommandParser:
+    """Return the parser of the command."""
+    parser = CommandParser(
+        "calibrate",
+        "Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost "
+        "profile: what the throughput policy starts from. Run it while nobody else uses the server.",
+        [
+            ("--url http://127.0.0.1:30000", "for the next servers on this machine with the same models and versions"),
+            ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",
+             "as a file and a picture, two batch sizes only"),
+        ],
+        "0 done; 1 the server cannot be measured; 2 bad usage",
+    )  # fmt: skip
+    add_server(parser, url=None)
+    parser.add_argument("--output", type=new_file, metavar="FILE", help="write the profile to this file (JSON)")
     parser.add_argument(
         "--profile-dir",
         type=Path,
         metavar="DIR",
         help="without --output: keep it in this folder (default: the cache that servers read at start-up)",
     )
-    parser.add_argument("--png", type=_new_file, metavar="FILE", help="draw the profile as well")
+    parser.add_argument("--png", type=new_file, metavar="FILE", help="draw the profile as well")
     parser.add_argument(
         "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to what the server runs, <= 64"
     )
-    parser.add_argument("--rounds", type=_count, default=40, help="rounds timed a cell (default %(default)s)")
-    parser.add_argument(
-        "--tokens", type=_count, default=1024, help="length of the load's generations (default %(default)s)"
-    )
-    parser.add_argument(
-        "--api-key", default=os.environ.get("SGLANG_API_KEY"), help="the server's key (default: $SGLANG_API_KEY)"
-    )
+    for flag, default, meaning in (("--rounds", 40, "rounds timed a cell"), ("--tokens", 1024, "tokens a request")):
+        parser.add_argument(flag, type=_count, default=default, metavar="N", help=f"{meaning} (default %(default)s)")
     return parser
 
 
@@ -122,15 +119,3 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
     return int(text)
-
-
-def _new_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected a file in an existing folder")
-    return path
-
-
-def _failed(line: str, code: int) -> int:
-    print(f"sglang-adaptive calibrate: error: {line}", file=sys.stderr)
-    return code

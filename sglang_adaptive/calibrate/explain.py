@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
+from sglang_adaptive.calibrate.switches import because
 from sglang_adaptive.client import Client
+from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed
 
-DESCRIPTION = """\
-Reads a live server's /server_info and says which depth is live, since when, and what would change it.
 
-  sglang-adaptive explain --url http://127.0.0.1:30000
-"""
+def parser() -> CommandParser:
+    """Return the parser of the command."""
+    found = CommandParser(
+        "explain",
+        "Reads a live server's /server_info and says which depth is live, since when, why, and what would change it.",
+        [
+            ("--url http://127.0.0.1:30000", "why does it run this depth?"),
+            ("--url http://127.0.0.1:30000 --json", "the state behind the words"),
+        ],
+        "0 done; 1 the server is not adaptive or does not answer; 2 bad usage",
+    )
+    add_server(found)
+    found.add_argument("--json", action="store_true", help="print the state that the words are made of")
+    return found
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, 1 when the server is not adaptive or gone, 2 for bad usage."""
-    parser = argparse.ArgumentParser(
-        prog="sglang-adaptive explain", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--url", required=True, help="the server, as in http://127.0.0.1:30000")
-    parser.add_argument("--json", action="store_true", help="print the state that the words are made of")
-    parser.add_argument(
-        "--api-key", default=os.environ.get("SGLANG_API_KEY"), help="the server's key (default: $SGLANG_API_KEY)"
-    )
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         client = Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)
         state = AdaptiveServer(client).state
     except ValueError as error:
-        print(f"sglang-adaptive explain: error: --url: {error}", file=sys.stderr)
-        return 2
+        return failed("explain", f"--url: {error}", BAD_INPUT)
     except NotReady as error:
-        print(f"sglang-adaptive explain: error: {error}", file=sys.stderr)
-        return 1
+        return failed("explain", str(error), PROBLEM)
     print(json.dumps(state, indent=1) if arguments.json else "\n".join(explain(state)))
-    return 0
+    return DONE
 
 
 def explain(state: dict[str, Any]) -> Iterator[str]:
@@ -66,16 +65,8 @@ def _last_switch(state: dict[str, Any]) -> Iterator[str]:
         yield "It has not switched yet."
         return
     last = state["recent_switches"][-1]
-    why = {
-        "acceptance": "what was accepted asked for it",
-        "batch size": f"the batch became {last['batch_size']}",
-        "probe": "a probe looked at another depth, or ended",
-        "forced": "an operator forced it",
-        "released": "an operator released it",
-        "degraded": "the policy failed",
-        "configuration": "the configuration was changed",
-    }[last["cause"]]
-    yield f"Last of {state['switches']} switches: {last['from_steps']} to {last['to_steps']} steps, because {why}."
+    moved = f"{last['from_steps']} to {last['to_steps']} steps"
+    yield f"Last of {state['switches']} switches: {moved}, because {because(last)}."
 
 
 def _ledger(state: dict[str, Any]) -> Iterator[str]:

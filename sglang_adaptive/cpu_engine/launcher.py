@@ -8,24 +8,12 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from sglang_adaptive.command_line import CommandParser
 from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, PLUGIN, SWITCH
 
 STAND_IN = Path(__file__).parent / "stand_in"
 EXTERNAL_MODELS = "SGLANG_EXTERNAL_MODEL_PACKAGE"
 ARCHITECTURES = "sglang_adaptive.cpu_engine.architectures"
-
-USAGE = f"""\
-usage: sglang-adaptive serve-cpu --model-path PATH [--threads N] [SGLang arguments ...]
-
-Starts SGLang's server on the CPU with kernels written in PyTorch, for trying, tests and development. It is not
-fast, and it does dense Llama-like models only (multi-head or grouped-query attention).
-
-  --threads N   threads of the model's process (default 1: more rarely help a small model)
-
-Every other argument goes to SGLang; `python -m sglang.launch_server --help` lists them. Unless given, these
-are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, --host 127.0.0.1, --max-total-tokens 65536,
---max-running-requests 32, --sleep-on-idle, and no CUDA graphs.
-"""
 
 _DEFAULTS: tuple[tuple[str, str], ...] = (
     ("--attention-backend", ATTENTION_BACKEND),
@@ -97,10 +85,34 @@ def command(given: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "sglang.launch_server", *given, *default_arguments(given)]
 
 
+def parser() -> CommandParser:
+    """Return the parser of the command's own options, for help and completion; all others are SGLang's to parse."""
+    found = CommandParser(
+        "serve-cpu",
+        "Starts SGLang's server on the CPU with kernels written in PyTorch, for trying, tests and development. It is "
+        "not fast, and it does dense Llama-like models only (multi-head or grouped-query attention).\n\n"
+        "Every argument but --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless given, "
+        f"these are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, --host 127.0.0.1, "
+        "--max-total-tokens 65536, --max-running-requests 32, --sleep-on-idle, and no CUDA graphs.",
+        [
+            ("--model-path MODEL --port 30000", "a server without speculation"),
+            ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "
+             "--speculative-eagle-topk 1 --speculative-adaptive-config configs/conservative.json", "an adaptive one"),
+        ],
+        "2 bad usage; else the server's own",
+        usage="sglang-adaptive serve-cpu --model-path PATH [--threads N] [SGLang arguments ...]",
+    )  # fmt: skip
+    found.add_argument("--model-path", metavar="PATH", help="the model: a folder, or a name on a hub")
+    found.add_argument(
+        "--threads", metavar="N", help="threads of the model's process (default: 1; more rarely help a small model)"
+    )
+    return found
+
+
 def main(argv: Sequence[str]) -> int:
     """Replace this process by the server; returns an exit code only when it cannot be started."""
     if "--help" in argv or "-h" in argv:
-        print(USAGE, end="")
+        parser().print_help()
         return 0
     try:
         threads, rest = _take_threads(argv)
@@ -110,6 +122,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"sglang-adaptive serve-cpu: {error}", file=sys.stderr)
         return 2
     os.execve(line[0], line, {**os.environ, **variables})
+
+
+def sglang_arguments(given: Sequence[str]) -> list[str]:
+    """Return *given* without serve-cpu's own options. Raises LaunchError when one of them is wrong."""
+    return _take_threads(given)[1]
 
 
 def _take_threads(argv: Sequence[str]) -> tuple[int, list[str]]:

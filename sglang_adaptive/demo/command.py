@@ -16,6 +16,7 @@ from sglang_adaptive.demo.errors import DemoError, UsageError
 from sglang_adaptive.demo.fleet import Fleet
 from sglang_adaptive.demo.lossless import mismatches
 from sglang_adaptive.demo.options import parse
+from sglang_adaptive.demo.options import parser as parser  # the command line finds it here
 from sglang_adaptive.demo.progress import Progress
 from sglang_adaptive.demo.results import Run
 from sglang_adaptive.demo.run import measure_all

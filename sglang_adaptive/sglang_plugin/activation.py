@@ -26,7 +26,7 @@ and "stamp": the ``file_stamp`` of its file just before.
 
 def from_cli_args(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
     """Around ServerArgs.from_cli_args: refuse a bad configuration with one line, before anything loads."""
-    if _asked_for(args):
+    if asked_for(args):
         try:
             config = load_config(args.speculative_adaptive_config)
             _check_launch_steps(args.speculative_num_steps, config)
@@ -43,7 +43,7 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
     """
     if getattr(server_args, "_resolution_finished", False):
         return original(server_args)
-    if not _asked_for(server_args):
+    if not asked_for(server_args):
         os.environ.pop(ACTIVE, None)
         return original(server_args)
     _prepare(server_args)
@@ -59,7 +59,8 @@ def note_reason(original: Callable[..., str | None], server_args: Any) -> str | 
     return reason
 
 
-def _asked_for(args: Any) -> bool:
+def asked_for(args: Any) -> bool:
+    """Return whether the command line, or ServerArgs, asks for adaptive speculation."""
     return bool(args.speculative_adaptive) or args.speculative_adaptive_config is not None
 
 
@@ -71,7 +72,7 @@ def _prepare(server_args: Any) -> None:
     hooks.add_and_apply(hooks.LAUNCHER)
     os.environ[ACTIVE] = "1"
     setattr(server_args, NOTE, {"reason": None})
-    reason = _cannot_adapt(server_args)
+    reason = cannot_adapt(server_args)
     if reason is not None:
         logger.warning("adaptive speculation is off, the server runs as without it: %s", reason)
         getattr(server_args, NOTE)["reason"] = reason
@@ -95,7 +96,7 @@ def _conclude(server_args: Any) -> None:
         note["reason"] = "SGLang turned it off while it resolved the arguments; its log says why"
 
 
-def _cannot_adapt(server_args: Any) -> str | None:
+def cannot_adapt(server_args: Any) -> str | None:
     """Return why adaptive speculation cannot run where SGLang would end the start-up or say nothing; else None."""
     if server_args.speculative_algorithm is None:
         return "no --speculative-algorithm is given"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from sglang_adaptive.command_line import CommandParser
 from sglang_adaptive.simulate.contenders import Contender, chosen
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.profile_file import SHIPPED, load_cost
@@ -32,19 +33,26 @@ NUMBERS = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     """Reports a bad command line like any other bad input: in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise SimulationError(message)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """Return the parser of the command; it raises ``SimulationError`` on a bad command line."""
     found = _Parser(
-        prog="sglang-adaptive simulate",
-        description="Play depth policies on simulated rounds and score them against an oracle.",
-    )
+        "simulate",
+        "Plays depth policies on simulated rounds, with round times measured on a GPU and drawn acceptance, and "
+        "scores them against an oracle that knows the acceptance. docs/simulator.md says what the figures mean.",
+        [
+            ("--suite both --traces 4 --rounds 400", "a quick look: text and load both change"),
+            ("--policy throughput --policy ema --suite load --traces 2 --rounds 400 --json sim.json",
+             "two policies under changing load, with the numbers as JSON (sglang-adaptive report draws them)"),
+        ],
+        "0 done; 1 --check was given and a target is missed; 2 bad usage or input",
+    )  # fmt: skip
     add = found.add_argument
     add("--profile", metavar="F", help=f"cost profile, JSON (default: the shipped {SHIPPED})")
     add("--suite", action="append", default=[], metavar="NAME", help=f"repeatable; of {', '.join(SUITES)}")

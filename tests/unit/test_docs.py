@@ -52,3 +52,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_the_page_of_commands_is_current() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "cli_reference.py", "--check"], check=False)
+    assert done.returncode == 0, "run cli_reference.py"

@@ -2,53 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from sglang_adaptive.calibrate.explain import explain, main
-from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.calibrate.switches import because
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.state import SpecRuntimeState
-
-
-class Worker:
-    """Keeps the live state, which is all that the controller touches."""
-
-    speculative_num_steps = 3
-
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
-        return SpecRuntimeState(speculative_num_steps, speculative_num_draft_tokens, *[None] * 6)
-
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        self.speculative_num_steps = state.speculative_num_steps
-
-
-def controller(policy: AdaptivePolicy) -> AdaptiveController:
-    worker = Worker()
-    found = AdaptiveController(worker, policy)
-    found.register(worker.build_adaptive_runtime_state(3, 4))
-    found.init_states()
-    return found
-
-
-def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: int = 2) -> dict[str, Any]:
-    """Verify rounds that accept a share of what was drafted; return the state as /server_info has it."""
-    for _ in range(rounds):
-        found.activate_step_by_batch(batch_size)
-        steps = found.worker.speculative_num_steps
-        found.on_verify_complete([round(steps * accepted)] * batch_size, batch_size)
-    return found.snapshot().as_dict()
-
-
-def ema(**slot: Any) -> AdaptiveController:
-    config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
-    return controller(AdaptiveSpeculativeParams.from_config(3, config))
+from tests.live_controllers import controller, ema, serve
 
 
 def test_before_the_first_round() -> None:
@@ -110,3 +69,8 @@ def test_server_that_cannot_be_asked(url: str, code: int, told: str, capsys: pyt
     assert main(["--url", url]) == code
     shown = capsys.readouterr().err
     assert told in shown and shown.count("\n") == 1
+
+
+def test_a_cause_that_is_new_is_told_as_it_is() -> None:
+    assert because({"cause": "batch size", "batch_size": 4}) == "the batch became 4"
+    assert because({"cause": "moon phase", "batch_size": 4}) == "moon phase"

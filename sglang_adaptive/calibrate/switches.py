@@ -1,0 +1,21 @@
+"""Why the depth changed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_CAUSES = {
+    "acceptance": "what was accepted asked for it",
+    "batch size": "the batch became {batch_size}",
+    "probe": "a probe looked at another depth, or ended",
+    "forced": "an operator forced it",
+    "released": "an operator released it",
+    "degraded": "the policy failed",
+    "configuration": "the configuration was changed",
+}
+
+
+def because(switch: Mapping[str, Any]) -> str:
+    """Return the cause of a record of ``recent_switches`` in words; a cause that is not known here as it is."""
+    return _CAUSES.get(switch["cause"], switch["cause"]).format(batch_size=switch["batch_size"])

@@ -1,0 +1,115 @@
+"""What every subcommand shares: a parser whose help teaches, refusals of one line, and the exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+PROGRAM = "sglang-adaptive"
+DONE, PROBLEM, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes: all is well; the command found a problem; bad usage or input; Ctrl-C."""
+
+DEFAULT_URL = "http://127.0.0.1:30000"
+"""Where SGLang listens unless it is told otherwise."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser of ``sglang-adaptive NAME``: help with examples and exit codes, errors of one line.
+
+    *purpose* is made of paragraphs, of which indented ones are kept as they are. *examples* are (arguments after the
+    name, what that does); the tests run every one of them.
+    """
+
+    def __init__(
+        self, name: str, purpose: str, examples: Sequence[tuple[str, str]], exit_codes: str, *, usage: str | None = None
+    ) -> None:
+        self.name, self.purpose, self.examples, self.exit_codes = name, purpose, tuple(examples), exit_codes
+        super().__init__(
+            prog=f"{PROGRAM} {name}",
+            usage=usage,
+            description=_filled(purpose),
+            epilog=_epilog(name, examples, exit_codes),
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """End with BAD_INPUT and one line; argparse would print the usage before it."""
+        self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
+
+
+def add_server(parser: argparse.ArgumentParser, *, url: str | None = DEFAULT_URL) -> None:
+    """Add the options that name a running server; without a default *url* the command must be given one."""
+    known = f" (default: {url})" if url else " (required)"
+    parser.add_argument(
+        "--url", default=url, required=url is None, metavar="URL", help=f"the server, as in {DEFAULT_URL}{known}"
+    )
+    add_api_key(parser)
+
+
+def add_api_key(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a server that asks for a key."""
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("SGLANG_API_KEY"),
+        metavar="KEY",
+        help="the server's key (default: $SGLANG_API_KEY)",
+    )
+
+
+def failed(name: str, line: str, code: int) -> int:
+    """Say on standard error why ``sglang-adaptive NAME`` ends with *code*, which is returned."""
+    print(f"{PROGRAM} {name}: error: {line}", file=sys.stderr)
+    return code
+
+
+def new_file(text: str) -> Path:
+    """Return the path of a file that is to be written, for ``type=`` of an argument."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a file in an existing folder")
+    return path
+
+
+def has_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether *stream* may be coloured: a terminal that can, and never against NO_COLOR."""
+    return stream.isatty() and environment.get("TERM") != "dumb" and not environment.get("NO_COLOR")
+
+
+def listed(items: Sequence[object], last: str = "and") -> str:
+    """Return *items* as words: "1", "1 and 3", "1, 3 and 7"."""
+    words = [str(item) for item in items]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def _columns() -> int:
+    return min(100, shutil.get_terminal_size().columns) - 2
+
+
+def _fill(text: str) -> str:
+    return textwrap.fill(text, _columns(), break_on_hyphens=False)
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps line breaks, and stays as narrow as can be read."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=_columns())
+
+
+def _filled(text: str) -> str:
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(p if p.startswith("  ") else _fill(p) for p in paragraphs)
+
+
+def _epilog(name: str, examples: Sequence[tuple[str, str]], exit_codes: str) -> str:
+    lines = ["examples:"]
+    for arguments, meaning in examples:
+        lines += [f"  # {meaning}", f"  {PROGRAM} {name} {arguments}".rstrip()]
+    return "\n".join([*lines, "", _fill(f"exit codes: {exit_codes}")])

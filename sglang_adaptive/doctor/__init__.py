@@ -1,0 +1,1 @@
+"""``sglang-adaptive doctor``: is everything here that adaptive speculation needs, and would it run?"""

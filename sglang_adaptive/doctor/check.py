@@ -1,0 +1,24 @@
+"""One thing that was looked at, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+"""Fine; worth knowing; adaptive speculation will not run until it is mended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A line of the report."""
+
+    name: str
+    status: str
+    """OK, NOTE or PROBLEM."""
+
+    words: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON builtins."""
+        return asdict(self)

@@ -1,0 +1,117 @@
+"""``sglang-adaptive doctor``: parse, run the checks, give the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+
+from sglang_adaptive import command_line
+from sglang_adaptive.client import Client
+from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, add_api_key, failed, has_colour
+from sglang_adaptive.doctor import configuration, installation, running
+from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
+from sglang_adaptive.doctor.launch_line import LaunchLine, take_apart
+
+COLOURS = {OK: "32", NOTE: "33", PROBLEM: "31"}
+CONFIG = "--speculative-adaptive-config"
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command; the launch line after ``--`` is not its to parse."""
+    found = CommandParser(
+        "doctor",
+        "Checks what adaptive speculation needs and gives a verdict: SGLang's version and everything in it that this "
+        "package hooks, the GPU, whether SGLang finds the plugin, a configuration file, and a launch line, which is "
+        "taken as far as a launch goes before it loads a model: it says what would make the server refuse, or serve "
+        "without adapting. Nothing is downloaded. With --url a running server is checked instead.",
+        [
+            ("", "this machine"),
+            ("configs/conservative.json", "this machine and a configuration"),
+            ("-- sglang serve --model-path MODEL --speculative-algorithm EAGLE3 "
+             "--speculative-draft-model-path DRAFT --speculative-adaptive-config configs/conservative.json",
+             "a launch line"),
+            ("--url http://127.0.0.1:30000", "a running server"),
+        ],
+        "0 no problem; 1 at least one; 2 bad usage",
+        usage="sglang-adaptive doctor [-h] [--url URL] [--api-key KEY] [--json] [FILE] [-- LAUNCH LINE ...]",
+    )  # fmt: skip
+    found.add_argument("file", nargs="?", metavar="FILE", help=f"a configuration to check, as for {CONFIG}")
+    found.add_argument("--url", metavar="URL", help="check the server there, and not this machine")
+    add_api_key(found)
+    found.add_argument("--json", action="store_true", help="print checks and verdict as one JSON object")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns 0 when nothing is wrong, 1 when something is, 2 for bad usage."""
+    words = list(argv)
+    own, line_words = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, None)
+    arguments = parser().parse_args(own)
+    if arguments.url is not None and line_words is not None:
+        return failed("doctor", "--url and a launch line: expected one of them", BAD_INPUT)
+    try:
+        line = None if line_words is None else take_apart(line_words)
+        client = None if arguments.url is None else _client(arguments)
+    except ValueError as error:
+        return failed("doctor", str(error), BAD_INPUT)
+    found: list[Check] = []
+    for check in _checks(arguments.file, line, client):
+        found.append(check)
+        if not arguments.json:
+            print(_line(check), flush=True)
+    verdict = _verdict(found, line, client)
+    bad = any(check.status == PROBLEM for check in found)
+    if arguments.json:
+        report = {"checks": [check.as_dict() for check in found], "verdict": verdict, "ok": not bad}
+        print(json.dumps(report, indent=1))
+    else:
+        print(f"\nVerdict: {verdict}")
+    return command_line.PROBLEM if bad else DONE
+
+
+def _client(arguments: argparse.Namespace) -> Client:
+    try:
+        return Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)
+    except ValueError as error:
+        raise ValueError(f"--url: {error}") from None
+
+
+def _checks(file: str | None, line: LaunchLine | None, client: Client | None) -> Iterator[Check]:
+    if file is not None:
+        yield configuration.check(file)
+    named = None if line is None else _config_of(line.arguments)
+    if named is not None:
+        yield configuration.check(named)
+    yield from running.checks(client) if client is not None else installation.checks(line)
+
+
+def _config_of(arguments: Sequence[str]) -> str | None:
+    """Return the configuration that a launch line names."""
+    for index, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag == CONFIG:
+            return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
+    return None
+
+
+def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | None) -> str:
+    problems = [check for check in found if check.status == PROBLEM]
+    if problems:
+        names = ", ".join(dict.fromkeys(check.name for check in problems))
+        return f"{len(problems)} problem{'' if len(problems) == 1 else 's'} to mend: {names}."
+    if client is not None:
+        return "the server adapts."
+    if line is not None:
+        if any(check.name == installation.LINE and check.status == NOTE for check in found):
+            return "nothing wrong with the arguments of this launch line; more can only be said where it will run."
+        return "this launch line would serve with adaptive speculation."
+    return f"ready: add {CONFIG} FILE to a launch line that speculates with EAGLE or EAGLE3; doctor -- LINE checks it."
+
+
+def _line(check: Check) -> str:
+    status = f"{check.status:<8}"
+    if has_colour(sys.stdout):
+        status = f"\x1b[{COLOURS[check.status]}m{status}\x1b[0m"
+    return f"{status} {check.name}: {check.words}"

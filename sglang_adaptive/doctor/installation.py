@@ -1,0 +1,135 @@
+"""Checks of this machine: versions, the device, the contract with SGLang, the plugin, and a launch line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive import provenance
+from sglang_adaptive.command_line import listed
+from sglang_adaptive.cpu_engine.launcher import LaunchError, default_arguments, environment, sglang_arguments
+from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
+from sglang_adaptive.doctor.launch_line import LaunchLine
+from sglang_adaptive.sglang_plugin.contract import SUPPORTED
+
+GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
+LINE = "launch line"
+PATIENCE_SECONDS = 300.0
+"""SGLang's imports take ten seconds of a processor, and a minute on a busy machine."""
+
+
+def checks(line: LaunchLine | None) -> Iterator[Check]:
+    """Yield the checks of this machine, and of *line* if there is one."""
+    found = provenance.versions("sglang")
+    yield Check("package", OK, f"sglang-adaptive {found['sglang_adaptive']}, Python {found['python']}")
+    if found["sglang"] is None:
+        yield Check("SGLang", PROBLEM, f"not installed beside this package; it needs {SUPPORTED}")
+        return
+    plugin = _plugin()
+    if plugin is not None:
+        yield Check("plugin", PROBLEM, plugin)
+    try:
+        answer = _ask(line)
+    except LaunchError as error:
+        yield Check(LINE, PROBLEM, str(error))
+        return
+    yield from _answered(answer, plugin is None)
+
+
+def _answered(answer: dict[str, Any], plugin_listed: bool) -> Iterator[Check]:
+    """Yield the checks that the process with SGLang in it made, as far as it got."""
+    if "device" in answer:
+        yield _device(answer["device"])
+    if "sglang" in answer and "contract" in answer:
+        yield _contract(answer["sglang"], answer["contract"])
+    if "doors" in answer and plugin_listed:
+        lost = answer["doors"]
+        fine = "SGLang finds it, and its hooks are in place"
+        yield Check("plugin", OK, fine) if lost is None else Check("plugin", PROBLEM, lost)
+    if "failure" in answer:
+        yield Check("SGLang", PROBLEM, f"it cannot be asked any further: {answer['failure']}")
+    if "launch" in answer:
+        yield from _launch(answer["launch"])
+
+
+def _plugin() -> str | None:
+    """Return why SGLang would not load this package's plugin, or None."""
+    if not entry_points(group=GROUP, name=PLUGIN):
+        return f"no entry point {PLUGIN} in the group {GROUP}: install the package with pip, beside SGLang"
+    allowed = os.environ.get("SGLANG_PLUGINS", "")
+    if allowed and PLUGIN not in [name.strip() for name in allowed.split(",")]:
+        return f"SGLANG_PLUGINS is {allowed!r}, which leaves out {PLUGIN}"
+    return None
+
+
+def _device(device: dict[str, Any]) -> Check:
+    if device["kind"] == "gpu":
+        cards = [f"{name}, {size} GiB" for name, size in zip(device["names"], device["gibibytes"], strict=True)]
+        return Check("device", OK, f"{listed(cards)}; torch {device['torch']}")
+    words = f"no GPU that torch {device['torch']} sees: checked as `sglang-adaptive serve-cpu` would run SGLang"
+    return Check("device", NOTE, words)
+
+
+def _contract(version: str, problems: list[str]) -> Check:
+    if not problems:
+        return Check("SGLang", OK, f"{version}, and it has everything that this package hooks and calls")
+    return Check("SGLang", PROBLEM, f"{version}, but this package supports {SUPPORTED}: {'; '.join(problems)}")
+
+
+def _launch(launch: dict[str, Any]) -> Iterator[Check]:
+    if "refused" in launch:
+        yield Check(LINE, PROBLEM, f"the launch would end with: {launch['refused']}")
+        return
+    if not launch["asked"]:
+        words = "it does not ask for adaptive speculation: add --speculative-adaptive-config FILE"
+        yield Check(LINE, PROBLEM, words)
+    elif launch["reason"] is not None:
+        yield Check(LINE, PROBLEM, f"it would serve without adapting: {launch['reason']}")
+    elif "unresolved" in launch:
+        words = f"nothing wrong with its arguments; not taken further, as {launch['unresolved']}"
+        yield Check(LINE, NOTE, words)
+    else:
+        yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")
+    if launch.get("attention_backend") is not None:
+        yield Check("attention backend", OK, f"{launch['attention_backend']} on {launch['device']}")
+
+
+def _ask(line: LaunchLine | None) -> dict[str, Any]:
+    """Let SGLang answer in a process of its own. Raises LaunchError when serve-cpu would refuse *line*."""
+    arguments, variables = None, dict(os.environ)
+    if line is not None:
+        arguments = line.arguments
+        if line.on_cpu:
+            arguments = sglang_arguments(arguments)
+            arguments = [*arguments, *default_arguments(arguments)]
+            variables |= environment()
+        variables |= line.variables
+    with tempfile.TemporaryDirectory(prefix="sglang-adaptive-") as folder:
+        question, answer = Path(folder, "question.json"), Path(folder, "answer.json")
+        question.write_text(json.dumps({"arguments": arguments}), encoding="utf-8")
+        command = [sys.executable, "-m", "sglang_adaptive.sglang_plugin.checkup", str(question), str(answer)]
+        try:
+            done = subprocess.run(
+                command, env=variables, capture_output=True, text=True, errors="replace",
+                timeout=PATIENCE_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"failure": f"no answer in {PATIENCE_SECONDS:.0f} s"}
+        if answer.is_file() and (text := answer.read_text(encoding="utf-8")):
+            found: dict[str, Any] = json.loads(text)
+            if done.returncode == 0 or "failure" in found:
+                return found
+            return {**found, "failure": _end(done)}
+        return {"failure": _end(done)}
+
+
+def _end(done: subprocess.CompletedProcess[str]) -> str:
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return f"its process ended with code {done.returncode}: {last}"

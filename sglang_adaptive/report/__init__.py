@@ -1,0 +1,1 @@
+"""``sglang-adaptive report``: benchmark results as one HTML page or one Markdown page."""

@@ -1,0 +1,48 @@
+"""What a report is made of, whatever it is written as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text; the first column names the row, the others are figures. *best* marks rows to stand out."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    best: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An SVG element of a chart whose figures a table carries as well; Markdown leaves it out."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where the figures come from, name by name."""
+
+    facts: Mapping[str, str]
+
+
+Block = Text | Table | Picture | Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A title and what is under it."""
+
+    title: str
+    blocks: Sequence[Block]

@@ -1,0 +1,51 @@
+"""A report as one HTML page that needs nothing from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
+from sglang_adaptive.simulate.page_style import STYLE
+
+_MORE_STYLE = ".best td{font-weight:600}dl{margin-top:14px}"
+
+
+def html(title: str, sections: Sequence[Section]) -> str:
+    """Return the page."""
+    body = "".join(
+        f"<section><h2>{escape(section.title)}</h2>{''.join(map(_block, section.blocks))}</section>"
+        for section in sections
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}{_MORE_STYLE}</style></head>"
+        f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>\n"
+    )
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Text(text):
+            return f"<p>{escape(text)}</p>" if text else ""
+        case Table():
+            return _table(block)
+        case Picture(svg, caption):
+            return f'<figure class="card wide">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+        case Facts(facts):
+            return f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{_value(k, v)}</dd>' for k, v in facts.items())}</dl>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
+    rows = []
+    for index, (name, *cells) in enumerate(table.rows):
+        kind = ' class="best"' if index in table.best else ""
+        figures = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        rows.append(f'<tr{kind}><th scope="row">{escape(name)}</th>{figures}</tr>')
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _value(name: str, value: str) -> str:
+    return f"<code>{escape(value)}</code>" if name == "command" else escape(value)

@@ -1,0 +1,77 @@
+"""Reading result files and telling by their keys what measured them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEMO, SIMULATION, CELLS = "demo", "simulation", "server benchmark"
+_KEYS: dict[str, tuple[str, ...]] = {
+    DEMO: ("schema", "policies", "phases", "timeline"),
+    SIMULATION: ("format", "provenance", "targets", "suites"),
+    CELLS: ("label", "cells"),
+}
+"""The keys by which a file is known; more may be there."""
+
+MADE_BY = "sglang-adaptive demo --json, sglang-adaptive simulate --json or python -m benchmarks.server"
+
+
+class ReportError(ValueError):
+    """A result that cannot be reported; the message is one line that begins with the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One result file."""
+
+    name: str
+    """The file's name, without its folder."""
+
+    kind: str
+    data: dict[str, Any]
+
+
+def read(path: Path) -> Result:
+    """Read one result file. Raises ReportError when it is unreadable, no JSON, or of an unknown kind."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReportError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:  # also what is not UTF-8
+        raise ReportError(f"{path}: is not JSON ({error})") from None
+    for kind, keys in _KEYS.items():
+        if isinstance(data, dict) and all(key in data for key in keys):
+            return Result(path.name, kind, data)
+    raise ReportError(f"{path}: is no result known here; expected one of {MADE_BY}")
+
+
+def source(data: dict[str, Any]) -> dict[str, str]:
+    """Return command, commit, versions, machine and date as text, those that a result has."""
+    found = {**data.get("provenance", {}), **data}
+    facts = {
+        "command": found.get("command"),
+        "date": found.get("date"),
+        "hardware": found.get("hardware") or _cpu(found.get("cpu")),
+        "attention backend": found.get("attention_backend"),
+        "acceptance": found.get("acceptance"),
+        "profile": found.get("profile"),
+        "commit": found.get("commit") or found.get("git_commit"),
+        "versions": ", ".join(f"{name} {version}" for name, version in (found.get("versions") or {}).items()),
+        "note": found.get("note"),
+    }
+    return {name: str(value) for name, value in facts.items() if value}
+
+
+def _cpu(cpu: Any) -> str | None:
+    if isinstance(cpu, dict):
+        return f"{cpu['model']}, {cpu['cores']} cores, load {cpu['load_before']} before"
+    return cpu if cpu is None else str(cpu)
+
+
+def common_name(results: Sequence[Result]) -> str:
+    """Return the files' names as a title has them."""
+    return os.fspath(Path(results[0].name)) if len(results) == 1 else ", ".join(result.name for result in results)

@@ -1,0 +1,83 @@
+"""What a checked configuration will do, as JSON builtins; the policy's own classes are asked, nothing is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from sglang_adaptive.policy.config import AdaptiveConfig
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
+from sglang_adaptive.policy.schema import TUNING_KEYS
+from sglang_adaptive.policy.slot_config import SlotConfig
+from sglang_adaptive.policy.throughput_options import NUMBER_KEYS, ThroughputOptions
+
+_MEANINGS = {key.name: key.meaning for key in (*TUNING_KEYS, *NUMBER_KEYS)} | {
+    "candidate_steps": "depths that the policy may choose",
+    "profile_dir": "where round times are kept between starts",
+}
+
+
+def facts(config: AdaptiveConfig) -> dict[str, Any]:
+    """Return policy, depths, behaviour by batch size, and what differs from the defaults."""
+    found: dict[str, Any] = {"policy": config.policy, "candidate_steps": config.candidate_steps}
+    if config.policy == "ema":
+        return {**found, "slots": _slots(config), "changed": [c for slot in config.slots for c in _tuned(slot)]}
+    options = {field.name: _builtin(getattr(config.throughput, field.name)) for field in fields(ThroughputOptions)}
+    return {**found, "options": options, "changed": list(_chosen(options))}
+
+
+def _slots(config: AdaptiveConfig) -> list[dict[str, Any]]:
+    launch = config.candidate_steps[len(config.candidate_steps) // 2]  # what SGLang starts at when it is not told
+    described = AdaptiveSpeculativeParams.from_config(launch, config).snapshot()["slots"]
+    return [
+        {
+            "batch_range": seen["batch_range"],
+            "candidate_steps": list(slot.candidate_steps),
+            "starts_at": seen["steps"],
+            "moves": [_moves(slot, steps) for steps in slot.candidate_steps],
+            "first_decision_after_rounds": slot.warmup_batches + slot.update_interval,
+            "rounds_between_decisions": slot.update_interval,
+            "ema_alpha": slot.ema_alpha,
+            "ceiling_coeff": slot.ceiling_coeff,
+        }
+        for slot, seen in zip(config.slots, described, strict=True)
+    ]
+
+
+def _moves(slot: SlotConfig, steps: int) -> dict[str, Any]:
+    """Return where the slot goes from *steps*, and the averages of accepted drafts at which it does."""
+    ladder = slot.candidate_steps
+    here = ladder.index(steps)
+    drop_at, rise_above = AdaptiveStepSlot(steps, slot.as_slot_cfg()).thresholds
+    return {
+        "steps": steps,
+        "down_to": ladder[here - 1] if here else None,
+        "drop_at": drop_at,
+        "up_to": ladder[here + 1] if here + 1 < len(ladder) else None,
+        "rise_above": rise_above,
+    }
+
+
+def _tuned(slot: SlotConfig) -> Iterable[dict[str, Any]]:
+    for key in TUNING_KEYS:
+        value = getattr(slot, key.name)
+        if value != key.default:
+            yield _change(f"{slot.batch_size}.{key.name}", key.name, value, key.default)
+
+
+def _chosen(options: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    defaults = ThroughputOptions()
+    for name, value in options.items():
+        default = _builtin(getattr(defaults, name))
+        if value != default:
+            yield _change(f"throughput.{name}", name, value, default)
+
+
+def _change(key: str, name: str, value: Any, default: Any) -> dict[str, Any]:
+    return {"key": key, "value": value, "default": default, "meaning": _MEANINGS.get(name, name)}
+
+
+def _builtin(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

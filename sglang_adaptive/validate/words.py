@@ -1,0 +1,131 @@
+"""A configuration in plain words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from sglang_adaptive.command_line import listed
+
+
+def words(found: dict[str, Any]) -> Iterator[str]:
+    """Yield lines about what ``facts`` found."""
+    yield from _throughput(found["options"]) if found["policy"] == "throughput" else _ema(found)
+    yield ""
+    yield from _changed(found["changed"])
+
+
+def _ema(found: dict[str, Any]) -> Iterator[str]:
+    yield 'Policy "ema": each range of batch sizes follows a moving average of its accepted draft tokens a request.'
+    yield _built(found["candidate_steps"])
+    for slot in found["slots"]:
+        yield ""
+        yield from _slot(slot)
+    yield ""
+    yield "A slot starts at the server's --speculative-num-steps where that is one of its depths."
+    yield "With CUDA graphs a batch belongs to the slot of the graph size that it is padded to."
+
+
+def _slot(slot: dict[str, Any]) -> Iterator[str]:
+    sizes = batch_sizes(slot["batch_range"])
+    ladder = slot["candidate_steps"]
+    if len(ladder) == 1:
+        yield f"{sizes}: always {steps(ladder[0])}."
+        return
+    yield f"{sizes}: {listed(ladder, 'or')} draft steps, at first {slot['starts_at']}."
+    ups = [_rise(move) for move in slot["moves"] if move["up_to"] is not None]
+    downs = [_drop(move) for move in reversed(slot["moves"]) if move["down_to"] is not None]
+    yield f"  rises: {', '.join(ups)}"
+    yield f"  falls: {', '.join(downs)}"
+    first, every = slot["first_decision_after_rounds"], slot["rounds_between_decisions"]
+    yield (
+        f"  decides after {first} rounds, then every {_count(every, 'round')}; "
+        f"the newest round weighs {100 * slot['ema_alpha']:g}% of the average"
+    )
+    if slot["ceiling_coeff"]:
+        yield f"  unless it rises, never deeper than the average times {slot['ceiling_coeff']:g}, rounded up"
+
+
+def _rise(move: dict[str, Any]) -> str:
+    here, there = move["steps"], move["up_to"]
+    if here == 0:
+        return f"0 to {there} at every decision, as nothing is learnt without drafts"
+    if move["rise_above"] >= here:  # no more than all drafts can be accepted
+        return f"{here} to {there} never (the average would have to pass {move['rise_above']:.2f})"
+    return f"{here} to {there} above {move['rise_above']:.2f}"
+
+
+def _drop(move: dict[str, Any]) -> str:
+    here, there = move["steps"], move["down_to"]
+    if move["drop_at"] < 0:
+        return f"{here} to {there} never (the average would have to fall to {move['drop_at']:.2f})"
+    return f"{here} to {there} at {move['drop_at']:.2f} or below"
+
+
+def _throughput(options: dict[str, Any]) -> Iterator[str]:
+    ladder = options["candidate_steps"]
+    yield 'Policy "throughput": before every round, the depth that promises the most tokens per second, from the'
+    yield "acceptance and the round times that it measures while it serves."
+    yield _built(ladder)
+    if len(ladder) > 1:
+        yield (
+            f"Rises or falls when another depth promises at least {100 * options['margin']:g}% more tokens per second, "
+            "and more still while acceptance is uncertain."
+        )
+        if ladder[0] == 0:
+            yield "May stop drafting (0 steps) at any batch size where no depth promises more than that."
+        else:
+            yield "Always drafts: 0 is not among the depths."
+        yield _probes(options["probe_budget"])
+    yield f"An acceptance seen counts 1/e after {options['memory_rounds']} rounds, and nothing after a clear change."
+    yield f"Round times are kept between starts in {options['profile_dir'] or 'the cache folder of the user'}."
+
+
+def _probes(budget: float) -> str:
+    if budget == 0:
+        return "Never tries other depths just to learn about them."
+    return f"Tries other depths now and then to learn about them, which may cost {100 * budget:g}% of the time at most."
+
+
+def _built(ladder: list[int]) -> str:
+    what = "backends and graphs are built" if len(ladder) == 1 else "for each, backends and graphs are built"
+    return f"Depths: {listed(ladder)} draft steps; {what} when the server starts."
+
+
+def _changed(changed: list[dict[str, Any]]) -> Iterator[str]:
+    if not changed:
+        yield "Nothing differs from the defaults."
+        return
+    yield "Differs from the defaults:"
+
+    def change(entry: dict[str, Any]) -> str:
+        value, default = json.dumps(entry["value"]), json.dumps(entry["default"])
+        return f"{entry['key'].rpartition('.')[2]} is {value} instead of {default}: {entry['meaning']}"
+
+    for line, entries in groupby(sorted(changed, key=change), key=change):
+        keys = [entry["key"].rpartition(".")[0] for entry in entries]
+        where = "" if keys == ["throughput"] else f" ({_slots(keys)})"
+        yield f"  {line}{where}"
+
+
+def _slots(keys: list[str]) -> str:
+    return f"slot{'' if len(keys) == 1 else 's'} {listed(sorted(map(int, keys)))}"
+
+
+def batch_sizes(batch_range: list[int | None]) -> str:
+    """Return a range of batch sizes in words; its end is None where it is open."""
+    low, high = batch_range
+    if high is None:
+        return f"Batch sizes from {low}"
+    return f"Batch size {low}" if low == high else f"Batch sizes {low} to {high}"
+
+
+def steps(count: int) -> str:
+    """Return a depth in words."""
+    return "no drafts" if count == 0 else _count(count, "draft step")
+
+
+def _count(count: int, noun: str) -> str:
+    return noun if count == 1 and noun == "round" else f"{count} {noun}{'' if count == 1 else 's'}"

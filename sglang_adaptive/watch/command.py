@@ -1,0 +1,156 @@
+"""``sglang-adaptive watch``: parse, and read the server again and again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.command_line import (
+    BAD_INPUT,
+    DONE,
+    INTERRUPTED,
+    PROBLEM,
+    CommandParser,
+    add_server,
+    failed,
+    has_colour,
+)
+from sglang_adaptive.watch.lines import Lines
+from sglang_adaptive.watch.reading import read
+from sglang_adaptive.watch.view import HEALTHY, view
+
+READINGS_KEPT = 60
+PATIENCE_SECONDS = 15.0
+"""A scheduler answers between two rounds, and a long prefill is one."""
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command."""
+    found = CommandParser(
+        "watch",
+        "Shows live what a server's speculation does: the depth, tokens per second and accept length since the last "
+        "reading, acceptance by position, what each depth promises, and the latest switches with their causes. Says so "
+        "when the server is idle, not adaptive, degraded or gone, and goes on when it comes back. Ctrl-C ends it.\n\n"
+        "Where standard output is no terminal it writes one line a reading and one a switch.",
+        [
+            ("--url http://127.0.0.1:30000", "on a terminal"),
+            ("--url http://127.0.0.1:30000 --once", "one look, and an exit code: is it healthy?"),
+            ("--url http://127.0.0.1:30000 --once --json", "the same for a script"),
+        ],
+        "0 with --once: serving or idle; 1 with --once: not adaptive, degraded or gone; 2 bad usage; 130 Ctrl-C",
+    )
+    add_server(found)
+    found.add_argument("--host", metavar="HOST", help="instead of --url: the server's host (default: 127.0.0.1)")
+    found.add_argument("--port", type=int, metavar="N", help="instead of --url: the server's port (default: 30000)")
+    found.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between readings (default: %(default)g)"
+    )
+    found.add_argument(
+        "--replica", type=int, default=0, metavar="N", help="which data-parallel replica, from 0 (default: %(default)s)"
+    )
+    found.add_argument("--once", action="store_true", help="show what one interval brings, and end")
+    found.add_argument("--json", action="store_true", help="print each reading as JSON, one object a line")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        client = Client.from_url(_url(arguments), api_key=arguments.api_key, timeout=PATIENCE_SECONDS)
+    except ValueError as error:
+        return failed("watch", f"--url: {error}", BAD_INPUT)
+    views = _views(client, arguments.replica, arguments.interval)
+    try:
+        if arguments.once:
+            return _once(views, arguments.json)
+        _follow(views, arguments.json)
+    except IndexError as error:
+        return failed("watch", f"--replica: {error}", BAD_INPUT)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return DONE
+
+
+def _views(client: Client, replica: int, interval: float) -> Iterator[dict[str, Any]]:
+    """Yield a view at once and then one an *interval*; the first knows no rates."""
+    before = None
+    while True:
+        now = read(client, replica)
+        yield view(client.url, before, now)
+        before = now if now.internal is not None else before
+        time.sleep(interval)
+
+
+def _once(views: Iterator[dict[str, Any]], as_json: bool) -> int:
+    seen = next(views)
+    if "depth" in seen:  # rates need a second reading
+        seen = next(views)
+    if as_json:
+        print(json.dumps(seen, indent=1))
+    else:
+        from sglang_adaptive.watch.screen import screen
+
+        console = _console()
+        console.print(screen(seen, [], _unicode(console)))
+    return DONE if seen["state"] in HEALTHY else PROBLEM
+
+
+def _follow(views: Iterator[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        for seen in views:
+            print(json.dumps(seen), flush=True)
+    elif sys.stdout.isatty():
+        _live(views)
+    else:
+        lines = Lines()
+        for seen in views:
+            for line in lines.of(seen):
+                print(line, flush=True)
+
+
+def _live(views: Iterator[dict[str, Any]]) -> None:
+    from rich.live import Live
+
+    from sglang_adaptive.watch.screen import screen
+
+    console = _console()
+    history: deque[dict[str, Any]] = deque(maxlen=READINGS_KEPT)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for seen in views:
+            history.append(seen)
+            live.update(screen(seen, history, _unicode(console)), refresh=True)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    # rich would take its own view of what a terminal is from FORCE_COLOR and the like.
+    return Console(no_color=not has_colour(sys.stdout), highlight=False, force_terminal=sys.stdout.isatty())
+
+
+def _unicode(console: Any) -> bool:
+    return str(console.encoding).lower().startswith("utf")
+
+
+def _url(arguments: argparse.Namespace) -> str:
+    if arguments.host is None and arguments.port is None:
+        return str(arguments.url)
+    host = arguments.host or "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{30000 if arguments.port is None else arguments.port}"
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected seconds from 0.1 to 3600")
+    return value

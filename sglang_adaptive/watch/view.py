@@ -1,0 +1,118 @@
+"""What is shown of a server: one JSON object made of two readings, the later one and the one before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_adaptive.calibrate.switches import because
+from sglang_adaptive.watch.reading import Reading
+
+SCHEMA = 1
+SERVING, IDLE, NOT_ADAPTIVE, DEGRADED, GONE = "serving", "idle", "not adaptive", "degraded", "gone"
+HEALTHY = (SERVING, IDLE)
+
+
+def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
+    """Return what *now* shows; rates and counts cover the time since *before*."""
+    base = {"schema": SCHEMA, "time": now.time, "url": url}
+    if now.internal is None:
+        return {**base, "state": GONE, "words": now.problem}
+    state = now.adaptive
+    if state is None:
+        reason = now.inactive_reason
+        words = f"asked to adapt, but it cannot: {reason}" if reason else "started without adaptive speculation"
+        return {**base, "state": NOT_ADAPTIVE, "words": words}
+    earlier = before.adaptive if before is not None else None
+    if earlier is not None and sum(earlier["rounds_by_tier"].values()) > sum(state["rounds_by_tier"].values()):
+        earlier = None  # the server was started again
+    passed = _passed(earlier, state, now.at - before.at) if earlier is not None and before is not None else None
+    name, words = _state(state, passed)
+    return {
+        **base,
+        "state": name,
+        "words": words,
+        "policy": state["policy"],
+        "depth": state["current_steps"],
+        "depths": state["tiers"],
+        "launch_depth": state["launch_steps"],
+        "forced_depth": state["forced_steps"],
+        "since_last": passed,
+        "by_depth": _by_depth(state, passed),
+        "acceptance": _acceptance(state),
+        "batch_size": state.get("batch_size"),
+        "why": state["why"]["words"] if "why" in state else None,
+        "slots": state.get("slots", []),
+        "switches": state["switches"],
+        "recent_switches": [{**switch, "words": because(switch)} for switch in state["recent_switches"]],
+    }
+
+
+def _state(state: dict[str, Any], passed: dict[str, Any] | None) -> tuple[str, str]:
+    if state["degraded"]:
+        return DEGRADED, f"the policy was set aside, the depth stays at {state['launch_steps']}: " + str(
+            state["degraded_reason"]
+        )
+    if passed is not None and passed["rounds"] == 0:
+        return IDLE, "no round since the last reading"
+    forced = state["forced_steps"]
+    return SERVING, "the policy decides" if forced is None else f"an operator holds the depth at {forced}"
+
+
+def _passed(earlier: dict[str, Any], state: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return what happened between two states *seconds* apart: rounds, tokens and their rate."""
+    rounds = _grown(earlier, state, "rounds_by_tier")
+    drafted = sum(_grown(earlier, state, "drafted_by_tier").values())
+    accepted = sum(_grown(earlier, state, "accepted_by_tier").values())
+    tokens = sum(_grown(earlier, state, "tokens_by_tier").values())
+    verified = tokens - accepted  # each request of a round also yields a token of the target's own
+    return {
+        "seconds": seconds,
+        "rounds": sum(rounds.values()),
+        "rounds_by_depth": rounds,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
+        "accept_length": tokens / verified if verified else None,
+        "accepted_share": accepted / drafted if drafted else None,
+    }
+
+
+def _grown(earlier: dict[str, Any], state: dict[str, Any], key: str) -> dict[str, int]:
+    """Return by how much the counts under *key* have grown, by depth; those that have not are left out."""
+    grown = {depth: count - earlier[key].get(depth, 0) for depth, count in state[key].items()}
+    return {depth: count for depth, count in grown.items() if count}
+
+
+def _acceptance(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return P(accepted, given the draft before was) by position: what the policy goes by, else the counts so far."""
+    if "acceptance" in state:
+        return [{key: entry[key] for key in ("position", "probability")} for entry in state["acceptance"]]
+    return [
+        {"position": entry["position"], "probability": entry["accepted"] / entry["reached"]}
+        for entry in state["accepted_by_position"]
+        if entry["reached"]
+    ]
+
+
+def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return for each depth its share of the rounds, its accept length so far, and what it promises if known."""
+    rates = {rate["steps"]: rate for rate in state.get("rates", ())}
+    recent = passed["rounds_by_depth"] if passed is not None else {}
+    total = sum(recent.values())
+    found = []
+    for depth in state["tiers"]:
+        tokens, accepted = (state[f"{what}_by_tier"].get(str(depth), 0) for what in ("tokens", "accepted"))
+        rate = rates.get(depth)
+        found.append(
+            {
+                "depth": depth,
+                "live": depth == state["current_steps"],
+                "share_of_rounds": recent.get(str(depth), 0) / total if total else None,
+                "rounds": state["rounds_by_tier"].get(str(depth), 0),
+                "accept_length": tokens / (tokens - accepted) if tokens else None,
+                "expected_tokens_per_second": rate["tokens_per_second"] if rate else None,
+                "round_milliseconds": 1000.0 * rate["seconds"] if rate else None,
+                "round_time_is": rate["source"] if rate else None,
+                "allowed": rate["allowed"] if rate else True,
+            }
+        )
+    return found
