@@ -95,10 +95,10 @@ def _once(views: Iterator[dict[str, Any]], as_json: bool) -> int:
     if as_json:
         print(json.dumps(seen, indent=1))
     else:
-        from sglang_adaptive.watch.screen import screen
+        from sglang_adaptive.watch.screen import Marks, screen
 
         console = _console()
-        console.print(screen(seen, [], _unicode(console)))
+        console.print(screen(seen, [], Marks.of(console.encoding, console.width)))
     return DONE if seen["state"] in HEALTHY else PROBLEM
 
 
@@ -118,14 +118,14 @@ def _follow(views: Iterator[dict[str, Any]], as_json: bool) -> None:
 def _live(views: Iterator[dict[str, Any]]) -> None:
     from rich.live import Live
 
-    from sglang_adaptive.watch.screen import screen
+    from sglang_adaptive.watch.screen import Marks, screen
 
     console = _console()
     history: deque[dict[str, Any]] = deque(maxlen=READINGS_KEPT)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for seen in views:
             history.append(seen)
-            live.update(screen(seen, history, _unicode(console)), refresh=True)
+            live.update(screen(seen, history, Marks.of(console.encoding, console.width)), refresh=True)
 
 
 def _console() -> Any:
@@ -133,10 +133,6 @@ def _console() -> Any:
 
     # rich would take its own view of what a terminal is from FORCE_COLOR and the like.
     return Console(no_color=not has_colour(sys.stdout), highlight=False, force_terminal=sys.stdout.isatty())
-
-
-def _unicode(console: Any) -> bool:
-    return str(console.encoding).lower().startswith("utf")
 
 
 def _url(arguments: argparse.Namespace) -> str:

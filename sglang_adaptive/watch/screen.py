@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,17 +16,34 @@ from sglang_adaptive.watch.view import DEGRADED, IDLE, SERVING
 
 COLOURS = {SERVING: "green", IDLE: "cyan", DEGRADED: "red"}
 SWITCHES_SHOWN = 6
-BAR = 20
-LEVELS = "▁▂▃▄▅▆▇█"
+BAR = 14
+"""Characters of the longest bar."""
+ROOMY = 76
+"""Columns from which on bars are drawn."""
 
 
-def screen(view: dict[str, Any], history: Sequence[dict[str, Any]], unicode: bool = True) -> RenderableType:
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The characters and the room that a terminal has."""
+
+    bar: str = "█"
+    levels: str = "▁▂▃▄▅▆▇█"
+    roomy: bool = True
+    """Whether bars and remarks fit beside the figures."""
+
+    @classmethod
+    def of(cls, encoding: str, columns: int) -> Marks:
+        """Return the marks for a stream of *encoding* that is *columns* wide."""
+        roomy = columns >= ROOMY
+        return cls(roomy=roomy) if encoding.lower().startswith("utf") else cls("#", ".:-=+*#@", roomy)
+
+
+def screen(view: dict[str, Any], history: Sequence[dict[str, Any]], marks: Marks) -> RenderableType:
     """Return one frame; *history* holds the views until now, the latest last."""
     parts: list[RenderableType] = [_head(view)]
     if "depth" in view:
-        parts.append(_figures(view))
-        parts += _history(history, unicode)
-        parts += [_depths(view, unicode), *_slots(view), *_acceptance(view, unicode), _switches(view)]
+        parts += [_figures(view), *_history(history, marks), *_depths(view, marks)]
+        parts += [*_slots(view), *_acceptance(view, marks), *_switches(view)]
     return Group(*parts)
 
 
@@ -54,84 +72,87 @@ def _figures(view: dict[str, Any]) -> Text:
     return Text.from_markup(f"\n{lines}" + (f"\n[dim]why: {escape(view['why'])}[/dim]" if view["why"] else ""))
 
 
-def _history(history: Sequence[dict[str, Any]], unicode: bool) -> list[RenderableType]:
+def _history(history: Sequence[dict[str, Any]], marks: Marks) -> list[RenderableType]:
     seen = [view for view in history if view.get("since_last")][-60:]
     if len(seen) < 2:
         return []
     rates = [view["since_last"]["tokens_per_second"] for view in seen]
     depths = [view["depth"] for view in seen]
-    lines = [f"depth     {_levels(depths, unicode)} {min(depths)} to {max(depths)}"]
-    lines.append(f"tokens/s  {_levels(rates, unicode)} {min(rates):.0f} to {max(rates):.0f}")
+    lines = [f"depth     {_levels(depths, marks)} {min(depths)} to {max(depths)}"]
+    lines.append(f"tokens/s  {_levels(rates, marks)} {min(rates):.0f} to {max(rates):.0f}")
     return [Text("\n" + "\n".join(lines), no_wrap=True)]
 
 
-def _levels(values: Sequence[float], unicode: bool) -> str:
-    marks = LEVELS if unicode else ".:-=+*#@"
-    high = max(values) or 1.0
-    return "".join(marks[min(len(marks) - 1, int(value / high * len(marks)))] for value in values)
+def _levels(values: Sequence[float], marks: Marks) -> str:
+    high, steps = max(values) or 1.0, len(marks.levels)
+    return "".join(marks.levels[min(steps - 1, int(value / high * steps))] for value in values)
 
 
-def _depths(view: dict[str, Any], unicode: bool) -> Table:
+def _table(title: str, *columns: str, numbers: int) -> tuple[Text, Table]:
+    """Return a heading and an empty table, the first *numbers* columns of which hold figures."""
+    table = Table(box=None, padding=(0, 1), show_header=any(columns))
+    for index, name in enumerate(columns):
+        right = index < numbers
+        table.add_column(Text(name), justify="right" if right else "left", no_wrap=right, vertical="bottom")
+    return Text(f"\n{title}", style="bold"), table
+
+
+def _depths(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
     rows = view["by_depth"]
     promised = [row["expected_tokens_per_second"] for row in rows if row["expected_tokens_per_second"]]
-    table = Table(box=None, padding=(0, 1), title_justify="left", title="\nBy depth")
-    for name in ("depth", "rounds now", "accept length"):
-        table.add_column(name, justify="right")
+    names = ["depth", "rounds\nnow", "accept\nlength"]
     if promised:
-        table.add_column("expected tokens/s", justify="right")
-        table.add_column("")
-        table.add_column("ms a round", justify="right")
-        table.add_column("which is")
+        names += ["expected\ntokens/s", "ms a\nround"]
+    more = ["", "round time is"] if promised and marks.roomy else []
+    heading, table = _table("By depth", *names, *more, numbers=len(names))
     for row in rows:
         share, length = row["share_of_rounds"], row["accept_length"]
-        mark = ">" if row["live"] else " "
-        cells = [f"{mark} {row['depth']}", f"{share:.0%}" if share else "-", f"{length:.2f}" if length else "-"]
+        cells = [f"{'>' if row['live'] else ' '} {row['depth']}"]
+        cells += [f"{share:.0%}" if share else "-", f"{length:.2f}" if length else "-"]
         if promised:
             rate = row["expected_tokens_per_second"]
-            bar = ("█" if unicode else "#") * round(BAR * rate / max(promised))
-            is_what = row["round_time_is"] if row["allowed"] else "not used at this batch size"
-            cells += [f"{rate:.1f}", bar, f"{row['round_milliseconds']:.2f}", is_what]
+            cells += [f"{rate:.1f}", f"{row['round_milliseconds']:.2f}"]
+            if more:
+                is_what = row["round_time_is"] if row["allowed"] else "not used at this batch size"
+                cells += [marks.bar * round(BAR * rate / max(promised)), is_what]
         table.add_row(*cells, style="bold" if row["live"] else "" if row["allowed"] else "dim")
-    return table
+    yield from (heading, table)
 
 
-def _slots(view: dict[str, Any]) -> list[RenderableType]:
+def _slots(view: dict[str, Any]) -> Iterator[RenderableType]:
     slots = [slot for slot in view["slots"] if slot["batch_range"] is not None]
     if not slots:
-        return []
-    table = Table(box=None, padding=(0, 1), title_justify="left", title="\nSlots of the EMA policy")
-    for name in ("batch sizes", "depth", "average accepted", "down at", "up above"):
-        table.add_column(name, justify="right")
+        return
+    names = ("batch\nsizes", "depth", "average\naccepted", "down\nat", "up\nabove")
+    heading, table = _table("Slots of the EMA policy", *names, numbers=len(names))
     for slot in slots:
         low, high = slot["batch_range"]
-        ways = [slot["drop_at"], slot["rise_above"]]
         table.add_row(
             f"{low} up" if high is None else f"{low} to {high}",
             str(slot["steps"]),
             f"{slot['ema_accept_len']:.2f}" if slot["batches"] else "-",
-            *("-" if at is None else f"{at:.2f}" for at in ways),
+            *("-" if at is None else f"{at:.2f}" for at in (slot["drop_at"], slot["rise_above"])),
         )
-    return [table]
+    yield from (heading, table)
 
 
-def _acceptance(view: dict[str, Any], unicode: bool) -> list[RenderableType]:
+def _acceptance(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
     if not view["acceptance"]:
-        return []
-    title = "\nAcceptance by position, given the draft before it"
-    table = Table(box=None, padding=(0, 1), title_justify="left", title=title, show_header=False)
+        return
+    heading, table = _table("Acceptance by position, given the draft before it", "", "", "", numbers=2)
     for entry in view["acceptance"]:
-        bar = ("█" if unicode else "#") * round(BAR * entry["probability"])
+        bar = marks.bar * round(BAR * entry["probability"])
         table.add_row(str(entry["position"]), f"{entry['probability']:.0%}", bar)
-    return [table]
+    yield from (heading, table)
 
 
-def _switches(view: dict[str, Any]) -> RenderableType:
+def _switches(view: dict[str, Any]) -> Iterator[RenderableType]:
     shown = view["recent_switches"][-SWITCHES_SHOWN:][::-1]
     if not shown:
-        return Text("\nIt has not switched yet.")
-    table = Table(box=None, padding=(0, 1), title_justify="left", show_header=False)
-    table.title = f"\nLatest of {view['switches']} switches"
+        yield Text("\nIt has not switched yet.")
+        return
+    heading, table = _table(f"Latest of {view['switches']} switches", "", "", "", numbers=2)
     for switch in shown:
         ago = max(0.0, view["time"] - switch["time"])
-        table.add_row(f"{ago:.0f} s ago", f"{switch['from_steps']} -> {switch['to_steps']}", escape(switch["words"]))
-    return table
+        table.add_row(f"{ago:.0f} s ago", f"{switch['from_steps']} -> {switch['to_steps']}", switch["words"])
+    yield from (heading, table)
