@@ -21,7 +21,11 @@ _MEANINGS = {key.name: key.meaning for key in (*TUNING_KEYS, *NUMBER_KEYS)} | {
 
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
     """Return policy, depths, behaviour by batch size, and what differs from the defaults."""
-    found: dict[str, Any] = {"policy": config.policy, "candidate_steps": config.candidate_steps}
+    found: dict[str, Any] = {
+        "policy": config.policy,
+        "candidate_steps": config.candidate_steps,
+        "watch": config.watch,
+    }
     if config.policy == "ema":
         return {**found, "slots": _slots(config), "changed": [c for slot in config.slots for c in _tuned(slot)]}
     options = {field.name: _builtin(getattr(config.throughput, field.name)) for field in fields(ThroughputOptions)}

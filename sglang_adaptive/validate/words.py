@@ -13,6 +13,8 @@ from sglang_adaptive.command_line import listed
 def words(found: dict[str, Any]) -> Iterator[str]:
     """Yield lines about what ``facts`` found."""
     yield from _throughput(found["options"]) if found["policy"] == "throughput" else _ema(found)
+    if found["watch"]:
+        yield "The server reads the file again when it changes, and goes on with the old one if the new one is bad."
     yield ""
     yield from _changed(found["changed"])
 

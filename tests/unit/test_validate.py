@@ -84,3 +84,4 @@ def test_throughput_options_are_told_and_compared() -> None:
     assert "kept between starts in /profiles." in told
     assert "probe_budget is 0 instead of 0.005: largest share of time that probes may lose; 0 is no probes" in told
     assert reading({}).endswith("Nothing differs from the defaults.")
+    assert "reads the file again" in reading({"watch": True}) and "again" not in reading({"watch": False})
