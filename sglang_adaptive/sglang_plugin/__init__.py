@@ -27,4 +27,4 @@ def register() -> None:
         # The scheduler's entry function lives in this module, so only a scheduler has it loaded this early;
         # in a detokenizer the same hooks would import the whole model stack for nothing.
         if "sglang.srt.managers.scheduler" in sys.modules:
-            hooks.add(hooks.SCHEDULER)
+            hooks.add(hooks.of_scheduler())

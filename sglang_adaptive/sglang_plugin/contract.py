@@ -79,6 +79,17 @@ HOOKED = (
         _SRT + "entrypoints.http_server._setup_and_run_http_server",
         ("server_args", "tokenizer_manager", "template_manager", "port_args", "scheduler_infos"),
     ),
+    Needed(
+        _SRT + "layers.attention.base_attn_backend.AttentionBackend.update_verify_buffers_to_fill_after_draft",
+        ("self", "spec_info", "cuda_graph_bs"),
+    ),
+    Needed(_WORKER + "get_plan_stream", ("device",)),
+    Needed(_WORKER + "prepare_for_draft", ("draft_input", "batch", "target_translator", "num_draft_tokens")),
+    Needed(
+        _SRT + "speculative.eagle_worker_common.eagle_prepare_for_verify",
+        ("verify_input", "req_to_token_pool", "batch", "target_worker"),
+    ),
+    Needed(_SRT + "model_executor.runner_utils.buffers.DecodeInputBuffers.share_buffers", ("self", "exclude")),
 )
 """Attributes that the package overrides."""
 
@@ -120,6 +131,10 @@ CALLED = (
     Needed(_STATE + "UpdateRejected"),
     Needed(_SRT + "managers.io_struct.SetInternalStateReq", fields=("server_args",)),
     Needed(_SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
+    Needed(_SRT + "environ.envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM"),
+    Needed(_SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
+    Needed(_SRT + "mem_cache.kv_loc_plan.KVLocPlan.__init__", ("seq_lens", "write_virtual")),
+    Needed(_SRT + "speculative.eagle_info.EagleVerifyInput", fields=("topk", "kv_loc_plan")),
     Needed(
         _SRT + "managers.utils.GenerationBatchResult",
         fields=("speculative_num_draft_tokens", "cap_lens", "accept_lens"),

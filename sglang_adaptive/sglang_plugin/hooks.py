@@ -80,6 +80,35 @@ SCHEDULER = (
     ),
 )
 
+PLAN_STREAM = (
+    Hook(
+        _SRT + "layers.attention.base_attn_backend.AttentionBackend.update_verify_buffers_to_fill_after_draft",
+        "around",
+        "plan_stream:nothing_to_correct",
+    ),
+)
+"""More for a scheduler, where SGLang's plan stream is on."""
+
+EARLY_PLAN = (
+    Hook(_WORKER + "get_plan_stream", "replace", "early_plan:no_stream"),
+    Hook(_WORKER + "prepare_for_draft", "after", "early_plan:note_draft"),
+    Hook(
+        _SRT + "speculative.eagle_worker_common.eagle_prepare_for_verify", "around", "early_plan:prepare_for_verify"
+    ),
+    Hook(
+        _SRT + "model_executor.runner_utils.buffers.DecodeInputBuffers.share_buffers", "around", "early_plan:keep_apart"
+    ),
+)
+"""More for a scheduler, where a verify is to be planned while its draft runs."""
+
+
+def of_scheduler() -> tuple[Hook, ...]:
+    """Return the hooks that this process, a scheduler, is asked to have by its environment."""
+    from sglang_adaptive.sglang_plugin import plan_stream
+
+    on_stream = PLAN_STREAM if plan_stream.asked() else ()
+    return (*SCHEDULER, *on_stream, *(EARLY_PLAN if plan_stream.early() else ()))
+
 
 def add(hooks: Iterable[Hook]) -> None:
     """Register *hooks* with SGLang, which applies them once every plugin has registered its own."""

@@ -15,10 +15,11 @@ BUILT = "sglang_adaptive_built"
 
 def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
     """After Scheduler.get_init_info: assert that every hook of this process landed, and say so."""
-    hooks.require_landed((*hooks.EVERY_PROCESS, *hooks.SCHEDULER))
+    wanted = hooks.of_scheduler()
+    hooks.require_landed((*hooks.EVERY_PROCESS, *wanted))
     controller = controller_of(scheduler.draft_worker)
     built = {} if controller is None else {BUILT: controller.built.as_pairs()}
-    return {**info, KEY: len(hooks.SCHEDULER), **built}
+    return {**info, KEY: len(wanted), **built}
 
 
 def pass_on(info: dict[str, Any], controller: Any) -> dict[str, Any]:

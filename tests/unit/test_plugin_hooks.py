@@ -13,7 +13,7 @@ import pytest
 
 from sglang_adaptive.cpu_engine.launcher import environment
 
-ALL_HOOKS = "(*hooks.DOORS, *hooks.LAUNCHER, *hooks.SCHEDULER)"
+ALL_HOOKS = "(*hooks.DOORS, *hooks.LAUNCHER, *hooks.SCHEDULER, *hooks.PLAN_STREAM, *hooks.EARLY_PLAN)"
 
 
 def in_fresh_process(script: str, **env: str) -> dict[str, Any]:
