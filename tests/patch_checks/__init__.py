@@ -13,6 +13,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     feedback,
     on_cpu,
     override_log,
+    plan_stream,
     proposed_drafts,
     server_info,
 )
