@@ -10,6 +10,7 @@ from sglang_adaptive.policy.schema import (
     CANDIDATE_STEPS,
     CANDIDATE_STEPS_EXPECTED,
     POLICY_NAMES,
+    SWITCHES,
     TUNING_KEYS,
     WATCH,
     WATCH_EXPECTED,
@@ -40,6 +41,7 @@ def tables() -> dict[str, str]:
         "top": _table(top),
         "keys": _table(slot + [_row(key) for key in TUNING_KEYS]),
         "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS] + folder),
+        "server": _table([(switch.name, switch.default, switch.expected, switch.meaning) for switch in SWITCHES]),
     }
 
 

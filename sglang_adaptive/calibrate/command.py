@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from sglang_adaptive.calibrate.measure import measure
+from sglang_adaptive.calibrate.measure import depths, measure
 from sglang_adaptive.calibrate.output import draw, table, write
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
@@ -54,7 +54,7 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
 
 
 def _measure(server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace) -> CostProfile:
-    wanted = len(sizes) * len(server.state["tiers"]) * arguments.rounds
+    wanted = sum(len(depths(server.state, size)) for size in sizes) * arguments.rounds
     cells: list[ProfileCell] = []
     # disable=None: a bar on a terminal only
     with tqdm(total=wanted, unit="round", desc="starting the load", disable=None) as bar:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from sglang_adaptive.calibrate.load import SteadyLoad
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
@@ -22,19 +23,29 @@ def measure(
     max_new_tokens: int,
     progress: Progress = lambda *_: None,
 ) -> Iterator[ProfileCell]:
-    """Yield a cell for every batch size and every depth that the server has built.
+    """Yield a cell for every batch size and every depth that the server has built, and has graphs for if it uses any.
 
     The depth is forced, so every figure is of steady rounds at one depth. It is released at the end, also after a
     failure. Raises NotReady when the server stops answering or a batch size does not settle.
     """
-    tiers = list(server.state["tiers"])
     try:
         for batch_size in batch_sizes:
             with SteadyLoad(server.client, batch_size, max_new_tokens) as load:
-                for steps in tiers:
+                for steps in depths(server.state, batch_size):
                     yield _cell(server, load, batch_size, steps, rounds, progress)
     finally:
         server.force(None)
+
+
+def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
+    """Return the depths that run at *batch_size* as they would in service.
+
+    A depth has graphs only where the policy may choose it; elsewhere it would run in a larger graph or without one.
+    """
+    graphs = {tier["steps"]: tier["graph_batch_sizes"] for tier in state["startup"]["tiers"]}
+    captured = sorted({size for sizes in graphs.values() for size in sizes or ()})
+    padded = next((size for size in captured if size >= batch_size), None)
+    return [steps for steps in state["tiers"] if padded is None or padded in (graphs[steps] or ())]
 
 
 def _cell(

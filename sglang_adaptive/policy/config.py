@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sglang_adaptive.policy import schema
@@ -39,6 +39,10 @@ class AdaptiveConfig:
     throughput: ThroughputOptions = field(default_factory=ThroughputOptions)
     watch: bool = False
     """Whether the server reads its file again when the file changes."""
+    warm_up: bool | None = None
+    """Whether to run every depth before the server is ready; None leaves it to the device."""
+    prune_graphs: bool = True
+    """Whether a depth gets CUDA graphs only for the batch sizes that it can be chosen at."""
 
     @property
     def candidate_steps(self) -> list[int]:
@@ -49,7 +53,9 @@ class AdaptiveConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a configuration object that means the same, with every default spelt out."""
-        common = {"policy": self.policy, schema.WATCH: self.watch}
+        common: dict[str, Any] = {"policy": self.policy, schema.WATCH: self.watch, "prune_graphs": self.prune_graphs}
+        if self.warm_up is not None:
+            common["warm_up"] = self.warm_up
         if self.policy == "throughput":
             return {**common, "throughput": self.throughput.as_dict()}
         return {**common, **{str(slot.batch_size): slot.as_entry() for slot in self.slots}}
@@ -77,9 +83,16 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     if not isinstance(cfg.get(schema.WATCH, False), bool):
         raise ConfigError(source, schema.WATCH, f"got {shown(cfg[schema.WATCH])}", schema.WATCH_EXPECTED)
     slot_keys = sorted((key for key in cfg if _SLOT_KEY.fullmatch(key)), key=int)
-    if _policy(cfg, bool(slot_keys), source) == "throughput":
-        return _throughput_config(cfg, slot_keys, source)
-    return _ema_config(cfg, slot_keys, source)
+    make = _throughput_config if _policy(cfg, bool(slot_keys), source) == "throughput" else _ema_config
+    return replace(make(cfg, slot_keys, source), **_switches(cfg, source))
+
+
+def _switches(cfg: Mapping[str, Any], source: str) -> dict[str, Any]:
+    given = [(switch, cfg[switch.name]) for switch in schema.SWITCHES if switch.name in cfg]
+    for switch, value in given:
+        if not isinstance(value, bool):
+            raise ConfigError(source, switch.name, f"got {shown(value)}", switch.expected)
+    return {switch.name: value for switch, value in given}
 
 
 def _check_top_level_key(key: str, source: str) -> None:

@@ -56,10 +56,31 @@ TUNING_KEYS: tuple[NumberKey, ...] = (
 )
 """Keys of the EMA policy; at the top level they are the default of every slot, as in SGLang."""
 
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A top-level key that is true or false, of the server rather than of its policy."""
+
+    name: str
+    default: str
+    """What holds when the key is left out, in words."""
+
+    meaning: str
+
+    @property
+    def expected(self) -> str:
+        """The accepted values, in words."""
+        return "true or false"
+
+
+SWITCHES: tuple[Switch, ...] = (
+    Switch("warm_up", "true; false on a CPU", "run every depth at a ladder of batch sizes before the server is ready"),
+    Switch("prune_graphs", "true", "capture CUDA graphs of a depth only for the batch sizes it can be chosen at"),
+)
+
 TUNING_BY_NAME = {key.name: key for key in TUNING_KEYS}
 SLOT_KEYS = (CANDIDATE_STEPS, *TUNING_BY_NAME)
 WATCH = "watch"
 WATCH_EXPECTED = "true or false"
-TOP_LEVEL_KEYS = ("policy", "throughput", WATCH, *TUNING_BY_NAME)
+TOP_LEVEL_KEYS = ("policy", "throughput", WATCH, *(switch.name for switch in SWITCHES), *TUNING_BY_NAME)
 
 POLICY_NAMES = ("ema", "throughput")

@@ -19,7 +19,9 @@ from sglang_adaptive.runtime.meter_reading import MeterReading, read_meters
 from sglang_adaptive.runtime.meters import Meters
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.snapshot import ControllerSnapshot
+from sglang_adaptive.runtime.start_up import Device, StartUp, TierBuild, timed_build
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.warm_up import WarmUp
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class AdaptiveController:
         policy: AdaptivePolicy,
         *,
         share_cost: Callable[[Any], Any] = lambda payload: payload,
+        device: Device | None = None,
         clock: RoundClock | None = None,
         wall_time: Callable[[], float] = time.time,
         profile_saved_at: Callable[[], float | None] = lambda: None,
@@ -91,6 +94,10 @@ class AdaptiveController:
         self._profile_saved_at = profile_saved_at
         self._ledger = Ledger()
         self._meters: Meters | None = None
+        self._device = device or Device()
+        self._warm_up: WarmUp | None = None
+        self._warm_up_begun: float | None = None
+        self.startup = StartUp()
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
@@ -116,29 +123,48 @@ class AdaptiveController:
     def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
         """Build the state of every candidate depth that is not registered; the launch depth stays live.
 
-        *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off.
+        *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off; the device may know
+        better. A depth is captured for the batch sizes at which the policy may choose it. The launch depth, which
+        SGLang has built by now, has them all: it is what a failing policy falls back to.
         """
-        self._cuda_graph_bs = cuda_graph_bs
-        self.params.set_cuda_graph_bs(cuda_graph_bs)
+        self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
+        self.params.set_cuda_graph_bs(every)
         for steps in self._states:  # built by the worker for its own depth, at every size
-            self._graphs[steps] = None if cuda_graph_bs is None else tuple(cuda_graph_bs)
+            self._graphs[steps] = None if every is None else tuple(every)
+            self.startup.tiers.append(TierBuild(steps, None, None, self._graphs[steps]))
         for steps in self.candidate_steps:
             if steps not in self._states:
-                sizes = self.params.cuda_graph_bs_for_step(steps)
-                self._states[steps] = self.worker.build_adaptive_runtime_state(
-                    speculative_num_steps=steps,
-                    speculative_num_draft_tokens=steps + 1,
-                    cuda_graph_bs=sizes,
-                )
-                self._graphs[steps] = None if sizes is None else tuple(sizes)
+                self._build(steps, every)
         if self._launch_steps not in self._states:
             raise ValueError(f"no runtime state for the launch depth, {self._launch_steps} steps; built: {self.tiers}")
         self.worker.apply_runtime_state(self._states[self._launch_steps])
+
+    def begin_warm_up(self) -> None:
+        """Run every reachable depth in turn from the next round on, and learn nothing; again to start a new pass."""
+        if self._warm_up_begun is None:
+            self._warm_up_begun = time.perf_counter()
+        self._keep_warm_up()
+        self._warm_up = WarmUp(self._reachable)
+
+    def end_warm_up(self) -> None:
+        """Let the policy decide again, from the launch depth on; to be called while no request runs."""
+        if self._warm_up is None or self._warm_up_begun is None:
+            return
+        self._keep_warm_up()
+        self._warm_up = None
+        self.startup.warm_up_seconds = time.perf_counter() - self._warm_up_begun
+        self.interrupt()
+        self._last_batch_size = None
+        if self.worker.speculative_num_steps != self._launch_steps:
+            self.worker.apply_runtime_state(self._states[self._launch_steps])
 
     # -- every round ------------------------------------------------------------------------------------------
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Make the depth for the round about to start live; *batch_size* is its number of requests."""
+        if self._warm_up is not None:
+            self._warm(self._warm_up, batch_size)
+            return
         target, cause = self._choose(batch_size)
         self._last_batch_size = batch_size
         if target != self.worker.speculative_num_steps:
@@ -161,6 +187,8 @@ class AdaptiveController:
         ``num_correct_drafts_per_req`` holds the accepted drafts of each request, bonus tokens not counted.
         """
         arriving, self._arriving = self._arriving, None
+        if self._warm_up is not None:
+            return
         if arriving is None:
             arriving = _Arriving(self.worker.speculative_num_steps, None)
         observation = RoundObservation(
@@ -246,6 +274,7 @@ class AdaptiveController:
             config=self._config(),
             config_changed=None if self._config_changed is None else MappingProxyType(dict(self._config_changed)),
             policy_state=MappingProxyType(self._policy_state()),
+            startup=MappingProxyType(self._startup()),
         )
 
     def start_metering(self) -> None:
@@ -263,6 +292,49 @@ class AdaptiveController:
             tiers=self.tiers,
             profile_saved_at=self._profile_saved_at(),
         )
+
+    # -- inside, start-up -------------------------------------------------------------------------------------
+
+    def _build(self, steps: int, every: list[int] | None) -> None:
+        sizes = self._device.sizes_to_capture(self.params.cuda_graph_bs_for_step(steps), every)
+        self._states[steps], built = timed_build(
+            steps,
+            sizes,
+            self._device,
+            lambda: self.worker.build_adaptive_runtime_state(
+                speculative_num_steps=steps, speculative_num_draft_tokens=steps + 1, cuda_graph_bs=sizes
+            ),
+        )
+        self._graphs[steps] = built.graph_batch_sizes
+        self.startup.tiers.append(built)
+
+    def _reachable(self, batch_size: int) -> list[int]:
+        """Return the depths that a round of *batch_size* may run: those with a graph, where any has one."""
+        padded = next((size for size in self._cuda_graph_bs or () if size >= batch_size), None)
+        if padded is None:
+            return list(self.tiers)
+        return [steps for steps in self.tiers if padded in (self._graphs[steps] or ())]
+
+    def _warm(self, warm_up: WarmUp, batch_size: int) -> None:
+        if warm_up.overdue:
+            logger.warning("adaptive: the end of the warm-up never came; the policy decides from here on")
+            self.end_warm_up()
+            return
+        steps = warm_up.choose(batch_size)
+        if steps != self.worker.speculative_num_steps:
+            self.worker.apply_runtime_state(self._states[steps])
+
+    def _keep_warm_up(self) -> None:
+        if self._warm_up is not None:
+            self.startup.warm_up_rounds += self._warm_up.rounds
+            self.startup.warmed_batch_sizes = self._warm_up.covered()
+
+    def _startup(self) -> dict[str, Any]:
+        described = self.startup.as_dict()
+        if self._warm_up is not None:
+            described["warm_up_rounds"] += self._warm_up.rounds
+            described["warmed_batch_sizes"] = self._warm_up.covered()
+        return described
 
     # -- inside -----------------------------------------------------------------------------------------------
 

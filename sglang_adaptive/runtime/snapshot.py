@@ -49,6 +49,9 @@ class ControllerSnapshot:
 
     policy_state: Mapping[str, Any]
 
+    startup: Mapping[str, Any]
+    """What start-up cost; see ``StartUp``."""
+
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins; object keys are strings."""
         return {
@@ -72,6 +75,7 @@ class ControllerSnapshot:
             "profile_saved_at": self.profile_saved_at,
             "config": None if self.config is None else dict(self.config),
             "config_changed": None if self.config_changed is None else dict(self.config_changed),
+            "startup": dict(self.startup),
             **self.policy_state,
         }
 

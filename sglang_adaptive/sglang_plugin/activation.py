@@ -82,7 +82,7 @@ def _prepare(server_args: Any) -> None:
     # resolution step that handles speculation.
     server_args.speculative_adaptive = True
     getattr(server_args, NOTE).update(config=config.as_dict(), stamp=stamp)
-    if _runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
+    if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
         # SGLang 0.5.23 picks the CUDA graph runner for the tiers on every device and fails without CUDA.
         logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")
         server_args.disable_cuda_graph = True
@@ -114,7 +114,8 @@ def cannot_adapt(server_args: Any) -> str | None:
     return None
 
 
-def _runs_on_cpu(server_args: Any) -> bool:
+def runs_on_cpu(server_args: Any) -> bool:
+    """Whether the server's device is, or will be, the CPU."""
     if server_args.device is not None:
         return str(server_args.device).startswith("cpu")
     from sglang.srt.utils import is_cpu

@@ -45,6 +45,7 @@ class Needed:
 
 
 _SRT = "sglang.srt."
+_EXECUTOR = _SRT + "model_executor."
 _PARAMS = _SRT + "speculative.adaptive_spec_params."
 _WORKER = _SRT + "speculative.eagle_worker_v2."
 _RESULTS = _SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
@@ -58,7 +59,14 @@ HOOKED = (
     Needed(_WORKER + "AdaptiveController"),
     Needed(_WORKER + "AdaptiveSpeculativeParams"),
     Needed(_WORKER + "SpecRuntimeState"),
+    Needed(
+        _WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
+        ("speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
+    ),
+    Needed(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", ("self", "batch")),
     Needed(_WORKER + "EAGLEWorkerV2.apply_runtime_state", ("self", "state")),
+    Needed(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", ("self", "init_new_workspace")),
+    Needed(_EXECUTOR + "pool_configurator.compute_swa_request_cap", ("page_size", "window", "max_running_requests")),
     Needed(_RESULTS + "_resolve_spec_v2_tokens", ("self", "result", "batch")),
     Needed(_RESULTS + "process_batch_result_prefill", ("self", "batch", "result")),
     Needed(
@@ -90,6 +98,7 @@ HOOKED = (
         ("verify_input", "req_to_token_pool", "batch", "target_worker"),
     ),
     Needed(_SRT + "model_executor.runner_utils.buffers.DecodeInputBuffers.share_buffers", ("self", "exclude")),
+    Needed(_SRT + "entrypoints.http_server._wait_and_warmup", ("server_args", "execute_warmup_func")),
 )
 """Attributes that the package overrides."""
 
@@ -101,6 +110,23 @@ CALLED = (
     Needed(_SRT + "runtime_context.get_spec"),
     Needed(_SRT + "runtime_context.get_parallel"),
     Needed(_SRT + "runtime_context.RuntimeContext.override", ("source",)),
+    Needed(_SRT + "runtime_context.get_exec"),
+    Needed(_SRT + "runtime_context.max_speculative_num_draft_tokens"),
+    Needed(_SRT + "speculative.eagle_info.EagleVerifyInput", fields=("draft_probs",)),
+    Needed(_SRT + "mem_cache.kv_index_translator.KVIndexTranslator.bind_and_verify_backends", ("backends",)),
+    Needed(
+        _SRT + "layers.attention.base_attn_backend.AttentionBackend",
+        fields=("prefill_attention_backend_str", "decode_attention_backend_str"),
+    ),
+    Needed(_SRT + "runtime_context._ConfigBag.override"),
+    Needed(_EXECUTOR + "cuda_graph_config.with_phase", ("config", "phase")),
+    Needed(_EXECUTOR + "cuda_graph_config.PhaseConfig", fields=("bs", "backend")),
+    Needed(_SRT + "utils.common.get_cuda_graph_batch_size_alignment"),
+    Needed(_SRT + "utils.common.get_available_gpu_memory", ("device", "gpu_id")),
+    Needed(_SRT + "utils.triton_load_watch.mark_serving_started"),
+    Needed(_SRT + "utils.triton_load_watch._serving_started"),
+    Needed(_SRT + "arg_groups.serving_hook.ssl_verify_of", ("cfg",)),
+    Needed(_SRT + "runtime_context.get_serving"),
     Needed(_SRT + "arg_groups.overrides.resolving_view", ("server_args",)),
     Needed(
         _SRT + "speculative.adaptive_runtime_state.SpecRuntimeState",
@@ -116,10 +142,6 @@ CALLED = (
         ),
     ),
     Needed(_SRT + "speculative.adaptive_runtime_state.AdaptiveController.__init__", ("worker", "policy")),
-    Needed(
-        _WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
-        ("speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
-    ),
     Needed(
         _WORKER + "EAGLEWorkerV2.on_verify_complete_cpu",
         ("num_correct_drafts_per_req", "batch_size"),

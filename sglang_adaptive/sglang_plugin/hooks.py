@@ -31,6 +31,7 @@ class Hook:
 
 _SRT = "sglang.srt."
 _WORKER = _SRT + "speculative.eagle_worker_v2."
+_EXECUTOR = _SRT + "model_executor."
 _COMPONENTS = _SRT + "managers.scheduler_components."
 _RESULTS = _COMPONENTS + "batch_result_processor.SchedulerBatchResultProcessor."
 _STATE = _COMPONENTS + "internal_state.SchedulerInternalStateController."
@@ -61,13 +62,18 @@ LAUNCHER = (
     ),
     Hook(_SRT + "entrypoints.engine._wait_for_scheduler_ready", "after", "landed:require_in_schedulers"),
     Hook(_SRT + "entrypoints.http_server._setup_and_run_http_server", "before", "admin_route:install"),
+    Hook(_SRT + "entrypoints.http_server._wait_and_warmup", "around", "warm_up:wait_and_warm_up"),
 )
 
 SCHEDULER = (
     Hook(_WORKER + "AdaptiveSpeculativeParams", "replace", "policies:build_policy"),
     Hook(_WORKER + "AdaptiveController", "replace", "worker:build_controller"),
     Hook(_WORKER + "SpecRuntimeState", "replace", "worker:SpecRuntimeState"),
+    Hook(_WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "around", "graph_sizes:build"),
+    Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "after", "zero_step_sampling:add_draft_probs"),
     Hook(_WORKER + "EAGLEWorkerV2.apply_runtime_state", "after", "worker:compact_override_log"),
+    Hook(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "after", "target_backends:finish"),
+    Hook(_EXECUTOR + "pool_configurator.compute_swa_request_cap", "around", "swa_reserve:at_the_widest"),
     Hook(_RESULTS + "_resolve_spec_v2_tokens", "before", "worker:announce_result"),
     Hook(_RESULTS + "process_batch_result_prefill", "before", "worker:interrupt_clock"),
     Hook(_REPORTER + "report_decode_stats", "around", "proposed_drafts:report_decode_stats"),

@@ -9,6 +9,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.activation import NOTE
 from sglang_adaptive.sglang_plugin.profile_key import profile_key
 from sglang_adaptive.sglang_plugin.reconfigure import CONFIG_KEY, Reconfigure
+from sglang_adaptive.sglang_plugin.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.worker import controller_of
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,10 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
 
 
 def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:
-    """After SGLang listed what /set_internal_state may change: add the forced depth and the configuration."""
+    """After SGLang listed what /set_internal_state may change: add the forced depth, the configuration, the warm-up."""
     controller = controller_of(state_controller.scheduler.draft_worker)
-    return {**handlers, FORCE_KEY: ForceSteps(controller), CONFIG_KEY: Reconfigure(controller)}
+    ours = {FORCE_KEY: ForceSteps(controller), CONFIG_KEY: Reconfigure(controller)}
+    return {**handlers, **ours, WARM_UP_KEY: WarmUpSwitch(controller)}
 
 
 class ForceSteps:

@@ -6,9 +6,12 @@ import logging
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.graph_sizes import GraphedDevice
 from sglang_adaptive.sglang_plugin.profiles import CostSharing
+from sglang_adaptive.sglang_plugin.warm_up_switch import watch_kernel_loads
 
 __all__ = [
     "SpecRuntimeState",
@@ -24,9 +27,16 @@ _SWITCH_SOURCE = "adaptive_spec.restore"
 
 def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
     """In the place of SGLang's AdaptiveController: ours, on SGLang's worker."""
+    from sglang.srt.runtime_context import get_spec
+
     logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
-    sharing = CostSharing(policy)
-    return AdaptiveController(worker, policy, share_cost=sharing, profile_saved_at=sharing.saved_at)
+    config = load_config(get_spec().speculative_adaptive_config)
+    device, sharing = GraphedDevice(worker, config.prune_graphs), CostSharing(policy)
+    controller = AdaptiveController(
+        worker, policy, share_cost=sharing, device=device, profile_saved_at=sharing.saved_at
+    )
+    watch_kernel_loads(controller)
+    return controller
 
 
 def controller_of(model_worker: Any) -> AdaptiveController | None:

@@ -44,6 +44,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "degraded": bool,
         "degraded_reason": type(None),
         "profile_saved_at": type(None),
+        "startup": dict,
         "round_times": list,
         "profile_key": dict,
         "config": dict,

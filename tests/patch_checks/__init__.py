@@ -1,8 +1,8 @@
 """What the patches repair, stated on SGLang's own objects.
 
-``python -m tests.patch_checks`` prints one JSON object, ``{"name of the check": null when it holds, else why not}``;
-run it with stock SGLang and with a patched copy first on PYTHONPATH. Models, KV pools and sockets are left out;
-whatever decides, counts or reports is the real code.
+``TRITON_INTERPRET=1 python -m tests.patch_checks`` prints one JSON object, ``{"name of the check": null when it holds,
+else why not}``; run it with stock SGLang and with a patched copy first on PYTHONPATH. Models, KV pools and sockets are
+left out; whatever decides, counts or reports is the real code.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     config_alone,
     config_file,
     feedback,
+    graph_sizes,
     on_cpu,
     override_log,
     plan_stream,
     proposed_drafts,
     server_info,
+    swa_reserve,
+    target_backends,
+    zero_step_sampling,
 )
 from tests.patch_checks.registry import KEPT, REPAIRED
 

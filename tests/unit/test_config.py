@@ -256,3 +256,13 @@ def test_random_bytes_are_refused_in_one_line(
     path.unlink(missing_ok=True)
     path.write_bytes(content)
     refusal(path)
+
+
+def test_the_servers_switches_stand_beside_any_policy() -> None:
+    left_out = check_config({}, "x")
+    assert (left_out.warm_up, left_out.prune_graphs) == (None, True)
+    for policy in ({"policy": "throughput"}, {"1": {"candidate_steps": [1]}}):
+        config = check_config({**policy, "warm_up": False, "prune_graphs": False}, "x")
+        assert (config.warm_up, config.prune_graphs) == (False, False)
+    with pytest.raises(ConfigError, match=r"x: warm_up: got 1; expected true or false"):
+        check_config({"warm_up": 1}, "x")

@@ -12,6 +12,7 @@ import pytest
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.state import SpecRuntimeState
 
 
@@ -323,3 +324,88 @@ def test_rank_without_a_table_does_not_leave_the_others_waiting() -> None:
     for _ in range(2):
         other.on_verify_complete([1], 1)
     assert "no cost table" in str(other.snapshot().degraded)
+
+
+class Sized(Device):
+    """A device with graphs for these batch sizes, and a gigabyte less after every reading."""
+
+    def __init__(self, sizes: list[int] | None) -> None:
+        self.sizes = sizes
+        self.free = 10.0
+
+    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
+        return self.sizes
+
+    def free_gigabytes(self) -> float:
+        self.free -= 1.0
+        return self.free
+
+
+def graphed(sizes: list[int] | None, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy]:
+    worker, policy = Worker(launch), ScriptedPolicy([0, 1, 3, 7], 7)
+    controller = AdaptiveController(worker, policy, device=Sized(sizes))
+    controller.register(state(launch))
+    controller.init_states(None)  # what SGLang 0.5.23 passes, though it captures
+    return controller, worker, policy
+
+
+def test_the_device_says_which_batch_sizes_are_captured() -> None:
+    controller, worker, policy = graphed([1, 2, 4, 8])
+    assert policy.graph_bs == [1, 2, 4, 8]
+    assert worker.built == [(0, 1, [1, 2, 4, 8]), (1, 2, [1, 2, 4, 8]), (7, 8, [8])]
+    tiers = controller.snapshot().as_dict()["startup"]["tiers"]
+    assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [
+        (0, [1, 2, 4, 8]),
+        (1, [1, 2, 4, 8]),
+        (3, [1, 2, 4, 8]),  # the launch depth, whatever the policy says
+        (7, [8]),
+    ]
+    assert [tier["gigabytes"] for tier in tiers] == [1.0, 1.0, None, 1.0]
+    assert [tier["seconds"] is None for tier in tiers] == [False, False, True, False]
+
+
+def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None:
+    controller, worker, policy = graphed([1, 2, 4, 8])
+    policy.answer = 3
+    controller.begin_warm_up()
+    depths = []
+    for _ in range(4):
+        controller.activate_step_by_batch(3)
+        depths.append(worker.speculative_num_steps)
+        controller.expect_result(worker.speculative_num_steps)
+        controller.on_verify_complete([0, 0, 0], 3)
+    assert depths == [0, 1, 3, 0]  # 3 requests run in the graph of 4, and 7 steps have none there
+    startup = controller.snapshot().as_dict()["startup"]
+    assert (startup["warmed_batch_sizes"], startup["warm_up_rounds"]) == ([3], 4)
+    controller.begin_warm_up()
+    controller.activate_step_by_batch(8)
+    assert controller.snapshot().as_dict()["startup"]["warmed_batch_sizes"] == []
+    controller.end_warm_up()
+    after = controller.snapshot()
+    assert worker.speculative_num_steps == 3
+    assert (after.switches, dict(after.rounds_by_tier), policy.seen) == (0, {}, [])
+    assert after.startup["warm_up_rounds"] == 5
+    assert after.startup["warm_up_seconds"] > 0
+    controller.activate_step_by_batch(3)
+    controller.on_verify_complete([1, 1, 1], 3)
+    assert [seen.steps for seen in policy.seen] == [3]
+
+
+def test_without_graphs_every_depth_is_warmed() -> None:
+    controller, worker, _ = graphed(None)
+    controller.begin_warm_up()
+    for _ in range(4):
+        controller.activate_step_by_batch(5)
+    assert worker.speculative_num_steps == 7
+    assert controller.snapshot().startup["warmed_batch_sizes"] == [5]
+
+
+def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang_adaptive.runtime.warm_up.MOST_ROUNDS", 3)
+    controller, worker, policy = graphed([1])
+    policy.answer = 1
+    controller.begin_warm_up()
+    for _ in range(5):
+        controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 1
+    assert controller.snapshot().switches == 1

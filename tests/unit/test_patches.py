@@ -75,7 +75,7 @@ def test_patched_sglang_keeps_what_worked(name: str, findings: dict[str, Finding
 
 
 def _start_checks(site: Path | None = None) -> subprocess.Popen[str]:
-    engine = {**os.environ, **environment()}
+    engine = {**os.environ, **environment(), "TRITON_INTERPRET": "1"}
     if site is not None:
         engine["PYTHONPATH"] = os.pathsep.join([str(site), engine["PYTHONPATH"]])
     command = [sys.executable, "-m", "tests.patch_checks"]

@@ -1,0 +1,84 @@
+"""What start-up cost: each depth's seconds and memory, its graphs, and the warm-up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TierBuild:
+    """How one depth was built."""
+
+    steps: int
+    seconds: float | None
+    """None for the launch depth, which SGLang builds with everything else."""
+
+    gigabytes: float | None
+    """Device memory that was free before and not after, in GB of 2**30 bytes."""
+
+    graph_batch_sizes: tuple[int, ...] | None
+    """Batch sizes with CUDA graphs, ascending; None when graphs are off."""
+
+
+class Device:
+    """What start-up asks of the device; this one captures what it is told to, and does not know its memory."""
+
+    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
+        """Return every batch size that graphs are captured for, None when graphs are off; *passed* is SGLang's list."""
+        return passed
+
+    def sizes_to_capture(self, wanted: list[int] | None, every: list[int] | None) -> list[int] | None:
+        """Return what is captured for a depth that can be chosen at the sizes *wanted*, out of *every*."""
+        return wanted
+
+    def free_gigabytes(self) -> float | None:
+        """Return the free device memory in GB of 2**30 bytes, None where it is not known."""
+        return None
+
+
+@dataclass(slots=True)
+class StartUp:
+    """Filled while the server starts."""
+
+    tiers: list[TierBuild] = field(default_factory=list)
+    warm_up_seconds: float | None = None
+    """From the first warm-up message to the last; None when there was none."""
+
+    warm_up_rounds: int = 0
+    warmed_batch_sizes: Sequence[int] = ()
+    """Batch sizes at which every reachable depth has run, in the latest pass."""
+
+    late_kernel_loads: list[str] | None = None
+    """Names of Triton kernels that loaded after start-up, the first few; None where that is not watched."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON builtins."""
+        return {
+            "tiers": [
+                {
+                    "steps": tier.steps,
+                    "seconds": tier.seconds,
+                    "gigabytes": tier.gigabytes,
+                    "graph_batch_sizes": None if tier.graph_batch_sizes is None else list(tier.graph_batch_sizes),
+                }
+                for tier in sorted(self.tiers, key=lambda tier: tier.steps)
+            ],
+            "warm_up_seconds": self.warm_up_seconds,
+            "warm_up_rounds": self.warm_up_rounds,
+            "warmed_batch_sizes": list(self.warmed_batch_sizes),
+            "late_kernel_loads": None if self.late_kernel_loads is None else list(self.late_kernel_loads),
+        }
+
+
+def timed_build(
+    steps: int, sizes: Sequence[int] | None, device: Device, build: Callable[[], Any]
+) -> tuple[Any, TierBuild]:
+    """Return what *build* returns, and what it took."""
+    free, begun = device.free_gigabytes(), time.perf_counter()
+    state = build()
+    seconds, left = time.perf_counter() - begun, device.free_gigabytes()
+    gigabytes = None if free is None or left is None else free - left
+    return state, TierBuild(steps, seconds, gigabytes, None if sizes is None else tuple(sizes))

@@ -1,0 +1,30 @@
+"""Zero draft steps with ``--speculative-use-rejection-sampling``.
+
+Rejection sampling compares the target's distribution with the one that the drafts were drawn from. At zero steps there
+are no drafts, and the verify input that SGLang 0.5.23 builds for it has no such distribution, which ``eagle_sample``
+refuses: the first sampled batch at zero steps raises and takes the scheduler down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def add_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
+    """After EAGLEWorkerV2._build_trivial_verify_input: give the round an empty proposal.
+
+    Shape (requests, 1, vocabulary), zeros, one element of memory. The sampler's kernel reads one row a draft; of a
+    chain without drafts it reads none and samples from the target's distribution.
+    """
+    import torch
+    from sglang.srt.runtime_context import get_spec
+
+    if (
+        get_spec().speculative_use_rejection_sampling
+        and not batch.forward_mode.is_idle()
+        and verify_input.draft_probs is None
+    ):
+        requests, vocabulary = batch.seq_lens.shape[0], worker.target_worker.model_config.vocab_size
+        none = torch.zeros((1, 1, 1), dtype=torch.float32, device=worker.device)
+        verify_input.draft_probs = none.expand(requests, 1, vocabulary)
+    return verify_input

@@ -1,0 +1,42 @@
+"""The checks of the patches, with the plugin's hooks in the place of a patch.
+
+``TRITON_INTERPRET=1 python -m tests.plugin_repairs`` prints one JSON object: null for a check that holds, else why not.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+
+from sglang_adaptive.sglang_plugin import hooks
+from tests.patch_checks import graph_sizes, swa_reserve, target_backends, zero_step_sampling
+from tests.patch_checks.registry import Check
+
+MODULES = ("graph_sizes:", "zero_step_sampling:", "target_backends:", "swa_reserve:")
+CHECKS: tuple[Check, ...] = (
+    graph_sizes.a_tier_captures_only_its_batch_sizes,
+    graph_sizes.a_tier_without_batch_sizes_captures_nothing,
+    graph_sizes.a_tier_without_a_list_captures_every_size,
+    zero_step_sampling.a_sampled_batch_may_run_at_zero_steps,
+    target_backends.a_tiers_backend_carries_its_names_and_the_runners_translator,
+    swa_reserve.the_launch_depth_does_not_shrink_the_reserve,
+    swa_reserve.a_static_depth_reserves_its_own_width,
+)
+
+
+def main() -> None:
+    """Apply the hooks of MODULES, run CHECKS and print what came out."""
+    hooks.add_and_apply(hook for hook in hooks.SCHEDULER if hook.where.startswith(MODULES))
+    found: dict[str, str | None] = {}
+    for check in CHECKS:
+        try:
+            check()
+            found[check.__name__] = None
+        except Exception as error:
+            traceback.print_exc()
+            found[check.__name__] = f"{type(error).__name__}: {error}"
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
