@@ -35,12 +35,15 @@ class AcceptCounts:
 
         A position is reached when a draft was made there and all before it were accepted.
         """
-        return [self._position(position) for position in range(1, max(self._counts, default=0) + 1)]
-
-    def _position(self, position: int) -> dict[str, int]:
-        reached = accepted = 0
+        deepest = max(self._counts, default=0)
+        reached, accepted = [0] * deepest, [0] * deepest
         for steps, counts in self._counts.items():
-            if steps >= position:
-                reached += sum(requests for kept, requests in counts.items() if kept >= position - 1)
-                accepted += sum(requests for kept, requests in counts.items() if kept >= position)
-        return {"position": position, "reached": reached, "accepted": accepted}
+            alive = counts.total()
+            for index in range(steps):
+                reached[index] += alive
+                alive -= counts[index]
+                accepted[index] += alive
+        return [
+            {"position": position, "reached": reached[position - 1], "accepted": accepted[position - 1]}
+            for position in range(1, deepest + 1)
+        ]

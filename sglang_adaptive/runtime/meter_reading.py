@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ class RegionReading:
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """Totals since the server started, and the state of this moment."""
+    """Totals since the server started, under the names of ``ControllerSnapshot``, and the state of this moment."""
 
     current_steps: int
     degraded: bool
@@ -34,9 +34,8 @@ class MeterReading:
     rounds_by_tier: Mapping[int, int]
     drafted_by_tier: Mapping[int, int]
     accepted_by_tier: Mapping[int, int]
-    output_by_tier: Mapping[int, int]
-    reached_by_position: Mapping[int, int]
-    accepted_by_position: Mapping[int, int]
+    tokens_by_tier: Mapping[int, int]
+    accepted_by_position: Sequence[Mapping[str, int]]
     switches_by_cause: Mapping[str, int]
     regions: Mapping[str, RegionReading]
     speedup: float | None
@@ -69,9 +68,8 @@ def read_meters(
         rounds_by_tier=ledger.rounds_by_tier,
         drafted_by_tier=ledger.drafted_by_tier,
         accepted_by_tier=ledger.accepted_by_tier,
-        output_by_tier=meters.output_by_tier,
-        reached_by_position=meters.reached_by_position,
-        accepted_by_position=meters.accepted_by_position,
+        tokens_by_tier=ledger.accept_counts.tokens(),
+        accepted_by_position=ledger.accept_counts.by_position(),
         switches_by_cause=meters.switches_by_cause,
         regions={name: _region(forecaster, region) for name, region in meters.regions.items()},
         speedup=None if latest is None else latest.speedup,

@@ -35,44 +35,27 @@ class Region:
 
 
 class Meters:
-    """Output tokens by depth, drafts by position, switches by cause, and rates by batch region."""
+    """Switches by cause, and rates by batch region."""
 
     def __init__(self) -> None:
-        self.output_by_tier: Counter[int] = Counter()
-        """Tokens that requests received: accepted drafts and one bonus token a request and round."""
-        self.reached_by_position: Counter[int] = Counter()
-        """Drafts all of whose predecessors were accepted, by 1-based position."""
-        self.accepted_by_position: Counter[int] = Counter()
         self.switches_by_cause: Counter[str] = Counter()
         self.regions: dict[str, Region] = {}
         self.latest: Region | None = None
         """The region of the latest round."""
 
     def add_round(self, observation: RoundObservation) -> None:
-        """Count a verified round under the depth that drafted it."""
-        counts = observation.num_correct_drafts_per_req
-        tokens = len(counts) + sum(counts)
-        self.output_by_tier[observation.steps] += tokens
-        self._add_positions(observation)
+        """Count a verified round under the region of its batch size."""
         name = region_of(observation.batch_size)
         region = self.regions.get(name)
         if region is None:
             region = self.regions[name] = Region()
         region.batch_size, region.steps = observation.batch_size, observation.steps
         if observation.seconds is not None:
+            counts = observation.num_correct_drafts_per_req
             region.seconds += observation.seconds
-            region.tokens += tokens
+            region.tokens += len(counts) + sum(counts)
         self.latest = region
 
     def add_switch(self, cause: str) -> None:
         """Count a change of the live depth."""
         self.switches_by_cause[cause] += 1
-
-    def _add_positions(self, observation: RoundObservation) -> None:
-        alive = len(observation.num_correct_drafts_per_req)
-        for position in range(1, observation.steps + 1):
-            if not alive:
-                return
-            self.reached_by_position[position] += alive
-            alive -= observation.num_correct_drafts_per_req.count(position - 1)
-            self.accepted_by_position[position] += alive

@@ -73,6 +73,8 @@ HOOKED = (
         _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter.report_decode_stats",
         ("self",),
     ),
+    Needed(_SRT + "managers.scheduler.Scheduler.init_metrics_reporter", ("self",)),
+    Needed(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.log_stats", ("self", "stats")),
     Needed(_STATE + "SchedulerInternalStateController._add_speculative", ("self", "state")),
     Needed(_STATE + "SchedulerInternalStateController.set_internal_state", ("self", "recv_req")),
     Needed(_STATE + "SchedulerInternalStateController._update_handlers", ("self",)),
@@ -157,6 +159,11 @@ CALLED = (
     Needed(_SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
     Needed(_SRT + "mem_cache.kv_loc_plan.KVLocPlan.__init__", ("seq_lens", "write_virtual")),
     Needed(_SRT + "speculative.eagle_info.EagleVerifyInput", fields=("topk", "kv_loc_plan")),
+    Needed(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.__init__", ("labels",)),
+    Needed(
+        _SRT + "observability.metrics_collector.SchedulerMetricsCollectorContext",
+        fields=("collector", "current_scheduler_metrics_enabled"),
+    ),
     Needed(
         _SRT + "managers.utils.GenerationBatchResult",
         fields=("speculative_num_draft_tokens", "cap_lens", "accept_lens"),

@@ -77,6 +77,8 @@ SCHEDULER = (
     Hook(_RESULTS + "_resolve_spec_v2_tokens", "before", "worker:announce_result"),
     Hook(_RESULTS + "process_batch_result_prefill", "before", "worker:interrupt_clock"),
     Hook(_REPORTER + "report_decode_stats", "around", "proposed_drafts:report_decode_stats"),
+    Hook(_SRT + "managers.scheduler.Scheduler.init_metrics_reporter", "after", "metrics:attach"),
+    Hook(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.log_stats", "after", "metrics:update"),
     Hook(_STATE + "_add_speculative", "after", "server_info:add_adaptive"),
     Hook(_STATE + "set_internal_state", "before", "reconfigure:unpack"),
     Hook(_STATE + "_update_handlers", "after", "server_info:add_update_handlers"),

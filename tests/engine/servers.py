@@ -45,7 +45,7 @@ def plain(folder: Path) -> CpuServer:
 def static(folder: Path) -> CpuServer:
     """EAGLE-3 at one depth, and none of the package's flags."""
     steps = ("--speculative-num-steps", "2", "--speculative-num-draft-tokens", "3")
-    return _server(folder, "static", *_speculation(*steps))
+    return _server(folder, "static", *_speculation(*steps), "--enable-metrics")
 
 
 def ema(folder: Path) -> CpuServer:
@@ -76,7 +76,7 @@ def faulty(folder: Path) -> CpuServer:
     """The same with the package, and a policy that raises after some rounds."""
     plugins = write_fault_plugin(folder / "plugins", after_rounds=FAULT_AFTER, steps=JUMPY_SLOT["candidate_steps"][-1])
     path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
-    return _server(folder, "faulty", *_jumpy(folder, "faulty"), PYTHONPATH=path, **_CHECKED)
+    return _server(folder, "faulty", *_jumpy(folder, "faulty"), "--enable-metrics", PYTHONPATH=path, **_CHECKED)
 
 
 def tree(folder: Path) -> CpuServer:
@@ -99,7 +99,7 @@ def two_ranks(folder: Path) -> CpuServer:
     path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
     # SGLang would look for NCCL and for a memory node a rank; a CPU has Gloo and two cores.
     without_nccl = {"SGLANG_NCCL_SO_PATH": str(folder / "no-nccl"), "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-    adaptive = ("--speculative-adaptive", "--tp-size", "2", "--disable-custom-all-reduce")
+    adaptive = ("--speculative-adaptive", "--tp-size", "2", "--disable-custom-all-reduce", "--enable-metrics")
     return _server(folder, "two_ranks", *_speculation(*adaptive), PYTHONPATH=path, **without_nccl)
 
 

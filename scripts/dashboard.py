@@ -1,0 +1,266 @@
+"""Writes monitoring/grafana-dashboard.json; ``--check`` only says whether it is current."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.metric_series import PREFIX
+
+FILE = Path(__file__).parents[1] / "monitoring" / "grafana-dashboard.json"
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+WIDTH, HEIGHT = 24, 8
+"""Grafana's grid is 24 columns wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A panel of *width* columns; *queries* are pairs of an expression and the legend of its series."""
+
+    title: str
+    about: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 12
+    stacked: str = "none"
+    stepped: bool = False
+
+
+def one(name: str) -> str:
+    """Return the selector of a metric, ours without its prefix, on the chosen servers."""
+    full = name if name.startswith("sglang:") else PREFIX + name
+    return f'{full}{{model_name=~"$model", instance=~"$instance"}}'
+
+
+def per_second(name: str, by: str) -> str:
+    """Return the rate of a counter, summed over all labels but *by*."""
+    return f"sum by ({by}) (rate({one(name)}[$__rate_interval]))"
+
+
+STATS = (
+    Panel("Draft steps", "The depth that is live now.", ((one("draft_steps"), "{{instance}}"),), "none", "stat", 6),
+    Panel(
+        "Expected speed-up",
+        "Over no speculation, as the cost model sees it; only the throughput policy has one.",
+        ((one("expected_speedup_ratio"), "{{instance}}"),),
+        "none",
+        "stat",
+        6,
+    ),
+    Panel(
+        "Degraded",
+        "1: the policy failed and was set aside.",
+        ((one("degraded"), "{{instance}}"),),
+        "none",
+        "stat",
+        6,
+    ),
+    Panel(
+        "Profile age",
+        "Time since the server's round times were last saved.",
+        ((one("profile_age_seconds"), "{{instance}}"),),
+        "s",
+        "stat",
+        6,
+    ),
+)
+
+GRAPHS = (
+    Panel(
+        "Draft steps over time",
+        "The live depth at each scrape; changes between two scrapes are in the next panel.",
+        ((one("draft_steps"), "{{instance}}"),),
+        "none",
+        stepped=True,
+    ),
+    Panel(
+        "Rounds by draft steps",
+        "Share of the decode rounds that each depth drafted.",
+        ((per_second("rounds_total", "draft_steps"), "{{draft_steps}} steps"),),
+        "none",
+        stacked="percent",
+    ),
+    Panel(
+        "Output tokens by draft steps",
+        "Tokens per second that the rounds of each depth yielded.",
+        ((per_second("output_tokens_total", "draft_steps"), "{{draft_steps}} steps"),),
+        "none",
+        stacked="normal",
+    ),
+    Panel(
+        "Draft tokens accepted and wasted",
+        "Tokens per second; wasted drafts were drafted and not accepted.",
+        (
+            (per_second("accepted_draft_tokens_total", "instance"), "accepted, {{instance}}"),
+            (per_second("wasted_draft_tokens_total", "instance"), "wasted, {{instance}}"),
+        ),
+        "none",
+        stacked="normal",
+    ),
+    Panel(
+        "Acceptance by position",
+        "Of the drafts at a position all of whose predecessors were accepted, the part that was accepted too.",
+        (
+            (
+                per_second("position_accepted_tokens_total", "position")
+                + " / "
+                + per_second("position_reached_tokens_total", "position"),
+                "position {{position}}",
+            ),
+        ),
+        "percentunit",
+    ),
+    Panel(
+        "Accept length",
+        "SGLang's own gauge: tokens that a request gains in a round.",
+        ((one("sglang:spec_accept_length"), "{{instance}}"),),
+        "none",
+    ),
+    Panel(
+        "Expected and observed tokens per second",
+        "By region of batch sizes. Observed is over the rounds that could be timed, so prefills are not in it.",
+        (
+            (
+                per_second("observed_tokens_total", "batch_region")
+                + " / "
+                + per_second("observed_seconds_total", "batch_region"),
+                "observed, batch {{batch_region}}",
+            ),
+            (f"avg by (batch_region) ({one('expected_tokens_per_second')})", "expected, batch {{batch_region}}"),
+        ),
+        "none",
+    ),
+    Panel(
+        "Expected speed-up over no speculation",
+        "Below 1, speculation costs throughput.",
+        ((one("expected_speedup_ratio"), "{{instance}}"),),
+        "none",
+    ),
+    Panel(
+        "Switches per minute by cause",
+        "Probes go to another depth for a few rounds and come back: two switches each.",
+        ((f"60 * {per_second('switches_total', 'cause')}", "{{cause}}"),),
+        "none",
+        stacked="normal",
+    ),
+    Panel(
+        "Time lost to probes",
+        "Share of the time that probes lost against the depth that was believed best.",
+        ((per_second("probe_cost_seconds_total", "instance"), "{{instance}}"),),
+        "percentunit",
+    ),
+)
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the dashboard as Grafana imports it."""
+    return {
+        "uid": "sglang-adaptive",
+        "title": "SGLang adaptive speculation",
+        "description": "What sglang-adaptive decides, and what it brings.",
+        "tags": ["sglang", "speculative decoding"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timezone": "browser",
+        "annotations": {"list": []},
+        "links": [],
+        "templating": {"list": _variables()},
+        "panels": _panels(),
+    }
+
+
+def _variables() -> list[dict[str, Any]]:
+    source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+    return [
+        {**source, "current": {}, "hide": 0, "includeAll": False, "multi": False, "options": [], "refresh": 1},
+        _label_variable("model", "Model", "model_name", f"{PREFIX}draft_steps"),
+        _label_variable("instance", "Server", "instance", f'{PREFIX}draft_steps{{model_name=~"$model"}}'),
+    ]
+
+
+def _label_variable(name: str, title: str, label: str, metric: str) -> dict[str, Any]:
+    query = f"label_values({metric}, {label})"
+    return {
+        "name": name,
+        "label": title,
+        "type": "query",
+        "datasource": SOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "current": {},
+        "hide": 0,
+        "includeAll": True,
+        "allValue": ".*",
+        "multi": True,
+        "options": [],
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _panels() -> list[dict[str, Any]]:
+    placed, x, y, height = [], 0, 0, 4
+    for number, panel in enumerate((*STATS, *GRAPHS), start=1):
+        if x + panel.width > WIDTH:
+            x, y = 0, y + height
+        height = 4 if panel.kind == "stat" else HEIGHT
+        placed.append(_panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": height}))
+        x += panel.width
+    return placed
+
+
+def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(ord("A") + index), "datasource": SOURCE, "expr": expression, "legendFormat": legend}
+        for index, (expression, legend) in enumerate(panel.queries)
+    ]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": SOURCE,
+        "gridPos": place,
+        "targets": targets,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": _drawn(panel)}, "overrides": []},
+        "options": _options(panel),
+    }
+
+
+def _drawn(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "stat":
+        return {}
+    return {
+        "drawStyle": "line",
+        "lineInterpolation": "stepAfter" if panel.stepped else "linear",
+        "fillOpacity": 0 if panel.stacked == "none" else 40,
+        "showPoints": "never",
+        "stacking": {"mode": panel.stacked, "group": "A"},
+    }
+
+
+def _options(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "stat":
+        return {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "graphMode": "none"}
+    legend = {"displayMode": "list", "placement": "bottom", "showLegend": True}
+    return {"legend": legend, "tooltip": {"mode": "multi", "sort": "none"}}
+
+
+def main() -> int:
+    text = json.dumps(dashboard(), indent=1) + "\n"
+    if "--check" in sys.argv[1:]:
+        return int(not FILE.exists() or FILE.read_text() != text)
+    FILE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

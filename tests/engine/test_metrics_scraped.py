@@ -1,0 +1,154 @@
+"""The metrics as a real Prometheus sees them, which watches servers on the CPU engine and is asked over HTTP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.sglang_plugin.metric_series import BY_NAME, CAUSE, DEPTH, METRICS, POSITION, PREFIX, REGION
+from tests.engine.servers import TIERS
+from tests.engine.workload import Case, adaptive, force, run, wait_until
+from tests.prometheus import Prometheus, installed
+
+needs_prometheus = pytest.mark.skipif(not installed(), reason="Prometheus (Debian: prometheus) is not installed")
+
+Watch = Callable[[CpuServer], Prometheus]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    """From a server to a Prometheus that watches it."""
+    watching: list[Prometheus] = []
+
+    def start(server: CpuServer) -> Prometheus:
+        prometheus = Prometheus(tmp_path / "prometheus", [server])
+        watching.append(prometheus.__enter__())
+        return prometheus
+
+    yield start
+    for prometheus in watching:
+        prometheus.__exit__(None, None, None)
+
+
+def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
+    """Wait until Prometheus has seen as many rounds as the idle server has verified; return the server's state.
+
+    SGLang logs when it falls idle, or half a minute later when there were too few rounds to notice.
+    """
+    state = adaptive(server)
+    rounds = sum(state["rounds_by_tier"].values())
+    wait_until(
+        lambda: prometheus.query(f"sum({PREFIX}rounds_total)")[0:1] == [({}, rounds)]
+        and prometheus.query("min(up)") == [({}, 1.0)],
+        f"Prometheus has seen {rounds} rounds",
+    )
+    return state
+
+
+def own(labels: dict[str, str], label: str | None) -> dict[str, str]:
+    """Return the part of *labels* that is not SGLang's."""
+    return {} if label is None else {label: labels[label]}
+
+
+@needs_prometheus
+def test_what_prometheus_sees_is_what_the_server_counted(
+    ema: CpuServer, watch: Watch, easy: list[str], hard: list[str]
+) -> None:
+    prometheus = watch(ema)
+    force(ema, TIERS[-1])
+    run(ema, [Case(prompt) for prompt in easy[:2]], at_once=1)
+    before = caught_up(prometheus, ema)
+    force(ema, None)
+    run(ema, [Case(prompt) for prompt in (*easy[:3], *hard[:3])], at_once=3)
+    state = caught_up(prometheus, ema)
+
+    def by(name: str) -> dict[str, float]:
+        label = BY_NAME[name].label
+        return prometheus.by(label, PREFIX + name) if label else {}
+
+    for name, block in (
+        ("rounds_total", "rounds_by_tier"),
+        ("accepted_draft_tokens_total", "accepted_by_tier"),
+        ("output_tokens_total", "tokens_by_tier"),
+    ):
+        assert by(name) == {str(tier): state[block].get(str(tier), 0) for tier in TIERS}
+    wasted = by("wasted_draft_tokens_total")
+    for tier, drafted in state["drafted_by_tier"].items():
+        assert wasted[tier] == drafted - state["accepted_by_tier"][tier]
+    positions = {str(entry["position"]): entry for entry in state["accepted_by_position"]}
+    assert by("position_reached_tokens_total") == {at: entry["reached"] for at, entry in positions.items()}
+    assert by("position_accepted_tokens_total") == {at: entry["accepted"] for at, entry in positions.items()}
+    switches = by("switches_total")
+    assert sum(switches.values()) == state["switches"] > before["switches"]
+    assert switches["forced"] >= 1 and switches["released"] >= 1 and switches["degraded"] == 0
+    assert prometheus.query(PREFIX + "draft_steps")[0][1] == state["current_steps"]
+    assert prometheus.query(PREFIX + "degraded")[0][1] == 0
+
+    rates = prometheus.by(REGION, f"{PREFIX}observed_tokens_total / {PREFIX}observed_seconds_total")
+    assert rates["1"] > 0 and rates["2-3"] > 0
+    growth = prometheus.query(f"sum(increase({PREFIX}output_tokens_total[1m]))")[0][1]
+    assert growth > 0  # counters that Prometheus can take rates of
+
+    theirs, _ = prometheus.query("sglang:spec_num_steps")[0]
+    for metric in METRICS:
+        found = prometheus.query(PREFIX + metric.name)
+        assert bool(found) != metric.throughput_only, metric.name  # no cost model, nothing expected of it
+        for labels, _ in found:
+            assert {**labels, "__name__": ""} == {**theirs, "__name__": "", **own(labels, metric.label)}
+    exposed = ema.get("/metrics").splitlines()
+    for metric in METRICS:
+        if not metric.throughput_only:
+            assert f"# HELP {PREFIX}{metric.name} {metric.help}" in exposed
+            assert f"# TYPE {PREFIX}{metric.name} {metric.kind}" in exposed
+
+
+@needs_prometheus
+def test_expectations_come_from_the_one_rank_that_logs(
+    two_ranks: CpuServer, watch: Watch, easy: list[str], hard: list[str]
+) -> None:
+    prometheus = watch(two_ranks)
+    run(two_ranks, [Case(prompt, max_new_tokens=96) for prompt in (*easy[:3], *hard[:3])], at_once=3)
+    state = caught_up(prometheus, two_ranks)
+    ranks = prometheus.query(f'count by (tp_rank) ({{__name__=~"{PREFIX}.*"}})')
+    assert [labels["tp_rank"] for labels, _ in ranks] == ["0"]
+
+    expected = prometheus.by(REGION, PREFIX + "expected_tokens_per_second")
+    observed = prometheus.by(REGION, f"{PREFIX}observed_tokens_total / {PREFIX}observed_seconds_total")
+    assert expected.keys() == observed.keys() and min(expected.values()) > 0 and observed["2-3"] > 0
+    rates = {rate["steps"]: rate["tokens_per_second"] for rate in state["rates"]}
+    (_, speedup), = prometheus.query(PREFIX + "expected_speedup_ratio")
+    assert speedup == pytest.approx(rates[state["steps"]] / rates[0])
+    acceptance = prometheus.by(POSITION, PREFIX + "expected_acceptance_ratio")
+    assert acceptance == {str(at["position"]): pytest.approx(at["probability"]) for at in state["acceptance"]}
+    assert prometheus.query(PREFIX + "probes_total")[0][1] == state["probes"]["started"]
+    lost = prometheus.query(PREFIX + "probe_cost_seconds_total")[0][1]
+    assert 0.0 <= lost <= state["probes"]["charged_seconds"] * (1 + 1e-9)
+    assert set(prometheus.by(DEPTH, PREFIX + "rounds_total")) == {str(tier) for tier in state["tiers"]}
+    assert "probe" in prometheus.by(CAUSE, PREFIX + "switches_total")
+
+
+@needs_prometheus
+def test_a_degraded_server_is_told_and_goes_on_counting(faulty: CpuServer, watch: Watch, easy: list[str]) -> None:
+    prometheus = watch(faulty)
+    while not adaptive(faulty)["degraded"]:
+        run(faulty, [Case(prompt) for prompt in easy[:3]], at_once=1)
+    rounds = sum(caught_up(prometheus, faulty)["rounds_by_tier"].values())
+    assert prometheus.query(PREFIX + "degraded")[0][1] == 1
+    Case(easy[0]).whole(faulty)
+    state = caught_up(prometheus, faulty)
+    assert sum(state["rounds_by_tier"].values()) > rounds
+    assert prometheus.by(CAUSE, PREFIX + "switches_total")["degraded"] == 1
+    wait_until(prometheus.alerts, "the alert is raised")
+    assert prometheus.alerts() == {"AdaptiveSpeculationDegraded": "pending"}  # it fires after a minute
+
+
+def test_a_server_that_is_not_adaptive_has_sglang_s_metrics_alone(static: CpuServer, easy: list[str]) -> None:
+    Case(easy[0]).whole(static)
+    exposed = static.get("/metrics")
+    assert "sglang:spec_accept_length" in exposed and PREFIX not in exposed
+    assert not math.isnan(float(exposed.split("sglang:spec_num_steps{")[1].split("} ")[1].split()[0]))

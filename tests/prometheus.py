@@ -1,0 +1,105 @@
+"""A real Prometheus (Debian's package) on a free port: monitoring/prometheus.yml, but it scrapes once a second."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine.server import free_port
+
+SHIPPED = Path(__file__).parents[1] / "monitoring" / "prometheus.yml"
+BINARY = "prometheus"
+READY_SECONDS = 60.0
+
+
+def installed() -> bool:
+    """Return whether there is a Prometheus to run."""
+    return shutil.which(BINARY) is not None
+
+
+class Prometheus(Client):
+    """Watches servers and answers queries; a context manager, with its data in *folder*."""
+
+    def __init__(self, folder: Path, targets: Iterable[Client]) -> None:
+        super().__init__("127.0.0.1", free_port())
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        config = yaml.safe_load(SHIPPED.read_text())
+        config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+        config["rule_files"] = [str(SHIPPED.with_name(name)) for name in config["rule_files"]]
+        addresses = [f"{target.host}:{target.port}" for target in targets]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": addresses}]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+
+    def __enter__(self) -> Prometheus:
+        folder = self._folder
+        with (folder / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    BINARY,
+                    f"--config.file={folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={folder / 'data'}",
+                    f"--web.listen-address={self.host}:{self.port}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        end = time.monotonic() + READY_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > end:
+                self._stop()
+                raise RuntimeError(f"Prometheus did not start:\n{(folder / 'prometheus.log').read_text()}")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop()
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """Return labels and value of every series that *expression* gives now."""
+        answer = self.get(f"/api/v1/query?{urlencode({'query': expression})}")
+        return [(entry["metric"], float(entry["value"][1])) for entry in answer["data"]["result"]]
+
+    def query_range(
+        self, expression: str, start: float, end: float, step: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+        """Return labels and (Unix time, value) pairs of every series between *start* and *end*, in seconds."""
+        asked = urlencode({"query": expression, "start": start, "end": end, "step": step})
+        answer = self.get(f"/api/v1/query_range?{asked}")
+        return [
+            (entry["metric"], [(float(at), float(value)) for at, value in entry["values"]])
+            for entry in answer["data"]["result"]
+        ]
+
+    def by(self, label: str, expression: str) -> dict[str, float]:
+        """Return the values of *expression* by one label."""
+        return {labels[label]: value for labels, value in self.query(expression)}
+
+    def alerts(self) -> dict[str, str]:
+        """Return the state, "pending" or "firing", of every alert that is raised, by name."""
+        found: list[dict[str, Any]] = self.get("/api/v1/alerts")["data"]["alerts"]
+        return {alert["labels"]["alertname"]: alert["state"] for alert in found}
+
+    def _is_ready(self) -> bool:
+        try:
+            self.get("/-/ready")
+        except Exception:  # not listening, or not ready, yet
+            return False
+        return True
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            process.wait(30)
