@@ -47,8 +47,9 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     yield f"Drafting {_steps(state['current_steps'])} a round, of the depths {_listed(state['tiers'])}."
     yield from _last_switch(state)
     if state["degraded"]:
-        yield f"The policy was set aside for good: {state['degraded_reason']}."
+        yield f"The policy was set aside: {state['degraded_reason']}."
         yield f"The server holds the depth given at launch, {state['launch_steps']}; its log has the traceback."
+        yield "Sending it a configuration, the same one or another, starts a policy anew."
         return
     if state["forced_steps"] is not None:
         yield f"An operator holds the depth at {state['forced_steps']}; null in adaptive_force_steps releases it."

@@ -47,11 +47,15 @@ class ConfigChanges:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Listen for SIGHUP and watch the file, in the running event loop."""
-        if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: self._begin(self._reread("SIGHUP")))
-        if self._path is not None:
-            self._begin(self._watch(self._path))
+        """Listen for SIGHUP and watch the file, in the running event loop; the server starts without if it must."""
+        try:
+            if threading.current_thread() is threading.main_thread():  # Python's rule for signals
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._reread("SIGHUP")))
+            if self._path is not None:
+                self._begin(self._watch(self._path))
+        except Exception:
+            logger.exception("adaptive: the configuration file will not be read again")
 
     async def request(self, content: Any, by: str) -> list[bool]:
         """Apply the configuration object *content* that the client *by* sent; return True by scheduler that took it.
@@ -78,6 +82,8 @@ class ConfigChanges:
             await self._apply(content, self._path, by)
         except ConfigError as error:
             logger.error("adaptive: %s: %s; the old configuration goes on", by, error)
+        except Exception:
+            logger.exception("adaptive: %s: the configuration could not be changed; the old one goes on", by)
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
         config = check_config(content, source)
@@ -104,9 +110,4 @@ class ConfigChanges:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # the loop itself keeps no reference
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("adaptive: a change of the configuration failed", exc_info=task.exception())
+        task.add_done_callback(self._tasks.discard)

@@ -88,7 +88,12 @@ class CostSharing:
         if self._policy is None:
             return
         atexit.unregister(self._close)  # it would put these times over newer ones
-        learnt, self._policy = _learnt(self._policy), None
+        policy, self._policy = self._policy, None
+        try:
+            learnt = _learnt(policy)
+        except Exception:
+            logger.warning("adaptive: measured round times could not be kept", exc_info=True)
+            return
         if learnt.cells:
             save = threading.Thread(target=self._saver.close, args=(lambda: learnt,), name="profile-saver", daemon=True)
             save.start()

@@ -74,10 +74,10 @@ class Reconfigure:
 
     def __init__(self, controller: AdaptiveController | None) -> None:
         self._controller = controller
-        self._policy: AdaptivePolicy | None = None
+        self._successor: tuple[AdaptivePolicy, CostSharing] | None = None
 
     def validate(self, key: str, value: Any) -> None:
-        """Check the change and build its policy: ``apply`` must not fail. Raises SGLang's UpdateRejected."""
+        """Check the change and build its policy, so that nothing is left to fail. Raises SGLang's UpdateRejected."""
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
         controller = self._controller
@@ -89,7 +89,8 @@ class Reconfigure:
             config = check_config(value.config, value.source)
             controller.built.require(config)
             live = controller.worker.speculative_num_steps
-            self._policy = build_successor(config, controller.params, live, controller.built)
+            policy = build_successor(config, controller.params, live, controller.built)
+            self._successor = policy, CostSharing(policy)
         except ConfigError as error:
             raise UpdateRejected(str(error)) from None
         except Exception as error:
@@ -98,10 +99,10 @@ class Reconfigure:
 
     def apply(self, key: str, value: Change) -> None:
         """Put the new policy in the place of the old one."""
-        controller, policy = self._controller, self._policy
-        assert controller is not None and policy is not None, "validate came first"
+        controller = self._controller
+        assert controller is not None and self._successor is not None, "validate came first"
+        policy, sharing = self._successor
         before, retiring = _config_of(controller), controller.share_cost
-        sharing = CostSharing(policy)
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
         if isinstance(retiring, CostSharing):
             retiring.retire()
