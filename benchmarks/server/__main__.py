@@ -193,7 +193,7 @@ def _words(text: str) -> list[str]:
     return text.split(",")
 
 
-_PLAN = {
+_PLAN: dict[str, Callable[[str], Any]] = {
     "batches": _ints, "p": _floats, "decay": float, "tokens": int, "repeats": int, "phase_seconds": float,
     "phases": int, "concurrencies": _ints, "load_p": float, "request_tokens": int, "steady_seconds": float,
     "open_seconds": float, "shares": _floats, "capacity": float, "compare_depths": _ints,

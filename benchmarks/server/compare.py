@@ -47,9 +47,9 @@ def is_static(name: str) -> bool:
     return name.startswith("static-")
 
 
-def best_static(found: Mapping[str, Mapping[Case, float]]) -> dict[Any, float]:
+def best_static(found: Mapping[str, Mapping[Case, float]]) -> dict[Case, float]:
     """Return each case's best static depth in tokens/s."""
-    return best_of([dict(cases) for name, cases in found.items() if is_static(name)])
+    return best_of([cases for name, cases in found.items() if is_static(name)])
 
 
 def _cases(case: Case, known: Sequence[Case]) -> list[Case]:
@@ -73,14 +73,15 @@ def _workload(workload: str, documents: Mapping[str, dict[str, Any]]) -> str:
         base = reference.get(case)
         cells = (f"{found[name][case] / base:.3f}" if base and case in found[name] else "-" for name in found)
         lines.append(f"{_words(case):<34.34}{base or 0:>10.0f}" + "".join(f"{cell:>{wide}}" for cell in cells))
-    sums = [shares(cases_of, reference) for cases_of in found.values()]
-    for index, name in enumerate(("geometric mean", "worst")):
+    drafted = {case: rate for case, rate in reference.items() if dict(case).get("p") != 0}  # at p 0 no draft can pay
+    sums = [shares(of, drafted) for of in found.values()]
+    for index, name in enumerate((f"geometric mean{' of p > 0' if len(drafted) < len(reference) else ''}", "worst")):
         cells = (f"{summed_up(one)[index]:.3f}" if one else "-" for one in sums)
         lines.append(f"{name:<44}" + "".join(f"{cell:>{wide}}" for cell in cells))
     return "\n".join(lines)
 
 
-def _reference(found: Rates) -> tuple[dict[Any, float], str]:
+def _reference(found: Rates) -> tuple[dict[Case, float], str]:
     best = best_static(found)
     if best:
         return best, "the case's best static depth"

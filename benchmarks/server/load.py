@@ -193,7 +193,8 @@ class ClosedLoop:
             if not self._tasks:
                 break
             await self._abort({"rid": "", "abort_all": True})
-            await asyncio.wait(self._tasks, timeout=0.1)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=0.1)
         assert self._session is not None
         await self._session.close()
 

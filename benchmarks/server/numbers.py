@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean
+from typing import TypeVar
+
+Case = TypeVar("Case")
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -34,14 +37,14 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / fmean(values) if values else 0.0
 
 
-def shares(rates: Mapping[object, float], reference: Mapping[object, float]) -> list[float]:
+def shares(rates: Mapping[Case, float], reference: Mapping[Case, float]) -> list[float]:
     """Return rate over reference for every case that both have."""
     return [rates[case] / reference[case] for case in rates if case in reference]
 
 
-def best_of(rates: Sequence[Mapping[object, float]]) -> dict[object, float]:
+def best_of(rates: Sequence[Mapping[Case, float]]) -> dict[Case, float]:
     """Return the highest rate of each case."""
-    best: dict[object, float] = {}
+    best: dict[Case, float] = {}
     for one in rates:
         for case, rate in one.items():
             best[case] = max(rate, best.get(case, 0.0))

@@ -41,7 +41,8 @@ class Policy:
         if config.get("policy") == "throughput":
             kept = profiles if self.saved_profile else folder / f"{self.name}-learnt"
             config["throughput"] = {"profile_dir": str(kept), **config.get("throughput", {})}
-        path = folder / f"{self.name}-config.json"
+        path = folder / "configs" / f"{self.name}.json"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(config))
         return ["--speculative-adaptive-config", str(path)]
 

@@ -77,7 +77,9 @@ class Draw:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._declared: tuple[Declared, ...] = ()
-        self._drawn: tuple[tuple[Declared, ...], Any] | None = None
+        self._drawn_for: tuple[Declared, ...] = ()
+        self._chances: Any = None
+        self._drawn: Any = None
         self._row = 0
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
@@ -120,19 +122,28 @@ class Draw:
         declared = self._declared
         if len(declared) != bs:
             raise RuntimeError(f"{bs} requests are verified, {len(declared)} were announced")
-        if self._drawn is None or self._drawn[0] != declared or self._row == DRAWN_AHEAD:
-            self._drawn, self._row = (declared, drawn_ahead(declared, DRAWN_AHEAD, device)), 0
+        if self._drawn_for != declared:
+            self._drawn_for, self._chances, self._row = declared, chances_of(declared, device), DRAWN_AHEAD
+        if self._row == DRAWN_AHEAD:
+            self._drawn, self._row = drawn_ahead(self._chances, DRAWN_AHEAD), 0
         self._row += 1
-        return self._drawn[1][self._row - 1]
+        return self._drawn[self._row - 1]
 
 
-def drawn_ahead(declared: Sequence[Declared], rounds: int, device: Any) -> Any:
-    """Return accepted drafts at unlimited depth, (rounds, len(declared)) as integers on *device*, all independent."""
+def chances_of(declared: Sequence[Declared], device: Any) -> Any:
+    """Return P(draft j accepted | draft j - 1 accepted) on *device*: (len(declared), DEEPEST)."""
     import torch
 
-    table = [hazards(one.p, one.decay, DEEPEST).tolist() for one in declared]
-    chances = torch.tensor(table, device=device)
-    passed = torch.rand(rounds, *chances.shape, device=device) < chances
+    table = torch.tensor([hazards(one.p, one.decay, DEEPEST).tolist() for one in declared])
+    # From pinned memory, or the scheduler would wait for the device.
+    return table.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else table
+
+
+def drawn_ahead(chances: Any, rounds: int) -> Any:
+    """Return accepted drafts at unlimited depth, all independent: (rounds, requests), integers."""
+    import torch
+
+    passed = torch.rand(rounds, *chances.shape, device=chances.device) < chances
     return passed.to(torch.int32).cumprod(dim=2).sum(dim=2, dtype=torch.int32)
 
 

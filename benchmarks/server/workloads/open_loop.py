@@ -63,6 +63,6 @@ def _arrivals(contender: Contender, plan: Plan, rate: float, seed: int) -> dict[
 def latencies(answers: Sequence[Answer]) -> dict[str, Any]:
     return {
         "time_to_first_token": percentiles([answer.time_to_first_token for answer in answers]),
-        "inter_token_latency": percentiles([gap for answer in answers for gap in answer.inter_tokenlatencies()]),
+        "inter_token_latency": percentiles([gap for answer in answers for gap in answer.inter_token_latencies()]),
         "latency": percentiles([answer.latency for answer in answers]),
     }

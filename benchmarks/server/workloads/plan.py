@@ -25,10 +25,10 @@ class Plan:
     batches: tuple[int, ...] = (1, 8, 32, 64)
     p: tuple[float, ...] = (0.3, 0.6, 0.8, 0.9)
     decay: float = 1.0
-    tokens: int = 256
+    tokens: int = 192
     """Tokens a request generates in a pass of the cells."""
 
-    repeats: int = 2
+    repeats: int = 3
     phase_seconds: float = 1.2
     phases: int = 8
     concurrencies: tuple[int, ...] = (1, 64, 8, 32, 2, 64, 16, 4)
