@@ -173,7 +173,7 @@ def _matrix_parser(parser: argparse.ArgumentParser, run: Callable[..., int]) -> 
     add("--profiles", type=Path, help="folder of saved cost profiles; default: OUTPUT/profiles")
     add("--budget", type=float, default=580.0, metavar="SECONDS", help="for everything, boots included")
     add("--start-timeout", type=float, default=280.0, metavar="SECONDS")
-    add("--kv-tokens", type=int, default=160_000, help="KV cache of each server (gpu)")
+    add("--kv-tokens", type=int, default=100_000, help="KV cache of each server (gpu)")
     add("--prefill-graphs", action="store_true", help="capture CUDA graphs for prefills too (gpu)")
     add("--server-arguments", default="", help="more arguments for every server, in one string")
     plan = parser.add_argument_group("what a workload does")

@@ -10,7 +10,7 @@ mkdir -p "$work" "$out"
 verb=$1; shift
 
 pack() { # also when the command is ended from outside
-    (cd "$work" && tar -czf "$out/results.tar.gz" --ignore-failed-read ./*.json ./*.log ./*.txt ./profiles 2>/dev/null)
+    (cd "$work" && tar -czf "$out/results.tar.gz" --ignore-failed-read ./*.json ./*.log ./*.txt ./configs ./profiles ./*-learnt 2>/dev/null)
 }
 trap pack EXIT
 trap 'exit 143' TERM INT

@@ -52,7 +52,7 @@ class Host:
 class Gpu(Host):
     """One CUDA device; several servers may share it, each with *kv_tokens* of KV cache."""
 
-    kv_tokens: int = 160_000
+    kv_tokens: int = 100_000
     prefill_graphs: bool = False
     """Graphs for prefills cost 27 s of a start-up on an H200 and change no decode round."""
 
