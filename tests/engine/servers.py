@@ -34,6 +34,8 @@ JUMPY_SLOT: dict[str, Any] = {"candidate_steps": [3, 7], "ema_alpha": 1.0, "upda
 _COMMON = ("--chunked-prefill-size", str(CHUNK), "--served-model-name", "tiny")
 # SGLang's own checks of its KV accounts, after every loop of the scheduler.
 _CHECKED = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
+# Without the plugin's answer the scheduler would end at its first verify.
+_PLAN_STREAM = {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
 _NO_GRAPHS = ("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled")
 
 
@@ -49,7 +51,7 @@ def static(folder: Path) -> CpuServer:
 
 
 def ema(folder: Path) -> CpuServer:
-    """The EMA policy, asked for as a user would: `sglang serve`, and the configuration file alone."""
+    """The EMA policy, asked for as a user would (`sglang serve`, the configuration file alone), on the plan stream."""
     slots = {"1": {"candidate_steps": list(TIERS)}, "4": {"candidate_steps": [1, 3]}}
     config = _config(folder, "ema", {"policy": "ema", **slots})
     server = _server(
@@ -58,6 +60,7 @@ def ema(folder: Path) -> CpuServer:
         *_speculation("--speculative-adaptive-config", config),
         *("--enable-metrics", "--decode-log-interval", str(LOG_INTERVAL), "--page-size", "4"),
         **_CHECKED,
+        **_PLAN_STREAM,
     )
     module = server.command.index("sglang.launch_server")
     first = server.command.index(_NO_GRAPHS[0])
