@@ -26,6 +26,8 @@ REQUEST_SECONDS = 600.0
 MOST_WITHOUT_GRAPHS = 16
 """Largest batch that is warmed where CUDA graphs are off."""
 ATTEMPTS = 3
+LONG = 200
+"""Tokens of a load's one long prompt."""
 VOCABULARY = 256
 """Prompts are made of the first token ids; every vocabulary has so many."""
 
@@ -138,9 +140,12 @@ class _Server:
         return missed
 
     def _generate(self, size: int, tokens: int, sampling: Mapping[str, Any]) -> None:
-        """Run *size* requests at once on each replica. As token ids in one message they start as one batch."""
+        """Run *size* requests at once on each replica. As token ids in one message they start as one batch.
+
+        One prompt is long and the others are short, so that prefills of several lengths run as well.
+        """
         prompts = [
-            [(7 * row + 11 * column + size) % VOCABULARY for column in range(5 + row % 12)]
+            [(7 * row + 11 * column + size) % VOCABULARY for column in range(5 + row % 12 if row else LONG + size)]
             for row in range(size * self._replicas)
         ]
         parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
