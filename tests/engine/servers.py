@@ -107,9 +107,11 @@ def two_ranks(folder: Path) -> CpuServer:
 
 
 def throughput(folder: Path, profiles: Path) -> CpuServer:
-    """The throughput policy on one rank, with its cost profiles in *profiles*; it can be started again."""
-    config = _config(folder, "throughput", {"throughput": {"candidate_steps": [0, 2, 5], "profile_dir": str(profiles)}})
-    return _server(folder, "throughput", *_speculation("--speculative-adaptive-config", config))
+    """The throughput policy on one rank, warmed up, with its cost profiles in *profiles*; it can be started again."""
+    options = {"candidate_steps": [0, 2, 5], "profile_dir": str(profiles)}
+    config = _config(folder, "throughput", {"throughput": options, "warm_up": True})
+    few = ("--max-running-requests", "4")
+    return _server(folder, "throughput", *_speculation("--speculative-adaptive-config", config), *few)
 
 
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {

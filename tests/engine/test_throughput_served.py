@@ -54,12 +54,24 @@ def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
     assert any(cell["source"] == "measured" and cell["rounds"] > 10 for cell in found["cost_cells"])
 
 
+def check_warm_up(found: dict[str, Any]) -> None:
+    """Every depth has run at every size before the server was ready, and the policy has learnt nothing from it."""
+    startup = found["startup"]
+    assert startup["warm_up_seconds"] > 0
+    assert startup["warm_up_rounds"] >= 3 * len((1, 2, 3, 4)) + 3 * len((1, 3))  # greedily, and sampled
+    assert startup["warmed_batch_sizes"] == [1, 3]  # those of the sampled pass, the last one
+    assert [tier["steps"] for tier in startup["tiers"]] == [0, 2, 5]
+    # What came after it is SGLang's own request for 8 tokens, and nothing else.
+    assert sum(found["rounds_by_tier"].values()) <= 8
+
+
 def test_calibrated_profile_is_what_the_next_start_begins_from(
     tmp_path: Path, easy: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     profiles, picture = tmp_path / "profiles", tmp_path / "profile.png"
     server = throughput(tmp_path, profiles)
     with server:
+        check_warm_up(adaptive(server))
         measure = ["--url", server.url, "--batch-sizes", "1,2", "--rounds", "12", "--png", str(picture)]
         assert calibrate.main([*measure, "--output", str(tmp_path / "profile.json")]) == 0
         assert calibrate.main([*measure, "--profile-dir", str(profiles)]) == 0
