@@ -10,4 +10,4 @@ def colour(name: str) -> str:
         return "static"
     if "throughput" in low:
         return "throughput"
-    return "ema-all" if "all" in low else "ema" if "ema" in low else "throughput"
+    return "ema-all" if "ema-all" in low else "ema" if "ema" in low else "oracle" if low == "none" else "throughput"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, failed, new_file
-from sglang_adaptive.report import cells, demo, simulation
+from sglang_adaptive.report import demo, server, simulation
 from sglang_adaptive.report.blocks import Section
 from sglang_adaptive.report.html import html
 from sglang_adaptive.report.markdown import markdown
-from sglang_adaptive.report.results import CELLS, DEMO, SIMULATION, ReportError, Result, read
+from sglang_adaptive.report.results import DEMO, SERVER, SIMULATION, ReportError, Result, read
 
 TITLE = "Adaptive speculation: results"
 
@@ -67,7 +67,7 @@ def sections(results: Sequence[Result]) -> Iterator[Section]:
 
 _BUILD: dict[str, Callable[[list[Result]], Iterable[Section]]] = {
     DEMO: lambda results: map(demo.section, results),
-    CELLS: cells.sections,
+    SERVER: server.sections,
     SIMULATION: lambda results: map(simulation.section, results),
 }
 

@@ -8,7 +8,12 @@ from html import escape
 from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
 from sglang_adaptive.simulate.page_style import STYLE
 
-_MORE_STYLE = ".best td{font-weight:600}dl{margin-top:14px}"
+_MORE_STYLE = """
+dl,.scroll{margin:14px 0}
+tbody th{color:inherit;font-weight:400}
+.best th,.best td{font-weight:600}
+.oracle .dot{fill:var(--oracle)}.oracle .whisker{stroke:var(--oracle)}
+"""
 
 
 def html(title: str, sections: Sequence[Section]) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DEMO, SIMULATION, CELLS = "demo", "simulation", "server benchmark"
-_KEYS: dict[str, tuple[str, ...]] = {
-    DEMO: ("schema", "policies", "phases", "timeline"),
-    SIMULATION: ("format", "provenance", "targets", "suites"),
-    CELLS: ("label", "cells"),
-}
+DEMO, SIMULATION, SERVER = "demo", "simulation", "server benchmark"
+_KEYS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (DEMO, ("schema", "policies", "phases", "timeline")),
+    (SIMULATION, ("format", "provenance", "targets", "suites")),
+    (SERVER, ("schema", "acceptance", "provenance", "rows")),
+    (SERVER, ("label", "cells")),  # written before the files had a schema
+)
 """The keys by which a file is known; more may be there."""
 
 MADE_BY = "sglang-adaptive demo --json, sglang-adaptive simulate --json or python -m benchmarks.server"
@@ -43,7 +42,7 @@ def read(path: Path) -> Result:
         raise ReportError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:  # also what is not UTF-8
         raise ReportError(f"{path}: is not JSON ({error})") from None
-    for kind, keys in _KEYS.items():
+    for kind, keys in _KEYS:
         if isinstance(data, dict) and all(key in data for key in keys):
             return Result(path.name, kind, data)
     raise ReportError(f"{path}: is no result known here; expected one of {MADE_BY}")
@@ -55,7 +54,7 @@ def source(data: dict[str, Any]) -> dict[str, str]:
     facts = {
         "command": found.get("command"),
         "date": found.get("date"),
-        "hardware": found.get("hardware") or _cpu(found.get("cpu")),
+        "hardware": found.get("hardware") or found.get("gpu") or _cpu(found.get("cpu")),
         "attention backend": found.get("attention_backend"),
         "acceptance": found.get("acceptance"),
         "profile": found.get("profile"),
@@ -70,8 +69,3 @@ def _cpu(cpu: Any) -> str | None:
     if isinstance(cpu, dict):
         return f"{cpu['model']}, {cpu['cores']} cores, load {cpu['load_before']} before"
     return cpu if cpu is None else str(cpu)
-
-
-def common_name(results: Sequence[Result]) -> str:
-    """Return the files' names as a title has them."""
-    return os.fspath(Path(results[0].name)) if len(results) == 1 else ", ".join(result.name for result in results)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.server.compare import main as compare
+from benchmarks.server.compare import table as compare
+from benchmarks.server.passes import row
+from benchmarks.server.results import SCHEMA, SIMULATED
 from sglang_adaptive.demo.report import build
 from sglang_adaptive.report.command import main
 from tests.demo_runs import ema_run, plain_run, static_run
@@ -43,24 +44,70 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_shares_of_server_benchmarks_are_those_of_their_own_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shares_are_those_that_the_results_own_readme_gives(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(printed(capsys, *CELLS))
-    assert compare(CELLS) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) > 5
-    for line in lines:
-        name, cells, mean, worst = re.split(r"\s{2,}", line.strip())
-        assert found[name] == [cells, mean, worst]
+    given = rows((RESULTS / "h200" / "README.md").read_text())
+    for name in ("throughput", "static 3", "static 5", "static 0", "EMA"):
+        (figures,) = [cells for row, cells in given.items() if row.startswith(name) and cells[0].startswith("0.")]
+        (computed,) = [cells for row, cells in found.items() if row.replace("-", " ").startswith(name)]
+        assert computed[1:] == figures
 
 
-def test_a_cell_more_and_keys_that_are_new_are_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cell = {"steps": 3, "batch_size": 2, "tokens_per_second": 100.0, "median": 3, "spread": [1, 2]}
-    cells = [cell, {**cell, "tokens_per_second": 300.0}, {**cell, "steps": -1, "tokens_per_second": 190.0}]
+RATES = {"static-1": [100.0, 80.0, 500.0], "static-3": [90.0, 50.0, 800.0], "throughput": [99.0, 99.0, 780.0]}
+LATENCY = {"p50_ms": 5.0, "p95_ms": 9.0, "p99_ms": 10.0, "mean_ms": 6.0, "count": 3}
+
+
+def benchmark_document() -> dict[str, Any]:
+    """A result of ``python -m benchmarks.server`` with several workloads."""
+
+    def one(rate: float, **more: Any) -> dict[str, Any]:
+        return {"tokens_per_second": rate, "rounds": 10, "seconds": 1.0, "accept_length": 2.0, **more}
+
+    cases = [{"batch_size": 1, "p": 0.3}, {"batch_size": 1, "p": 0.9}, {"batch_size": 8, "p": 0.3}]
+    found = [
+        row("cells", name, case, [one(rate)])
+        for name, of in RATES.items()
+        for case, rate in zip(cases, of, strict=True)
+    ]
+    found.append(row("cells", "none", {"batch_size": 1, "p": None}, [one(60.0)]))
+    steady = row("steady", "throughput", {"batch_size": 8, "p": 0.7}, [one(700.0, inter_token_latency=LATENCY)])
+    found.append({**steady, "switches_per_hour": 12.4, "itl_p95_against_static": 1.0123, "new_figure": [1]})
+    arrivals = [one(50.0, inter_token_latency=LATENCY), one(52.0, inter_token_latency={**LATENCY, "p95_ms": 11.0})]
+    found.append(row("open loop", "throughput", {"share": 0.3, "requests_per_second": 2.5}, arrivals))
+    origin = {"command": "python -m benchmarks.server matrix", "gpu": "NVIDIA H200", "cpu": "CPU", "versions": {}}
+    notes = ["load: out of time"]
+    return {
+        "schema": SCHEMA, "name": "x", "acceptance": SIMULATED, "provenance": origin, "plan": {}, "servers": {},
+        "notes": notes, "rows": found,
+    }  # fmt: skip
+
+
+def test_shares_of_the_server_benchmark_are_those_of_its_own_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "new.json"
-    path.write_text(json.dumps({"label": "mine", "cells": cells, "repetitions": 2, "workload": {"name": "chat"}}))
-    found = rows(printed(capsys, str(path)))
-    assert found["mine"] == ["1", "0.950", "0.950"]  # of the mean of the two
-    assert found["batch 2"] == ["200", "190 (0.95)"]
+    path.write_text(json.dumps(benchmark_document()))
+    page = printed(capsys, str(path))
+    found, lines = rows(page), compare([path], "cells").splitlines()
+    means, worst = (next(line.split() for line in lines if line.startswith(name)) for name in ("geometric", "worst"))
+    for name, mean, least in zip(lines[1].split()[1:], means[2:], worst[1:], strict=True):
+        assert found[name] == ["3" if name != "none" else "2", mean, least]  # "none" has no figure at batch 8
+    assert found["throughput: batch 8, p 0.7"] == ["12", "1.012"]
+    assert found["throughput: share 0.3, requests/s 2.5"] == ["5.0", "10.0", "10.0"]
+    assert "Server benchmark on NVIDIA H200" in page and "Note: load: out of time" in page
+
+
+def test_contenders_of_several_files_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, factor in zip(paths, (1.0, 0.5), strict=True):
+        document = benchmark_document()
+        ours = [row for row in document["rows"] if row["workload"] == "cells" and row["contender"] == "throughput"]
+        document["rows"] = document["rows"][:6] if factor == 1.0 else []
+        document["rows"] += [{**row, "tokens_per_second": factor * row["tokens_per_second"]} for row in ours]
+        path.write_text(json.dumps(document))
+    found = rows(printed(capsys, *map(str, paths)))
+    assert float(found["throughput (a)"][1]) == pytest.approx(2 * float(found["throughput (b)"][1]), abs=0.002)
+    assert found["static-1"][0] == "3"
 
 
 def test_demo_figures(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +173,7 @@ def test_page_is_whole_and_needs_nothing_from_outside(demo: Path, tmp_path: Path
         ('{"policy": "ema"}', "is no result known here"),
         ('{"label": "x", "cells": [{"steps": 1}]}', "is not a whole server benchmark result ('batch_size' is missing)"),
         ('{"label": "x", "cells": 3}', "is not a whole server benchmark result"),
+        ('{"schema": 2, "acceptance": "x", "provenance": {}, "rows": [{}]}', "is not a whole server benchmark result"),
     ],
 )
 def test_what_is_no_result_is_refused_in_one_line(

@@ -1,0 +1,141 @@
+"""The sections of server benchmarks: each contender as a share of every case's best static depth.
+
+Files measured on the same hardware with the same kind of acceptance are compared with each other, so static depths may
+come from another file than the policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean, geometric_mean
+from typing import Any
+
+from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
+from sglang_adaptive.report.colours import colour
+from sglang_adaptive.report.results import Result, source
+from sglang_adaptive.report.server_rows import Case, Row, case_in_words, is_static, rows
+from sglang_adaptive.simulate.svg import Chart
+
+Rates = dict[str, dict[Case, float]]
+"""Tokens/s by contender and case; the mean where a file has a case more than once."""
+
+ROW = 24.0
+FIGURES = {
+    "first_over_second": ("first use over second", ".3f"),
+    "switches_per_hour": ("switches an hour", ".0f"),
+    "itl_p95_against_static": ("ITL p95 against the same static depth", ".3f"),
+}
+"""What some workloads report besides tokens/s: key of a row, its name, its format."""
+
+LATENCIES = {"time_to_first_token": "TTFT", "inter_token_latency": "ITL"}
+"""Latencies of a pass, as percentiles in milliseconds."""
+
+
+def sections(results: Sequence[Result]) -> Iterator[Section]:
+    """Yield a section for each group of results that may be compared."""
+    groups: dict[tuple[str | None, ...], list[Result]] = {}
+    for result in results:
+        facts = source(result.data)
+        groups.setdefault((facts.get("hardware"), facts.get("acceptance")), []).append(result)
+    for (hardware, acceptance), group in groups.items():
+        blocks: list[Block] = [Text(f"Acceptance: {acceptance}.")] if acceptance else []
+        blocks += _workloads(rows(group))
+        blocks += [Facts({"file": result.name, **source(result.data)}) for result in group]
+        blocks += [Text(f"Note: {note}") for result in group for note in result.data.get("notes") or ()]
+        yield Section(f"Server benchmark on {hardware or 'hardware that was not recorded'}", blocks)
+
+
+def _workloads(found: Sequence[Row]) -> Iterator[Block]:
+    for workload in dict.fromkeys(row.workload for row in found):
+        some = [row for row in found if row.workload == workload]
+        yield Text(f"Workload: {workload}")
+        yield from _compared(_rates(some))
+        yield from _figures(some)
+
+
+def _rates(found: Iterable[Row]) -> Rates:
+    measured: dict[str, dict[Case, list[float]]] = {}
+    for row in found:
+        measured.setdefault(row.contender, {}).setdefault(row.case, []).append(row.tokens_per_second)
+    return {name: {case: fmean(rates) for case, rates in cases.items()} for name, cases in measured.items()}
+
+
+def _best_static(rates: Rates) -> dict[Case, float]:
+    best: dict[Case, float] = {}
+    for name, cases in rates.items():
+        if is_static(name):
+            for case, rate in cases.items():
+                best[case] = max(rate, best.get(case, 0.0))
+    return best
+
+
+def _compared(rates: Rates) -> Iterator[Block]:
+    best = _best_static(rates)
+    every = {name: [rate / best[at] for at, rate in cases.items() if at in best] for name, cases in rates.items()}
+    shares = {name: found for name, found in every.items() if found}
+    if shares:
+        ranked = sorted(shares, key=lambda name: -geometric_mean(shares[name]))
+        caption = "Share of each case's best static depth: dot at the geometric mean, line down to the worst case."
+        yield Picture(_chart({name: shares[name] for name in ranked}), caption)
+        means = [[f"{geometric_mean(shares[name]):.3f}", f"{min(shares[name]):.3f}"] for name in ranked]
+        lines = [[name, str(len(shares[name])), *mean] for name, mean in zip(ranked, means, strict=True)]
+        head = ["as a share of each case's best static depth", "cases", "geometric mean", "worst case"]
+        yield Table(head, lines, frozenset(i for i, name in enumerate(ranked) if not is_static(name)))
+    yield _table(rates, best)
+
+
+def _table(rates: Rates, best: dict[Case, float]) -> Table:
+    lines = []
+    for case in sorted({at for cases in rates.values() for at in cases}, key=_order):
+        cells = []
+        for name, found in rates.items():
+            rate = found.get(case)
+            share = f" ({rate / best[case]:.2f})" if rate and case in best and not is_static(name) else ""
+            cells.append("-" if rate is None else f"{rate:.0f}{share}")
+        lines.append([case_in_words(case), *cells])
+    return Table(["tokens per second (share of the best static)" if best else "tokens per second", *rates], lines)
+
+
+def _order(case: Case) -> list[tuple[str, float, str]]:
+    """Order numbers as numbers, whatever keys a case has."""
+    number = (int, float)
+    return [(key, value if isinstance(value, number) else 0.0, str(value)) for key, value in case]
+
+
+def _figures(found: Sequence[Row]) -> Iterator[Table]:
+    """Yield the table of what a workload reports besides tokens/s, if it does."""
+    told = [(row, dict(_more(row.more))) for row in found]
+    names = list(dict.fromkeys(name for _, figures in told for name in figures))
+    if names:
+        lines = [
+            [f"{row.contender}: {case_in_words(row.case)}", *(figures.get(name, "-") for name in names)]
+            for row, figures in told
+        ]
+        yield Table(["contender: case", *names], lines)
+
+
+def _more(row: Any) -> Iterator[tuple[str, str]]:
+    for key, (name, form) in FIGURES.items():
+        if row.get(key) is not None:
+            yield name, format(row[key], form)
+    for key, name in LATENCIES.items():
+        seen = [one[key] for one in row.get("passes") or () if one.get(key)]
+        for percent in (50, 95, 99):
+            if seen and row["workload"] != "steady":  # there passes differ in length, and the ratio above is the figure
+                yield f"{name} p{percent} ms", f"{fmean(one[f'p{percent}_ms'] for one in seen):.1f}"
+
+
+def _chart(shares: dict[str, list[float]]) -> str:
+    low = math.floor(10 * min(min(found) for found in shares.values())) / 10
+    high = max(1.0, max(geometric_mean(found) for found in shares.values()))
+    label = "share of each case's best static depth"
+    chart = Chart(len(shares) * ROW + 34, (low, high), (0, 1), left=110, label=label)
+    chart.x_ticks([(low + i / 10, f"{low + i / 10:.1f}") for i in range(round(10 * (1 - low)) + 1)], grid=True)
+    for index, (name, found) in enumerate(shares.items()):
+        at = chart.top + index * ROW + ROW / 2
+        average = geometric_mean(found)
+        chart.text(chart.left - 8, at + 3, name, "end", "label")
+        title = f"{name}: geometric mean {average:.3f}, worst case {min(found):.3f}"
+        chart.range_dot(min(found), average, at, colour(name), title)
+    return chart.render()
