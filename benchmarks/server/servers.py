@@ -40,6 +40,8 @@ class Running:
         self.process = Process(folder / f"{policy.name}.acceptance")
         self.start_seconds: float | None = None
         self.pid: int | None = None
+        self.scratch: str | None = None
+        """Folder of the server's temporary files: SGLang never removes those of its sockets."""
 
     @property
     def name(self) -> str:
@@ -67,6 +69,8 @@ class Running:
             os.killpg(self.pid, signal.SIGKILL)
         self.pid = None
         self._record().unlink(missing_ok=True)
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
     def force(self, steps: int | None) -> None:
         """Hold the depth, or release it with None. Raises ValueError where this is not one of our adaptive servers."""
@@ -97,7 +101,7 @@ class Running:
         """Write down how to find this server again with :func:`attach`."""
         record = {
             "port": self.client.port, "command": self.command, "plugins": self.plugins,
-            "start_seconds": self.start_seconds, "pid": self.pid,
+            "start_seconds": self.start_seconds, "pid": self.pid, "scratch": self.scratch,
         }  # fmt: skip
         self._record().write_text(json.dumps(record))
 
@@ -112,7 +116,7 @@ def attach(policy: Policy, folder: Path) -> Running:
     except FileNotFoundError:
         raise ValueError(f"{policy.name} was not left running in {folder}") from None
     server = Running(policy, folder, record["port"], record["command"], record["plugins"])
-    server.start_seconds, server.pid = record["start_seconds"], record["pid"]
+    server.start_seconds, server.pid, server.scratch = record["start_seconds"], record["pid"], record["scratch"]
     return server
 
 
@@ -128,16 +132,14 @@ class Server(Running):
         self.environment = merged_environment(own, simulation)
         self._popen: subprocess.Popen[bytes] | None = None
         self._begin = 0.0
-        self._scratch = ""
 
     def launch(self) -> None:
         """Start the processes and return; :meth:`wait` says when they answer, :meth:`stop` is the caller's."""
         self._begin = time.monotonic()
-        # SGLang never removes the files of its sockets; their paths must be short.
-        self._scratch = tempfile.mkdtemp(prefix="bench-")
+        self.scratch = tempfile.mkdtemp(prefix="bench-")  # not below the results: paths of sockets must be short
         with self.log.open("wb") as log:
             self._popen = subprocess.Popen(
-                self.command, env={**self.environment, "TMPDIR": self._scratch}, stdin=subprocess.DEVNULL,
+                self.command, env={**self.environment, "TMPDIR": self.scratch}, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.pid = self._popen.pid
@@ -162,7 +164,6 @@ class Server(Running):
         super().stop()
         if self._popen is not None:
             self._popen.wait()
-        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def tiers_built(log: str) -> list[dict[str, float]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +18,16 @@ from benchmarks.server import hosts, simulated
 from benchmarks.server.__main__ import main
 from benchmarks.server.compare import best_static, rates, table
 from benchmarks.server.load import Answer, request_body
-from benchmarks.server.matrix import contenders
+from benchmarks.server.matrix import Matrix, contenders, run
 from benchmarks.server.numbers import percentile, percentiles, shares, spread, summed_up
 from benchmarks.server.passes import row
-from benchmarks.server.policies import POLICIES
+from benchmarks.server.policies import POLICIES, Policy
 from benchmarks.server.process import RING, Declared, Process, own
 from benchmarks.server.results import SCHEMA, SIMULATED, BadResult, read, read_folder
 from benchmarks.server.servers import tiers_built
 from benchmarks.server.simulated import Draw, Meter, chances_of, drawn_ahead
 from benchmarks.server.summary import summary, targets
-from benchmarks.server.workloads.plan import in_turn, own_p
+from benchmarks.server.workloads.plan import Plan, in_turn, own_p
 from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
 
 
@@ -243,6 +245,25 @@ def test_bad_usage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["compare", str(tmp_path / "missing.json")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4 and "nobody is none of none, static-1" in lines[0] and "cannot be read" in lines[3]
+
+
+class Broken(hosts.Host):
+    """Its servers end while they start."""
+
+    def command(self, policy: Policy, folder: Path, profiles: Path, port: int) -> list[str]:
+        return [sys.executable, "-c", f"print('{policy.name}: no such model'); raise SystemExit(3)"]
+
+
+def test_a_server_that_does_not_start_keeps_no_other_from_its_turn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = ((POLICIES["none"],), (POLICIES["throughput"],))
+    matrix = Matrix(groups, ("cells",), (), Plan(), Broken("t", "d", 4), tmp_path, tmp_path, 60.0, 30.0)
+    assert run(matrix, []) == 1
+    error = capsys.readouterr().err
+    assert "none ended while it started:\nnone: no such model" in error
+    assert "throughput ended while it started:\nthroughput: no such model" in error
+    assert run(dataclasses.replace(matrix, budget=1.0), []) == 1 and "no time left" in capsys.readouterr().out
 
 
 # -- results ----------------------------------------------------------------------------------------------------
