@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http.client import HTTPException
 from typing import Any
 
 from sglang_adaptive.client import Client, RequestError
@@ -42,8 +43,11 @@ class AdaptiveServer:
 
     def _server_info(self) -> dict[str, Any]:
         try:
-            return self.client.server_info()
+            info = self.client.server_info()
         except RequestError as error:
             raise NotReady(f"{self.client.url}: {error}") from None
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise NotReady(f"{self.client.url} does not answer: {error}") from None
+        if not isinstance(info, dict) or not info.get("internal_states"):
+            raise NotReady(f"{self.client.url} answers, but not as an SGLang server does")
+        return info

@@ -111,6 +111,7 @@ def _ask(line: LaunchLine | None) -> dict[str, Any]:
             arguments = [*arguments, *default_arguments(arguments)]
             variables |= environment()
         variables |= line.variables
+    variables["HF_HUB_OFFLINE"] = "1"  # the doctor downloads nothing
     with tempfile.TemporaryDirectory(prefix="sglang-adaptive-") as folder:
         question, answer = Path(folder, "question.json"), Path(folder, "answer.json")
         question.write_text(json.dumps({"arguments": arguments}), encoding="utf-8")

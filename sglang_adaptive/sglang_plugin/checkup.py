@@ -35,7 +35,7 @@ def main(question: Path, answer: Path) -> None:
 
 
 def _parts(arguments: Sequence[str] | None) -> dict[str, Callable[[], Any]]:
-    parts = {"device": device, "sglang": sglang_version, "contract": contract.problems, "doors": doors}
+    parts = {"device": device, "sglang": sglang_version, "contract": mismatches, "doors": doors}
     return parts if arguments is None else {**parts, "launch": lambda: launch(arguments)}
 
 
@@ -57,6 +57,11 @@ def sglang_version() -> str:
     import sglang
 
     return str(sglang.__version__)
+
+
+def mismatches() -> list[str]:
+    """Return what this SGLang lacks of what the package needs, one phrase each."""
+    return contract.problems((*contract.HOOKED, *contract.CALLED, *contract.ASKED))
 
 
 def doors() -> str | None:

@@ -171,6 +171,12 @@ CALLED = (
 )
 """Attributes that the package calls or reads."""
 
+ASKED = (
+    Needed(_SRT + "plugins.load_plugins"),
+    Needed(_SRT + "server_args.prepare_server_args", ("argv",)),
+)
+"""Attributes that only the doctor calls; no launch is refused for them."""
+
 
 def problems(needed: Iterable[Needed] = (*HOOKED, *CALLED)) -> list[str]:
     """Return every mismatch between *needed* and the installed SGLang, as one phrase each."""

@@ -6,6 +6,7 @@ import pytest
 
 from sglang_adaptive.calibrate.explain import explain, main
 from sglang_adaptive.calibrate.switches import because
+from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from tests.live_controllers import controller, ema, serve
 
@@ -69,6 +70,12 @@ def test_server_that_cannot_be_asked(url: str, code: int, told: str, capsys: pyt
     assert main(["--url", url]) == code
     shown = capsys.readouterr().err
     assert told in shown and shown.count("\n") == 1
+
+
+def test_a_server_of_another_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(Client, "server_info", lambda self: "<html>")
+    assert main(["--url", "http://127.0.0.1:9"]) == 1
+    assert "answers, but not as an SGLang server does" in capsys.readouterr().err
 
 
 def test_a_cause_that_is_new_is_told_as_it_is() -> None:
