@@ -14,6 +14,7 @@ from sglang_adaptive.policy.schema import (
     TUNING_KEYS,
     WATCH,
     WATCH_EXPECTED,
+    ZERO_STEP_EXTEND_EVERY,
     NumberKey,
 )
 from sglang_adaptive.policy.throughput_options import (
@@ -41,7 +42,7 @@ def tables() -> dict[str, str]:
         "top": _table(top),
         "keys": _table(slot + [_row(key) for key in TUNING_KEYS]),
         "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS] + folder),
-        "server": _table([(switch.name, switch.default, switch.expected, switch.meaning) for switch in SWITCHES]),
+        "server": _table([(switch.name, switch.default, switch.expected, switch.meaning) for switch in SWITCHES] + [_row(ZERO_STEP_EXTEND_EVERY)]),
     }
 
 

@@ -43,6 +43,8 @@ class AdaptiveConfig:
     """Whether to run every depth before the server is ready; None leaves it to the device."""
     prune_graphs: bool = True
     """Whether a depth gets CUDA graphs only for the batch sizes that it can be chosen at."""
+    zero_step_extend_every: int = int(schema.ZERO_STEP_EXTEND_EVERY.default)
+    """Rounds at 0 steps between two runs of the draft's extend; 1 is every round."""
 
     @property
     def candidate_steps(self) -> list[int]:
@@ -54,6 +56,7 @@ class AdaptiveConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return a configuration object that means the same, with every default spelt out."""
         common: dict[str, Any] = {"policy": self.policy, schema.WATCH: self.watch, "prune_graphs": self.prune_graphs}
+        common[schema.ZERO_STEP_EXTEND_EVERY.name] = self.zero_step_extend_every
         if self.warm_up is not None:
             common["warm_up"] = self.warm_up
         if self.policy == "throughput":
@@ -84,7 +87,8 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
         raise ConfigError(source, schema.WATCH, f"got {shown(cfg[schema.WATCH])}", schema.WATCH_EXPECTED)
     slot_keys = sorted((key for key in cfg if _SLOT_KEY.fullmatch(key)), key=int)
     make = _throughput_config if _policy(cfg, bool(slot_keys), source) == "throughput" else _ema_config
-    return replace(make(cfg, slot_keys, source), **_switches(cfg, source))
+    every = _zero_step_extend_every(cfg, source)
+    return replace(make(cfg, slot_keys, source), **_switches(cfg, source), zero_step_extend_every=every)
 
 
 def _switches(cfg: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -105,6 +109,14 @@ def _check_top_level_key(key: str, source: str) -> None:
     if key == schema.CANDIDATE_STEPS:
         raise ConfigError(source, key, "given outside a slot", f"it inside one, as in {_SLOT_EXAMPLE}")
     raise unknown_key(source, key, key, schema.TOP_LEVEL_KEYS, "a batch size as digits or one of")
+
+
+def _zero_step_extend_every(cfg: Mapping[str, Any], source: str) -> int:
+    key = schema.ZERO_STEP_EXTEND_EVERY
+    value = cfg.get(key.name, int(key.default))
+    if not key.accepts(value):
+        raise ConfigError(source, key.name, f"got {shown(value)}", key.expected)
+    return int(value)
 
 
 def _policy(cfg: Mapping[str, Any], has_slots: bool, source: str) -> str:

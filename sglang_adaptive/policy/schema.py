@@ -77,10 +77,16 @@ SWITCHES: tuple[Switch, ...] = (
     Switch("prune_graphs", "true", "capture CUDA graphs of a depth only for the batch sizes it can be chosen at"),
 )
 
+ZERO_STEP_EXTEND_EVERY = NumberKey(
+    "zero_step_extend_every", True, 8, 1, MAX_STEPS + 1, "rounds at 0 steps between two runs of the draft"
+)
+"""Key of the server, whatever its policy; at most the deepest tier's width is used."""
+
 TUNING_BY_NAME = {key.name: key for key in TUNING_KEYS}
 SLOT_KEYS = (CANDIDATE_STEPS, *TUNING_BY_NAME)
 WATCH = "watch"
 WATCH_EXPECTED = "true or false"
-TOP_LEVEL_KEYS = ("policy", "throughput", WATCH, *(switch.name for switch in SWITCHES), *TUNING_BY_NAME)
+OF_THE_SERVER = (WATCH, *(switch.name for switch in SWITCHES), ZERO_STEP_EXTEND_EVERY.name)
+TOP_LEVEL_KEYS = ("policy", "throughput", *OF_THE_SERVER, *TUNING_BY_NAME)
 
 POLICY_NAMES = ("ema", "throughput")

@@ -116,6 +116,11 @@ class AdaptiveController:
         """The depths that have a runtime state, and their CUDA graphs."""
         return Built({steps: self._graphs.get(steps) for steps in self.tiers})
 
+    @property
+    def states(self) -> list[SpecRuntimeState]:
+        """The runtime state of every depth, by ascending depth."""
+        return [self._states[steps] for steps in self.tiers]
+
     def register(self, state: SpecRuntimeState, steps: int | None = None) -> None:
         """Add a runtime state that is already built, under its own depth unless *steps* is given."""
         self._states[state.speculative_num_steps if steps is None else steps] = state

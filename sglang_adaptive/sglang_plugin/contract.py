@@ -67,6 +67,10 @@ HOOKED = (
     Needed(_WORKER + "EAGLEWorkerV2.apply_runtime_state", ("self", "state")),
     Needed(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", ("self", "init_new_workspace")),
     Needed(_EXECUTOR + "pool_configurator.compute_swa_request_cap", ("page_size", "window", "max_running_requests")),
+    Needed(_WORKER + "EAGLEWorkerV2.init_cuda_graphs", ("self",)),
+    Needed(_WORKER + "EagleDraftWorker._draft_extend_for_decode", ("self", "batch", "batch_result", "kv_loc_plan")),
+    Needed(_WORKER + "EagleDraftWorker.draft", ("self", "batch")),
+    Needed(_SRT + "managers.schedule_batch.Req.owned_kv_len", ("self",)),
     Needed(_RESULTS + "_resolve_spec_v2_tokens", ("self", "result", "batch")),
     Needed(_RESULTS + "process_batch_result_prefill", ("self", "batch", "result")),
     Needed(
@@ -166,8 +170,49 @@ CALLED = (
     ),
     Needed(
         _SRT + "managers.utils.GenerationBatchResult",
-        fields=("speculative_num_draft_tokens", "cap_lens", "accept_lens"),
+        fields=(
+            "speculative_num_draft_tokens",
+            "cap_lens",
+            "accept_lens",
+            "logits_output",
+            "next_token_ids",
+            "next_draft_input",
+            "prepared_draft_extend_inputs",
+        ),
     ),
+    # Held-back draft extends: see draft_warmth.py, draft_catch_up.py and warmth_setup.py.
+    Needed(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
+    Needed(_WORKER + "EAGLEWorkerV2.last_shared_read_runner"),
+    Needed(_SRT + "speculative.eagle_info.EagleDraftInput", fields=("topk_p", "topk_index", "hidden_states")),
+    Needed(
+        _SRT + "layers.logits_processor.LogitsProcessorOutput", fields=("next_token_logits", "hidden_states")
+    ),
+    Needed(
+        _SRT + "managers.schedule_batch.ScheduleBatch",
+        fields=(
+            "reqs",
+            "req_to_token_pool",
+            "req_pool_indices",
+            "req_pool_indices_cpu",
+            "seq_lens",
+            "seq_lens_cpu",
+            "seq_lens_sum",
+            "orig_seq_lens",
+            "out_cache_loc",
+            "multimodal_inputs",
+            "sampling_info",
+            "has_grammar",
+            "return_logprob",
+            "forward_mode",
+            "spec_info",
+        ),
+    ),
+    Needed(
+        _SRT + "managers.schedule_batch.ReqKvInfo",
+        fields=("req_pool_idx", "cache_protected_len", "kv_committed_len"),
+    ),
+    Needed(_SRT + "mem_cache.memory_pool.ReqToTokenPool.alloc_rows"),
+    Needed(_SRT + "environ.Envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"),
 )
 """Attributes that the package calls or reads."""
 

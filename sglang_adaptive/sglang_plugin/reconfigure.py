@@ -22,6 +22,7 @@ from sglang_adaptive.policy.config import AdaptiveConfig, check_config
 from sglang_adaptive.policy.config_diff import describe_change
 from sglang_adaptive.policy.errors import ConfigError, printable
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import draft_warmth
 from sglang_adaptive.sglang_plugin.policies import build_successor
 from sglang_adaptive.sglang_plugin.profiles import CostSharing
 
@@ -106,6 +107,8 @@ class Reconfigure:
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
         if isinstance(retiring, CostSharing):
             retiring.retire()
+        if (warmth := draft_warmth.live()) is not None:
+            warmth.set_every(check_config(value.config, value.source).zero_step_extend_every)
         if _is_first_rank():
             changes = describe_change(before, _config_of(controller))
             logger.info("adaptive: configuration changed by %s: %s", printable(value.by), changes)

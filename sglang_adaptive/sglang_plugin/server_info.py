@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import draft_warmth
 from sglang_adaptive.sglang_plugin.activation import NOTE
 from sglang_adaptive.sglang_plugin.profile_key import profile_key
 from sglang_adaptive.sglang_plugin.reconfigure import CONFIG_KEY, Reconfigure
@@ -15,6 +16,7 @@ from sglang_adaptive.sglang_plugin.worker import controller_of
 logger = logging.getLogger(__name__)
 
 FORCE_KEY = "adaptive_force_steps"
+EXTEND_KEY = "adaptive_zero_step_extend_every"
 RELEASE = -1
 """SGLang's message type carries numbers alone; null becomes this on the way to the scheduler."""
 
@@ -28,13 +30,15 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
         state["adaptive"] = {"active": False, "reason": note.get("reason")}
     else:
         state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
+        if (warmth := draft_warmth.live()) is not None:
+            state["adaptive"]["zero_steps"] = warmth.snapshot()
 
 
 def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:
-    """After SGLang listed what /set_internal_state may change: add the forced depth, the configuration, the warm-up."""
+    """After SGLang listed what /set_internal_state may change: add the forced depth, the configuration, the rest."""
     controller = controller_of(state_controller.scheduler.draft_worker)
     ours = {FORCE_KEY: ForceSteps(controller), CONFIG_KEY: Reconfigure(controller)}
-    return {**handlers, **ours, WARM_UP_KEY: WarmUpSwitch(controller)}
+    return {**handlers, **ours, WARM_UP_KEY: WarmUpSwitch(controller), EXTEND_KEY: ExtendEvery(draft_warmth.live())}
 
 
 class ForceSteps:
@@ -58,3 +62,25 @@ class ForceSteps:
         assert self._controller is not None, "validate came first"
         self._controller.force_steps(None if value == RELEASE else int(value))
         logger.info("adaptive: draft steps %s", "released" if value == RELEASE else f"held at {int(value)}")
+
+
+class ExtendEvery:
+    """Handler of ``adaptive_zero_step_extend_every``: how many zero-step rounds share one extend of the draft."""
+
+    def __init__(self, warmth: draft_warmth.DraftWarmth | None) -> None:
+        self._warmth = warmth
+
+    def validate(self, key: str, value: Any) -> None:
+        """Raise SGLang's UpdateRejected unless *value* is a number of rounds that some tier is wide enough for."""
+        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+        if self._warmth is None:
+            raise UpdateRejected(f"{key}: this server runs the draft's extend in every zero-step round")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self._warmth.max_every:
+            raise UpdateRejected(f"{key}: got {value!r}; expected an integer from 1 to {self._warmth.max_every}")
+
+    def apply(self, key: str, value: Any) -> None:
+        """Change it from the next round on."""
+        assert self._warmth is not None, "validate came first"
+        self._warmth.set_every(value)
+        logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)

@@ -188,6 +188,16 @@ def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
         assert caught.value.key == key
 
 
+def test_the_servers_key_stands_beside_either_policy() -> None:
+    assert check_config({}, "f").zero_step_extend_every == check_config(slot(), "f").zero_step_extend_every == 8
+    for config in ({"throughput": {}}, slot()):
+        assert check_config({**config, "zero_step_extend_every": 1}, "f").zero_step_extend_every == 1
+    assert check_config({"zero_step_extend_every": 4}, "f").policy == "throughput"
+    for value in (0, 34, 4.0, True, None, "8", NAN):
+        with pytest.raises(ConfigError, match="zero_step_extend_every: got .*; expected an integer from 1 to 33"):
+            check_config({"zero_step_extend_every": value}, "f")
+
+
 def test_values_and_defaults_arrive(tmp_path: Path) -> None:
     path = tmp_path / "adaptive.json"
     config = {"ema_alpha": 1, "up_hysteresis": 0.5, "32": {"candidate_steps": [5, 0, 5, 32]},

@@ -1,0 +1,168 @@
+"""One run of the draft's extend over the tokens of several rounds, through SGLang's own DRAFT_EXTEND_V2.
+
+After a round with drafts SGLang runs the draft over all positions that were verified and uses the output at the last
+accepted one. A catch-up has the same form: a request that owes n tokens is a request that verified as many as the tier
+is wide and had n of them accepted. So it runs on the backend and the CUDA graph that some tier has anyway.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sglang_adaptive.runtime.pending_drafts import CatchUp
+from sglang_adaptive.runtime.state import SpecRuntimeState
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRound:
+    """What the draft's extend needs of a zero-step round: one row a request, in the order of the batch."""
+
+    hidden_states: Tensor
+    """[requests, width of the target's features]; a copy, for the next replay of a CUDA graph overwrites them."""
+
+    token_ids: Tensor
+    """[requests], int64: the token that the target chose."""
+
+    positions: Tensor
+    """[requests], int64: the position that the features belong to, the request's length before the round."""
+
+    positions_cpu: Tensor | None
+    """The same on the host, where SGLang has them there; else None."""
+
+    @classmethod
+    def of(cls, batch: Any, result: Any) -> HeldRound:
+        """Copy the rows of a verified batch, on the stream that verified it."""
+        return cls(
+            hidden_states=result.logits_output.hidden_states.clone(),
+            token_ids=result.next_token_ids.to(torch.int64, copy=True),
+            positions=batch.seq_lens.clone(),
+            positions_cpu=None if batch.seq_lens_cpu is None else batch.seq_lens_cpu.clone(),
+        )
+
+
+def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int) -> SpecRuntimeState:
+    """Return the tier to run on: the narrowest that takes *tokens* a request, with a CUDA graph if one has it.
+
+    *states* ascend by width, and the last is wide enough.
+    """
+    wide = [state for state in states if state.speculative_num_draft_tokens >= tokens]
+    with_graph = (state for state in wide if _has_graph(state, requests))
+    return next(with_graph, wide[0])
+
+
+def run_catch_up(
+    draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], extend: Any
+) -> tuple[Tensor, Any]:
+    """Extend the draft over what *plan* owes.
+
+    *extend* is SGLang's ``_draft_extend_for_decode``. Returns the rows of the batch that were extended, on the
+    device, and the draft's output at the last token of each, as SGLang's EagleDraftInput. Nothing waits for the
+    device; *batch* is left as it is.
+    """
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.managers.utils import GenerationBatchResult
+    from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+    width, requests = state.speculative_num_draft_tokens, len(plan.rows)
+    first = [own[0] for own in plan.sources]
+    parts = [plan.rows, plan.counts, plan.last_places(width), first, plan.padded_sources(width)]
+    numbers = _to_device([number for part in parts for number in part], batch.device)
+    rows, counts, last, first_on_device, sources = numbers.split([requests] * 4 + [requests * width])
+    late = _batch_of(batch, plan, rows)
+    late.seq_lens = torch.cat([block.positions for block in held])[first_on_device]
+    late.seq_lens_cpu, late.seq_lens_sum = _lengths_on_host(held, first)
+    late.out_cache_loc = _slots(batch.req_to_token_pool.req_to_token, late.req_pool_indices, late.seq_lens, width)
+    accept_lens = counts.to(torch.int32)
+    token_ids = torch.cat([block.token_ids for block in held])[sources]
+    result = GenerationBatchResult(
+        logits_output=LogitsProcessorOutput(
+            next_token_logits=None, hidden_states=torch.cat([block.hidden_states for block in held])[sources]
+        ),
+        next_token_ids=token_ids,
+        accept_lens=accept_lens,
+        prepared_draft_extend_inputs=(accept_lens - 1, last, token_ids),
+        next_draft_input=EagleDraftInput(),
+    )
+    with _tier(draft, state):
+        extend(draft, late, result)
+    return rows, result.next_draft_input
+
+
+def _has_graph(state: SpecRuntimeState, requests: int) -> bool:
+    runner = state.cuda_graph_runner_for_draft_extend
+    return runner is not None and requests <= runner.max_bs
+
+
+def _to_device(numbers: list[int], device: Any) -> Tensor:
+    on_cpu = torch.device(device).type == "cpu"
+    # Pinned, so that the copy need not wait for the work that is queued before it.
+    return torch.tensor(numbers, dtype=torch.int64, pin_memory=not on_cpu).to(device, non_blocking=True)
+
+
+def _batch_of(batch: Any, plan: CatchUp, rows: Tensor) -> Any:
+    """Return a copy of *batch* with the requests of *plan* alone, without what only their target pass needs."""
+    late = copy.copy(batch)
+    late.reqs = [batch.reqs[row] for row in plan.rows]
+    late.req_pool_indices = batch.req_pool_indices[rows]
+    late.req_pool_indices_cpu = batch.req_pool_indices_cpu[list(plan.rows)]
+    late.orig_seq_lens = None if batch.orig_seq_lens is None else batch.orig_seq_lens[rows]
+    if batch.multimodal_inputs is not None:
+        late.multimodal_inputs = [batch.multimodal_inputs[row] for row in plan.rows]
+    late.sampling_info = copy.copy(batch.sampling_info)  # SGLang puts the grammars of the forward pass into it
+    late.has_grammar = late.return_logprob = False
+    return late
+
+
+def _lengths_on_host(held: Sequence[HeldRound], first: list[int]) -> tuple[Tensor | None, int | None]:
+    blocks = [block.positions_cpu for block in held if block.positions_cpu is not None]
+    if len(blocks) < len(held):
+        return None, None
+    lengths = torch.cat(blocks)[first]
+    return lengths, int(lengths.sum())
+
+
+def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, width: int) -> Tensor:
+    """Return the KV slots of *width* positions from *starts* on, flat; SGLang reserves more than that a request."""
+    columns = starts[:, None] + torch.arange(width, device=starts.device)
+    return table[pool_rows[:, None], columns.clamp_(max=table.shape[1] - 1)].flatten().to(torch.int64)
+
+
+@contextmanager
+def _tier(draft: Any, state: SpecRuntimeState) -> Iterator[None]:
+    """Give the draft worker what its extend reads of *state*, and then back what it had.
+
+    ``apply_runtime_state`` would swap the target's side as well, which the round may be in the middle of.
+    """
+    from sglang.srt.runtime_context import get_spec
+
+    fields = {
+        "speculative_num_steps": state.speculative_num_steps,
+        "speculative_num_draft_tokens": state.speculative_num_draft_tokens,
+        "draft_extend_attn_backend": state.draft_extend_attn_backend,
+        "cuda_graph_runner_for_draft_extend": state.cuda_graph_runner_for_draft_extend,
+    }
+    before = {name: getattr(draft, name) for name in fields}
+    backend = draft.draft_runner.attn_backend
+    try:
+        for name, value in fields.items():
+            setattr(draft, name, value)
+        if state.draft_extend_attn_backend is not None:
+            draft.draft_runner.attn_backend = state.draft_extend_attn_backend
+        with get_spec().override(
+            speculative_num_steps=state.speculative_num_steps,
+            speculative_num_draft_tokens=state.speculative_num_draft_tokens,
+        ):
+            yield
+    finally:
+        for name, value in before.items():
+            setattr(draft, name, value)
+        draft.draft_runner.attn_backend = backend

@@ -1,0 +1,212 @@
+"""Zero steps with a warm draft: the draft's extend runs once for several rounds, and before anything needs it.
+
+SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes; or, with
+SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND, never, and then drafts are rejected until the request ends. Here the rows are
+held back and run together. docs/zero-steps.md tells who needs them when.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
+from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.draft_catch_up import HeldRound, choose_state, run_catch_up
+from sglang_adaptive.sglang_plugin.warmth_setup import why_every_round
+from sglang_adaptive.sglang_plugin.worker import controller_of
+
+logger = logging.getLogger(__name__)
+
+_OUTPUTS = ("topk_p", "topk_index", "hidden_states")
+"""What a draft starts from, one row a request; fields of EagleDraftInput."""
+
+
+class DraftWarmth:
+    """Holds the rows that the draft of one worker owes, and runs them in time."""
+
+    def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
+        """*states* ascend by width. *every* rounds at most are held, and never more than the last one is wide."""
+        self._worker = worker
+        self._draft = worker._draft_worker
+        self._states = states
+        self._every = min(every, self.max_every)
+        self._pending = PendingDrafts()
+        self._held: list[HeldRound] = []
+        self._running = False  # SGLang's extend is called from here
+        self._failed: str | None = None
+        self._rounds = self._extends = 0
+
+    @property
+    def max_every(self) -> int:
+        """The most rounds that one extend can make up for."""
+        return self._states[-1].speculative_num_draft_tokens
+
+    def set_every(self, rounds: int) -> None:
+        """From the next round on, hold at most *rounds*; 1 is SGLang's own way."""
+        self._every = min(rounds, self.max_every)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return JSON builtins for /server_info."""
+        return {
+            "extend_every": 1 if self._failed else self._every,
+            "reason": self._failed,
+            "held_rounds": self._rounds,
+            "extends": self._extends,
+        }
+
+    def applies(self, draft: Any, batch: Any) -> bool:
+        """Whether an extend that SGLang is about to run is ours to hold back."""
+        mine = draft is self._draft and draft.speculative_num_steps == 0 and self._failed is None
+        due = self._every > 1 or self._pending.rounds > 0
+        return mine and due and not self._running and not batch.forward_mode.is_idle()
+
+    def after_verify(self, extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
+        """In a zero-step round, in the place of the draft's extend: hold its rows, and run them when it is time."""
+        try:
+            self._hold(batch, result)
+            if self._pending.rounds >= self._every:
+                self._run(extend, batch, result.next_draft_input)
+            else:
+                self._worker._stub_skipped_draft_extend(batch, result)
+                self._take_over_read_event()
+        except Exception as error:
+            self._give_up(error)
+            extend(self._draft, batch, result, **kwargs)
+
+    def before_draft(self, draft: Any, batch: Any) -> None:
+        """Before a round drafts: run what its requests owe, and start their drafts from the outcome."""
+        if draft is not self._draft or self._pending.rounds == 0 or batch.forward_mode.is_idle():
+            return
+        try:
+            self._run(type(draft)._draft_extend_for_decode, batch, batch.spec_info)
+            # The extend of this very round reads the pools after us; without a graph it says nothing of it.
+            draft.draft_runner.shared_read_done_event = None
+        except Exception as error:
+            self._give_up(error)
+
+    def before_verify(self) -> None:
+        """Before a zero-step round verifies: see to it that the read event found afterwards is this round's."""
+        if self._failed is None:
+            self._worker.target_worker.model_runner.shared_read_done_event = None
+
+    def owned_length(self, owned: int, req: Any) -> int:
+        """Return how many of a leaving request's *owned* tokens may be kept for others.
+
+        The prefix cache takes the KV of target and draft in the same slots. A request that leaves with rows owed
+        keeps them to itself: the next one with its prefix computes these few tokens again. With overlap one of the
+        owed rows belongs to a round that is not committed yet, and one token more is given up.
+        """
+        row = req.kv.req_pool_idx
+        if self._pending.rounds == 0 or row is None:
+            return owned
+        generation = int(self._draft.req_to_token_pool.req_generation[row])
+        owed = self._pending.owed((row, generation))
+        if owed == 0:
+            return owned
+        return min(owned, max(req.kv.cache_protected_len, req.kv.kv_committed_len - owed))
+
+    def _hold(self, batch: Any, result: Any) -> None:
+        block = HeldRound.of(batch, result)  # may raise, so first
+        self._pending.hold(self._keys(batch))
+        self._held.append(block)
+        self._rounds += 1
+
+    def _run(self, extend: Callable[..., None], batch: Any, draft_input: Any) -> None:
+        """Extend what the requests of *batch* owe and write the outcome into their rows of *draft_input*."""
+        plan = self._pending.catch_up(self._keys(batch))
+        if plan is not None:
+            self._draft.draft_runner.shared_read_done_event = None
+            state = choose_state(self._states, max(plan.counts), len(plan.rows))
+            self._running = True
+            try:
+                rows, outcome = run_catch_up(self._draft, state, batch, plan, self._held, extend)
+            finally:
+                self._running = False
+            _write_rows(draft_input, outcome, plan, rows, len(batch.reqs))
+            self._extends += 1
+        self._forget()
+
+    def _keys(self, batch: Any) -> list[tuple[int, int]]:
+        """Name each request by its row of the pool and the row's generation, which grows when the row is reused."""
+        rows = batch.req_pool_indices_cpu
+        generations = self._draft.req_to_token_pool.req_generation[rows]
+        return list(zip(rows.tolist(), generations.tolist(), strict=True))
+
+    def _take_over_read_event(self) -> None:
+        """Tell the scheduler when it may write to the shared pools again: as soon as the verify pass has read them.
+
+        SGLang asks the draft's runner, whose extend is the last to read. When none runs, the target's is the last;
+        with no event at all the scheduler's stream would wait for the end of the round.
+        """
+        event = self._worker.target_worker.model_runner.shared_read_done_event
+        self._draft.draft_runner.shared_read_done_event = event
+
+    def _forget(self) -> None:
+        self._pending.settle()
+        self._held.clear()
+
+    def _give_up(self, error: Exception) -> None:
+        self._forget()
+        self._failed = f"{type(error).__name__}: {error}"
+        logger.error("adaptive: the draft's extend runs in every zero-step round from now on", exc_info=error)
+
+
+def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:
+    for name in _OUTPUTS:
+        value = getattr(outcome, name)
+        if len(plan.rows) < requests:
+            value = getattr(draft_input, name).index_copy(0, rows, value.to(getattr(draft_input, name).dtype))
+        setattr(draft_input, name, value)
+
+
+_live: DraftWarmth | None = None
+"""The one of this scheduler's process; a leaving request knows its worker no other way."""
+
+
+def live() -> DraftWarmth | None:
+    """Return what holds rows back in this process, None where SGLang's own way is gone."""
+    return _live
+
+
+def install(result: None, worker: Any) -> None:
+    """After the worker built its graphs: hold rows back from now on, where the setup is understood."""
+    global _live
+    controller = controller_of(worker)
+    if controller is None or 0 not in controller.tiers:
+        return
+    from sglang.srt.runtime_context import get_spec
+
+    reason = why_every_round(worker, controller.tiers)
+    if reason is not None:
+        logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
+        return
+    every = load_config(get_spec().speculative_adaptive_config).zero_step_extend_every
+    _live = DraftWarmth(worker, controller.states, every)
+
+
+def extend_for_decode(original: Callable[..., None], draft: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+    """Around the draft's extend after a verify pass."""
+    if _live is not None and _live.applies(draft, batch):
+        _live.after_verify(original, batch, result, **kwargs)
+    else:
+        original(draft, batch, result, **kwargs)
+
+
+def catch_up(draft: Any, batch: Any, **kwargs: Any) -> None:
+    """Before the draft drafts."""
+    if _live is not None:
+        _live.before_draft(draft, batch)
+
+
+def watch_reads(worker: Any, batch: Any) -> None:
+    """Before a zero-step round's verify input is built."""
+    if _live is not None:
+        _live.before_verify()
+
+
+def owned_length(owned: int, req: Any) -> int:
+    """After a request was asked how many of its tokens can be kept."""
+    return owned if _live is None else _live.owned_length(owned, req)

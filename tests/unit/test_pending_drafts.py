@@ -1,0 +1,63 @@
+"""Rows that are held back come out once, in order, and under the request that they belong to."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive.runtime.pending_drafts import PendingDrafts
+
+ROUNDS = st.lists(st.lists(st.integers(0, 6), unique=True, min_size=1), min_size=1, max_size=8)
+"""The requests of each round: any may join, leave or change places."""
+
+
+def test_nothing_held_is_nothing_owed() -> None:
+    pending = PendingDrafts()
+    assert pending.catch_up(["a"]) is None and pending.owed("a") == 0 and pending.rounds == 0
+
+
+@given(rounds=ROUNDS, batch=st.lists(st.integers(0, 9), unique=True))
+def test_each_request_gets_its_own_tokens_oldest_first(rounds: list[list[int]], batch: list[int]) -> None:
+    pending, tokens = PendingDrafts(), []
+    for index, keys in enumerate(rounds):
+        pending.hold(keys)
+        tokens += [(key, index) for key in keys]
+    wanted = {row: [t for t in tokens if t[0] == key] for row, key in enumerate(batch)}
+    wanted = {row: own for row, own in wanted.items() if own}
+    plan = pending.catch_up(batch)
+    found = {} if plan is None else dict(zip(plan.rows, ([tokens[i] for i in own] for own in plan.sources), strict=True))
+    assert found == wanted
+    assert [pending.owed(key) for key in batch] == [len(wanted.get(row, ())) for row in range(len(batch))]
+
+
+@given(rounds=ROUNDS, spare=st.integers(0, 3))
+def test_padding_fills_up_with_the_last_token(rounds: list[list[int]], spare: int) -> None:
+    pending = PendingDrafts()
+    for keys in rounds:
+        pending.hold(keys)
+    plan = pending.catch_up(range(7))
+    assert plan is not None
+    width = max(plan.counts) + spare
+    padded, last = plan.padded_sources(width), plan.last_places(width)
+    for index, own in enumerate(plan.sources):
+        row = padded[index * width : (index + 1) * width]
+        assert tuple(row[: len(own)]) == own and set(row[len(own) :]) <= {own[-1]}
+        assert padded[last[index]] == own[-1] and last[index] == index * width + plan.counts[index] - 1
+    assert len(padded) == width * len(plan.rows)
+
+
+def test_settled_rows_are_gone_and_the_next_round_starts_anew() -> None:
+    pending = PendingDrafts()
+    pending.hold(["a", "b"])
+    pending.settle()
+    assert pending.rounds == 0 and pending.catch_up(["a", "b"]) is None
+    pending.hold(["b"])
+    plan = pending.catch_up(["a", "b"])
+    assert plan is not None and (plan.rows, plan.sources) == ((1,), ((0,),))
+
+
+def test_a_reused_pool_row_owes_nothing_of_its_last_request() -> None:
+    """The key of a request holds the generation of its row."""
+    pending = PendingDrafts()
+    pending.hold([(3, 1)])
+    assert pending.owed((3, 2)) == 0 and pending.catch_up([(3, 2)]) is None
