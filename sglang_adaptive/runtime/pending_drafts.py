@@ -38,6 +38,7 @@ class PendingDrafts:
 
     def __init__(self) -> None:
         self._places: dict[Hashable, list[int]] = {}
+        self._left_out: dict[Hashable, int] = {}
         self._tokens = 0
         self._rounds = 0
 
@@ -55,7 +56,7 @@ class PendingDrafts:
 
     def owed(self, key: Hashable) -> int:
         """Return how many of the request's latest tokens the draft has not seen."""
-        return len(self._places.get(key, ()))
+        return len(self._places.get(key, ())) or self._left_out.get(key, 0)
 
     def catch_up(self, keys: Sequence[Hashable]) -> CatchUp | None:
         """Return what the batch of *keys* owes, None when that is nothing."""
@@ -68,7 +69,13 @@ class PendingDrafts:
             sources=tuple(tuple(places) for _, places in owing),
         )
 
-    def settle(self) -> None:
-        """Forget everything: the running requests were extended, and nobody waits for those that left."""
+    def settle(self, keys: Sequence[Hashable] = ()) -> None:
+        """Let go of all that is held: the requests of *keys* were extended, and the others are leaving.
+
+        A scheduler that works ahead leaves a request out of the next round as soon as it knows that the round before
+        is its last, and lets it go only after that next round began. Until the next call it is told what it owes.
+        """
+        extended = set(keys)
+        self._left_out = {key: len(places) for key, places in self._places.items() if key not in extended}
         self._places.clear()
         self._tokens = self._rounds = 0

@@ -100,7 +100,7 @@ class DraftWarmth:
         owed rows belongs to a round that is not committed yet, and one token more is given up.
         """
         row = req.kv.req_pool_idx
-        if self._pending.rounds == 0 or row is None:
+        if row is None:
             return owned
         generation = int(self._draft.req_to_token_pool.req_generation[row])
         owed = self._pending.owed((row, generation))
@@ -116,7 +116,8 @@ class DraftWarmth:
 
     def _run(self, extend: Callable[..., None], batch: Any, draft_input: Any) -> None:
         """Extend what the requests of *batch* owe and write the outcome into their rows of *draft_input*."""
-        plan = self._pending.catch_up(self._keys(batch))
+        keys = self._keys(batch)
+        plan = self._pending.catch_up(keys)
         if plan is not None:
             self._draft.draft_runner.shared_read_done_event = None
             state = choose_state(self._states, max(plan.counts), len(plan.rows))
@@ -127,7 +128,8 @@ class DraftWarmth:
                 self._running = False
             _write_rows(draft_input, outcome, plan, rows, len(batch.reqs))
             self._extends += 1
-        self._forget()
+        self._pending.settle(keys)
+        self._held.clear()
 
     def _keys(self, batch: Any) -> list[tuple[int, int]]:
         """Name each request by its row of the pool and the row's generation, which grows when the row is reused."""
@@ -144,12 +146,9 @@ class DraftWarmth:
         event = self._worker.target_worker.model_runner.shared_read_done_event
         self._draft.draft_runner.shared_read_done_event = event
 
-    def _forget(self) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._pending.settle()
         self._held.clear()
-
-    def _give_up(self, error: Exception) -> None:
-        self._forget()
         self._failed = f"{type(error).__name__}: {error}"
         logger.error("adaptive: the draft's extend runs in every zero-step round from now on", exc_info=error)
 

@@ -49,7 +49,7 @@ def test_padding_fills_up_with_the_last_token(rounds: list[list[int]], spare: in
 def test_settled_rows_are_gone_and_the_next_round_starts_anew() -> None:
     pending = PendingDrafts()
     pending.hold(["a", "b"])
-    pending.settle()
+    pending.settle(["a", "b"])
     assert pending.rounds == 0 and pending.catch_up(["a", "b"]) is None
     pending.hold(["b"])
     plan = pending.catch_up(["a", "b"])
@@ -61,3 +61,17 @@ def test_a_reused_pool_row_owes_nothing_of_its_last_request() -> None:
     pending = PendingDrafts()
     pending.hold([(3, 1)])
     assert pending.owed((3, 2)) == 0 and pending.catch_up([(3, 2)]) is None
+
+
+def test_who_is_left_out_of_the_last_round_is_told_what_it_owes_until_the_next_is_settled() -> None:
+    pending = PendingDrafts()
+    for _ in range(3):
+        pending.hold(["stays", "leaves"])
+    pending.hold(["stays"])
+    pending.settle(["stays"])
+    assert (pending.owed("stays"), pending.owed("leaves")) == (0, 3)
+    assert pending.catch_up(["leaves"]) is None
+    pending.hold(["stays"])
+    assert pending.owed("leaves") == 3
+    pending.settle(["stays"])
+    assert pending.owed("leaves") == 0

@@ -1,0 +1,174 @@
+"""SGLang's real scheduler, worker and model pair in this process, stepped round by round.
+
+Over HTTP a change of depth reaches a request at whatever round happens to run. Here a script says before every turn of
+SGLang's own event loop what happens: two runs of one script see the same rounds.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import default_arguments
+from sglang_adaptive.sglang_plugin import draft_warmth, hooks
+
+TIERS = [0, 1, 3, 7]
+Script = Callable[["Stepper"], Iterator[None]]
+
+
+class Stepper:
+    """One scheduler; *overlap* runs SGLang's overlapping loop, in which results are processed a round late."""
+
+    def __init__(self, folder: Path, *, overlap: bool) -> None:
+        _make_cpu_fit(overlap)
+        config = folder / "stepping.json"
+        config.write_text(json.dumps({"1": {"candidate_steps": TIERS}}))
+        argv = [
+            *("--model-path", str(models.target_path()), "--speculative-algorithm", "EAGLE3"),
+            *("--speculative-draft-model-path", str(models.draft_path()), "--speculative-eagle-topk", "1"),
+            *("--speculative-adaptive-config", str(config), "--max-total-tokens", "8192"),
+            *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
+        ]
+        self.scheduler = _scheduler([*argv, *default_arguments(argv)])
+        self.scheduler._war_barrier_enabled = False  # set where the loop starts; a CPU has one stream
+        self.worker = self.scheduler.draft_worker
+        self.controller = self.worker.adaptive_controller
+        self.warmth = draft_warmth.live()
+        assert self.warmth is not None, "rows are not held back"
+        self.drafts: list[tuple[int, int, list[int]]] = []
+        """(prompt's first token, position, tokens proposed) of every request in every round that drafts."""
+        self.reqs: dict[str, Any] = {}
+        self._log_drafts()
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.scheduler.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def run(self, script: Script, *, every: int) -> dict[str, Any]:
+        """Run *script* from an empty cache; it is resumed before every turn and ends the run by ending."""
+        self.warmth.set_every(every)
+        self.controller.force_steps(None)
+        assert self.scheduler.flush_cache()
+        self.drafts.clear()
+        self.reqs.clear()
+        before = dict(self.warmth.snapshot())
+        steps = script(self)
+        ended = False
+
+        def ingest(**_: Any) -> list[Any]:
+            nonlocal ended
+            if next(steps, "end") == "end":
+                ended = True
+            self.scheduler.gracefully_exit = ended
+            return []
+
+        self.scheduler.ingest_requests = ingest
+        self.scheduler.gracefully_exit = False
+        loop = self.scheduler.event_loop_overlap if self.scheduler.enable_overlap else self.scheduler.event_loop_normal
+        loop()
+        self.scheduler.last_batch = None
+        after, pool = self.warmth.snapshot(), self.scheduler.token_to_kv_pool_allocator
+        return {
+            # A last round may accept more than was asked for; nobody is sent that.
+            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "cached": {rid: req.cached_tokens for rid, req in self.reqs.items()},
+            "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
+            "drafts": sorted(self.drafts),
+            "held_rounds": after["held_rounds"] - before["held_rounds"],
+            "extends": after["extends"] - before["extends"],
+            "reason": after["reason"],
+            "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
+        }
+
+    # -- what scripts do ---------------------------------------------------------------------------------------
+
+    def ask(self, rid: str, ids: list[int], max_new_tokens: int, **sampling: Any) -> None:
+        """Send a greedy request; it enters at the next turn."""
+        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        parameters = SamplingParams(temperature=0, max_new_tokens=max_new_tokens, ignore_eos=True, **sampling)
+        parameters.normalize(None)
+        self.scheduler.handle_generate_request(
+            TokenizedGenerateReqInput(
+                rid=rid, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
+                token_type_ids=None, sampling_params=parameters, return_logprob=False, logprob_start_len=-1,
+                top_logprobs_num=0, token_ids_logprob=None, stream=False,
+            )
+        )  # fmt: skip
+        self.reqs[rid] = self.scheduler.waiting_queue[-1]
+
+    def abort(self, rid: str) -> None:
+        from sglang.srt.managers.io_struct import AbortReq
+
+        self.scheduler.abort_request(AbortReq(rid=rid))
+
+    def force(self, steps: int) -> None:
+        self.controller.force_steps(steps)
+
+    def verified(self, rid: str) -> int:
+        """Return the request's tokens so far."""
+        return len(self.reqs[rid].output_ids)
+
+    def done(self, *rids: str) -> bool:
+        return all(self.reqs[rid].finished() and not self.reqs[rid].kv.holds_kv for rid in rids or self.reqs)
+
+    def _log_drafts(self) -> None:
+        draft_worker = self.worker._draft_worker
+        draft = draft_worker.draft
+
+        def logged(batch: Any, **kwargs: Any) -> Any:
+            positions = batch.seq_lens.tolist()
+            verify_input = draft(batch, **kwargs)
+            tokens = verify_input.draft_token.view(len(positions), -1).tolist()
+            for req, position, row in zip(batch.reqs, positions, tokens, strict=True):
+                self.drafts.append((req.origin_input_ids[0], position, row))
+            return verify_input
+
+        draft_worker.draft = logged
+
+
+def _scheduler(argv: list[str]) -> Any:
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.runtime_context import SpawnRanks, publish
+    from sglang.srt.server_args import PortArgs, prepare_server_args
+
+    server_args = prepare_server_args(argv)
+    server_args.resolve_once()
+    hooks.add_and_apply(hooks.SCHEDULER)
+    publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
+    return Scheduler(server_args, PortArgs.init_new(server_args))
+
+
+def _make_cpu_fit(overlap: bool) -> None:
+    """SGLang turns overlap off on a CPU because some of its kernels and streams have no CPU form; give it those."""
+    if not overlap:
+        return
+    from sglang.srt.arg_groups import speculative_hook
+    from sglang.srt.managers import overlap_utils
+
+    speculative_hook._disable_overlap_schedule_for_cpu = lambda server_args: None
+
+    def gather(indices: Any, topk_p: Any, topk_index: Any, tokens: Any, hidden: Any) -> Any:
+        return topk_p[indices], topk_index[indices], tokens[indices], None if hidden is None else hidden[indices]
+
+    overlap_utils.gather_spec_extras = gather
+
+
+def main() -> None:
+    folder, overlap = Path(sys.argv[1]), sys.argv[2] == "overlap"
+    from tests.engine import zero_step_scripts
+
+    print(json.dumps(zero_step_scripts.compare(Stepper(folder, overlap=overlap))))
+
+
+if __name__ == "__main__":
+    main()

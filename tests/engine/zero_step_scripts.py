@@ -1,0 +1,151 @@
+"""What happens round by round in the tests of zero steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+from sglang_adaptive.cpu_engine import models
+from tests.engine.stepping import Script, Stepper
+
+EASY = models.prompts("easy")
+
+
+def prompt(lab: Stepper, index: int, length: int = 24) -> list[int]:
+    """Return a prompt with a first token of its own, by which the log of drafts knows it."""
+    ids = lab.encode(EASY[index])
+    return [100 + index, *ids[: length - 1]]
+
+
+def resume(at_zero: int, deep: int = 7) -> Script:
+    """One request: deep rounds, then *at_zero* rounds of zero steps, then deep ones to the end, twice over."""
+
+    def script(lab: Stepper) -> Iterator[None]:
+        lab.force(deep)
+        lab.ask("a", prompt(lab, 0), 120)
+        for _ in range(2):
+            for _ in range(4):
+                yield
+            lab.force(0)
+            for _ in range(at_zero):
+                yield
+            lab.force(deep)
+        while not lab.done():
+            yield
+
+    return script
+
+
+def come_and_go(lab: Stepper) -> Iterator[None]:
+    """Requests join, finish and are aborted while others owe rows; the depth resumes now and then."""
+    lab.force(0)
+    lab.ask("a", prompt(lab, 0), 90)
+    for _ in range(4):
+        yield
+    lab.ask("b", prompt(lab, 1, 100), 5)  # several prefill chunks; ends at zero steps
+    for _ in range(6):
+        yield
+    lab.ask("c", prompt(lab, 2), 70)
+    lab.ask("d", prompt(lab, 3), 70)
+    for _ in range(7):
+        yield
+    lab.force(3)
+    yield
+    lab.abort("d")
+    yield
+    lab.force(0)
+    lab.ask("e", prompt(lab, 4), 60)
+    for _ in range(5):
+        yield
+    lab.abort("c")
+    for _ in range(2):
+        yield
+    lab.force(1)
+    for _ in range(2):
+        yield
+    lab.force(0)
+    for _ in range(3):
+        yield
+    lab.force(7)
+    while not lab.done():
+        yield
+
+
+def second_turn(answer: int) -> Script:
+    """A request answers *answer* tokens at zero steps; the next one's prompt is all of that and a little more."""
+
+    def script(lab: Stepper) -> Iterator[None]:
+        lab.force(0)
+        first = prompt(lab, 5)
+        lab.ask("a", first, answer)
+        while not lab.done():
+            yield
+        lab.force(7)
+        lab.ask("b", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 60)
+        while not lab.done():
+            yield
+
+    return script
+
+
+def second_turn_after_an_abort(lab: Stepper) -> Iterator[None]:
+    """As above, but the answer is cut off: with overlap, while one round of it is still under way."""
+    lab.force(0)
+    first = prompt(lab, 5)
+    lab.ask("a", first, 60)
+    while lab.verified("a") < 21:
+        yield
+    lab.abort("a")
+    while not lab.done():
+        yield
+    lab.force(7)
+    lab.ask("b", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 60)
+    while not lab.done():
+        yield
+
+
+def retract(lab: Stepper) -> Iterator[None]:
+    """The scheduler takes a running request's memory away; it comes back through a new prefill."""
+    lab.force(0)
+    lab.ask("a", prompt(lab, 7), 60)
+    lab.ask("b", prompt(lab, 8), 60)
+    for _ in range(8):
+        yield
+    enough = ScheduleBatch.check_decode_mem
+    answers = iter([False])
+    with mock.patch.object(ScheduleBatch, "check_decode_mem", lambda *args, **kw: next(answers, enough(*args, **kw))):
+        yield
+    for _ in range(9):
+        yield
+    lab.force(7)
+    while not lab.done():
+        yield
+
+
+SCRIPTS: dict[str, Script] = {
+    **{f"resume after {rounds}": resume(rounds) for rounds in (1, 2, 5, 8, 9, 21)},
+    "resume shallow": resume(6, deep=1),
+    "come and go": come_and_go,
+    **{f"second turn after {answer}": second_turn(answer) for answer in (6, 9, 22)},
+    "second turn after an abort": second_turn_after_an_abort,
+    "retract": retract,
+}
+
+
+def compare(lab: Stepper) -> dict[str, Any]:
+    """Run every script with an extend in every round, every 8 and every 3; return what each run did.
+
+    Two more runs show that the drafts would tell: rows that are never extended, and rows that the cache takes anyway.
+    """
+    found: dict[str, Any] = {
+        name: {every: lab.run(script, every=every) for every in (1, 8, 3)} for name, script in SCRIPTS.items()
+    }
+    warmth = lab.warmth
+    with mock.patch.object(warmth, "_run", lambda *_: warmth._pending.settle() or warmth._held.clear()):
+        found["resume after 21"]["cold"] = lab.run(SCRIPTS["resume after 21"], every=8)
+    with mock.patch.object(warmth, "owned_length", lambda owned, req: owned):
+        found["second turn after 22"]["cold"] = lab.run(SCRIPTS["second turn after 22"], every=8)
+    return found
