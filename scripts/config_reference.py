@@ -38,11 +38,12 @@ def tables() -> dict[str, str]:
     ladder = str(list(DEFAULT_LADDER))
     throughput = [(CANDIDATE_STEPS, ladder, CANDIDATE_STEPS_EXPECTED, "depths that the policy may choose")]
     folder = [(PROFILE_DIR, "the user's cache", PROFILE_DIR_EXPECTED, "where round times are kept between starts")]
+    switches = [(switch.name, switch.default, switch.expected, switch.meaning) for switch in SWITCHES]
     return {
         "top": _table(top),
         "keys": _table(slot + [_row(key) for key in TUNING_KEYS]),
         "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS] + folder),
-        "server": _table([(switch.name, switch.default, switch.expected, switch.meaning) for switch in SWITCHES] + [_row(ZERO_STEP_EXTEND_EVERY)]),
+        "server": _table([*switches, _row(ZERO_STEP_EXTEND_EVERY)]),
     }
 
 

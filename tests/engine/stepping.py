@@ -18,20 +18,21 @@ from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.sglang_plugin import draft_warmth, hooks
 
 TIERS = [0, 1, 3, 7]
+SLOTS = 8192
 Script = Callable[["Stepper"], Iterator[None]]
 
 
 class Stepper:
-    """One scheduler; *overlap* runs SGLang's overlapping loop, in which results are processed a round late."""
+    """One scheduler, for any number of runs, with a slot for each of SLOTS tokens."""
 
-    def __init__(self, folder: Path, *, overlap: bool) -> None:
-        _make_cpu_fit(overlap)
+    def __init__(self, folder: Path) -> None:
+        _make_cpu_fit()
         config = folder / "stepping.json"
         config.write_text(json.dumps({"1": {"candidate_steps": TIERS}}))
         argv = [
             *("--model-path", str(models.target_path()), "--speculative-algorithm", "EAGLE3"),
             *("--speculative-draft-model-path", str(models.draft_path()), "--speculative-eagle-topk", "1"),
-            *("--speculative-adaptive-config", str(config), "--max-total-tokens", "8192"),
+            *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(SLOTS)),
             *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
         ]
         self.scheduler = _scheduler([*argv, *default_arguments(argv)])
@@ -49,8 +50,13 @@ class Stepper:
         ids: list[int] = self.scheduler.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
-    def run(self, script: Script, *, every: int) -> dict[str, Any]:
-        """Run *script* from an empty cache; it is resumed before every turn and ends the run by ending."""
+    def run(self, script: Script, *, every: int, overlap: bool = True) -> dict[str, Any]:
+        """Run *script* from an empty cache; it is resumed before every turn and ends the run by ending.
+
+        *overlap* is SGLang's overlapping loop, in which results are processed a round late.
+        """
+        self.scheduler.enable_overlap = overlap
+        self.scheduler.enable_skip_finishing_decode = False
         self.warmth.set_every(every)
         self.controller.force_steps(None)
         assert self.scheduler.flush_cache()
@@ -69,8 +75,7 @@ class Stepper:
 
         self.scheduler.ingest_requests = ingest
         self.scheduler.gracefully_exit = False
-        loop = self.scheduler.event_loop_overlap if self.scheduler.enable_overlap else self.scheduler.event_loop_normal
-        loop()
+        (self.scheduler.event_loop_overlap if overlap else self.scheduler.event_loop_normal)()
         self.scheduler.last_batch = None
         after, pool = self.warmth.snapshot(), self.scheduler.token_to_kv_pool_allocator
         return {
@@ -148,10 +153,8 @@ def _scheduler(argv: list[str]) -> Any:
     return Scheduler(server_args, PortArgs.init_new(server_args))
 
 
-def _make_cpu_fit(overlap: bool) -> None:
-    """SGLang turns overlap off on a CPU because some of its kernels and streams have no CPU form; give it those."""
-    if not overlap:
-        return
+def _make_cpu_fit() -> None:
+    """SGLang turns overlap off for speculation on a CPU: one kernel of its relay has no CPU form. Here is one."""
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.managers import overlap_utils
 
@@ -164,10 +167,9 @@ def _make_cpu_fit(overlap: bool) -> None:
 
 
 def main() -> None:
-    folder, overlap = Path(sys.argv[1]), sys.argv[2] == "overlap"
     from tests.engine import zero_step_scripts
 
-    print(json.dumps(zero_step_scripts.compare(Stepper(folder, overlap=overlap))))
+    print(json.dumps(zero_step_scripts.compare(Stepper(Path(sys.argv[1])))))
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def test_the_servers_key_stands_beside_either_policy() -> None:
         assert check_config({**config, "zero_step_extend_every": 1}, "f").zero_step_extend_every == 1
     assert check_config({"zero_step_extend_every": 4}, "f").policy == "throughput"
     for value in (0, 34, 4.0, True, None, "8", NAN):
-        with pytest.raises(ConfigError, match="zero_step_extend_every: got .*; expected an integer from 1 to 33"):
+        with pytest.raises(ConfigError, match=r"zero_step_extend_every: got .*; expected an integer from 1 to 33"):
             check_config({"zero_step_extend_every": value}, "f")
 
 

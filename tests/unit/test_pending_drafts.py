@@ -25,8 +25,10 @@ def test_each_request_gets_its_own_tokens_oldest_first(rounds: list[list[int]], 
     wanted = {row: [t for t in tokens if t[0] == key] for row, key in enumerate(batch)}
     wanted = {row: own for row, own in wanted.items() if own}
     plan = pending.catch_up(batch)
-    found = {} if plan is None else dict(zip(plan.rows, ([tokens[i] for i in own] for own in plan.sources), strict=True))
-    assert found == wanted
+    assert (plan is None) == (not wanted)
+    if plan is not None:
+        assert dict(zip(plan.rows, ([tokens[i] for i in own] for own in plan.sources), strict=True)) == wanted
+        assert plan.counts == tuple(map(len, plan.sources))
     assert [pending.owed(key) for key in batch] == [len(wanted.get(row, ())) for row in range(len(batch))]
 
 
