@@ -14,6 +14,13 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Heading:
+    """The title of a part of a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of text; the first column names the row, the others are figures. *best* marks rows to stand out."""
 
@@ -37,7 +44,7 @@ class Facts:
     facts: Mapping[str, str]
 
 
-Block = Text | Table | Picture | Facts
+Block = Text | Heading | Table | Picture | Facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,9 @@ def _timeline(data: dict[str, Any], key: str) -> Picture:
     chart = Chart(130, (0.0, end), (min(tiers), max(tiers)), label=f"draft depth of {policy['title']} over time")
     chart.y_ticks([(depth, str(depth)) for depth in tiers])
     starts = [sum(seconds[:index]) for index in range(len(seconds))]
-    chart.x_ticks([(start, phase["name"]) for start, phase in zip(starts, data["phases"], strict=True)], grid=True)
+    chart.x_ticks([(start, "") for start in starts], grid=True)
+    names = [phase["name"] for phase in data["phases"]]
+    chart.x_ticks([(start + of / 2, name) for start, of, name in zip(starts, seconds, names, strict=True)])
     points = [(point["seconds"], point["steps"]) for point in data["timeline"] if point["policy"] == key]
     xs, ys = [points[0][0]], [points[0][1]]
     for moment, steps in points[1:]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
+from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Section, Table, Text
 from sglang_adaptive.simulate.page_style import STYLE
 
 _MORE_STYLE = """
 dl,.scroll{margin:14px 0}
+h3{margin:22px 0 8px}
+thead th{white-space:normal;vertical-align:bottom}
 tbody th{color:inherit;font-weight:400}
 .best th,.best td{font-weight:600}
 .oracle .dot{fill:var(--oracle)}.oracle .whisker{stroke:var(--oracle)}
@@ -34,6 +36,8 @@ def _block(block: Block) -> str:
     match block:
         case Text(text):
             return f"<p>{escape(text)}</p>" if text else ""
+        case Heading(text):
+            return f"<h3>{escape(text)}</h3>"
         case Table():
             return _table(block)
         case Picture(svg, caption):

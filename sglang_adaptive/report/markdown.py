@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
+from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Section, Table, Text
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
@@ -20,6 +20,8 @@ def _block(block: Block) -> str:
     match block:
         case Text(text):
             return text
+        case Heading(text):
+            return f"### {text}"
         case Table():
             return "\n".join(_table(block))
         case Facts(facts):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
+from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Section, Table, Text
 from sglang_adaptive.report.colours import colour
 from sglang_adaptive.report.results import Result, source
 from sglang_adaptive.report.server_rows import Case, Row, case_in_words, is_static, rows
@@ -49,7 +49,7 @@ def sections(results: Sequence[Result]) -> Iterator[Section]:
 def _workloads(found: Sequence[Row]) -> Iterator[Block]:
     for workload in dict.fromkeys(row.workload for row in found):
         some = [row for row in found if row.workload == workload]
-        yield Text(f"Workload: {workload}")
+        yield Heading(f"Workload: {workload}")
         yield from _compared(_rates(some))
         yield from _figures(some)
 
