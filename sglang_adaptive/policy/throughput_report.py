@@ -101,16 +101,27 @@ def _why(policy: ThroughputPolicy, view: View, rates: list[dict[str, Any]]) -> d
     rivals = {s: rate for s, rate in by_steps.items() if s != steps}
     rival = max(rivals, key=lambda s: (rivals[s], -s)) if rivals else None
     gain = by_steps[rival] / by_steps[steps] - 1.0 if rival is not None and steps in by_steps else 0.0
+    running = _steps(steps)
     if policy._round == 0:
-        code, words = "start", f"{steps} steps: no round has been verified yet"
+        code, words = "start", f"{running}: no round has been verified yet"
     elif steps != live:
-        code, words = "probe", f"{steps} steps for a few rounds, to learn what they bring; otherwise {live}"
+        code, words = "probe", f"{running} for a few rounds, to learn what they bring; otherwise {live}"
     elif steps == best:
-        code, words = "best", f"{steps} steps promise the most tokens per second"
+        code, words = "best", f"{running} {_verb('promise', steps)} the most tokens per second"
     elif steps == 0:
-        code, words = "guard", f"no speculation: {best} steps do not promise enough more to risk it"
+        code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
     else:
-        code, words = "margin", f"{steps} steps stay: {best} do not promise enough more to switch"
+        code = "margin"
+        words = f"{running} {_verb('stay', steps)}: {best} {_verb('do', best)} not promise enough more to switch"
     if rival is not None:
-        words += f" ({rival} steps: {100.0 * gain:+.1f}%)"
+        words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _verb(plural: str, count: int) -> str:
+    """Return the verb as it follows so many steps."""
+    return {"do": "does"}.get(plural, f"{plural}s") if count == 1 else plural

@@ -80,6 +80,7 @@ HOOKED = (
     Needed(_SRT + "managers.scheduler.Scheduler.init_metrics_reporter", ("self",)),
     Needed(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.log_stats", ("self", "stats")),
     Needed(_STATE + "SchedulerInternalStateController._add_speculative", ("self", "state")),
+    Needed(_STATE + "SchedulerInternalStateController.get_internal_state", ("self", "recv_req")),
     Needed(_STATE + "SchedulerInternalStateController.set_internal_state", ("self", "recv_req")),
     Needed(_STATE + "SchedulerInternalStateController._update_handlers", ("self",)),
     Needed(_SRT + "managers.scheduler.Scheduler.get_init_info", ("self",)),
@@ -105,6 +106,7 @@ HOOKED = (
     ),
     Needed(_SRT + "model_executor.runner_utils.buffers.DecodeInputBuffers.share_buffers", ("self", "exclude")),
     Needed(_SRT + "entrypoints.http_server._wait_and_warmup", ("server_args", "execute_warmup_func")),
+    Needed(_SRT + "utils.auth.add_api_key_middleware", ("app",)),
 )
 """Attributes that the package overrides."""
 
@@ -168,6 +170,15 @@ CALLED = (
         _SRT + "observability.metrics_collector.SchedulerMetricsCollectorContext",
         fields=("collector", "current_scheduler_metrics_enabled"),
     ),
+    Needed(_SRT + "entrypoints.http_server.app"),
+    Needed(_SRT + "entrypoints.http_server.get_global_state"),
+    Needed(_SRT + "managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop", ("self",)),
+    Needed(_SRT + "managers.io_struct.GetInternalStateReq"),
+    Needed(_SRT + "managers.io_struct.BaseReq", fields=("rid",)),
+    Needed(_SRT + "managers.io_struct.GetInternalStateReqOutput", fields=("internal_state",)),
+    Needed(_SRT + "utils.auth.auth_level", ("level",)),
+    Needed(_SRT + "utils.auth.AuthLevel.ADMIN_OPTIONAL"),
+    Needed(_SRT + "runtime_context.SpawnRanks", fields=("dp_rank",)),
     Needed(
         _SRT + "managers.utils.GenerationBatchResult",
         fields=(

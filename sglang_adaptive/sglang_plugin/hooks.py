@@ -63,6 +63,8 @@ LAUNCHER = (
     Hook(_SRT + "entrypoints.engine._wait_for_scheduler_ready", "after", "landed:require_in_schedulers"),
     Hook(_SRT + "entrypoints.http_server._setup_and_run_http_server", "before", "admin_route:install"),
     Hook(_SRT + "entrypoints.http_server._wait_and_warmup", "around", "warm_up:wait_and_warm_up"),
+    Hook(_SRT + "entrypoints.http_server._setup_and_run_http_server", "before", "page.routes:install"),
+    Hook(_SRT + "utils.auth.add_api_key_middleware", "after", "page.routes:prompt_for_key"),
 )
 
 SCHEDULER = (
@@ -85,6 +87,7 @@ SCHEDULER = (
     Hook(_SRT + "managers.scheduler.Scheduler.init_metrics_reporter", "after", "metrics:attach"),
     Hook(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.log_stats", "after", "metrics:update"),
     Hook(_STATE + "_add_speculative", "after", "server_info:add_adaptive"),
+    Hook(_STATE + "get_internal_state", "around", "server_info:answer_look"),
     Hook(_STATE + "set_internal_state", "before", "reconfigure:unpack"),
     Hook(_STATE + "_update_handlers", "after", "server_info:add_update_handlers"),
     Hook(_SRT + "managers.scheduler.Scheduler.get_init_info", "after", "landed:report"),

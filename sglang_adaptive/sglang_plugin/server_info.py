@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -17,12 +18,16 @@ logger = logging.getLogger(__name__)
 
 FORCE_KEY = "adaptive_force_steps"
 EXTEND_KEY = "adaptive_zero_step_extend_every"
+LOOK = "sglang-adaptive look"
+"""Id of a request for the internal state that wants our part of it alone."""
 RELEASE = -1
 """SGLang's message type carries numbers alone; null becomes this on the way to the scheduler."""
 
 
 def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) -> None:
     """After SGLang filled the speculative part of the internal state: add ours, or why there is none."""
+    from sglang.srt.runtime_context import get_parallel
+
     scheduler = controller_of_state.scheduler
     controller = controller_of(scheduler.draft_worker)
     if controller is None:
@@ -32,6 +37,31 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
         state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
         if (warmth := draft_warmth.live()) is not None:
             state["adaptive"]["zero_steps"] = warmth.snapshot()
+    # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
+    state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
+
+
+def answer_look(original: Callable[..., Any], state_controller: Any, recv_req: Any) -> Any:
+    """Around SGLang's readback of the internal state: to a look, answer with our part alone.
+
+    The whole state holds more than 500 fields, which take a scheduler milliseconds to gather; ours is ready at hand.
+    """
+    if recv_req.rid != LOOK:
+        return original(state_controller, recv_req)
+    from sglang.srt.managers.io_struct import GetInternalStateReqOutput
+
+    state: dict[str, Any] = {}
+    add_adaptive(None, state_controller, state)
+    return GetInternalStateReqOutput(internal_state=state)
+
+
+async def look(tokenizer_manager: Any) -> list[dict[str, Any]]:
+    """Ask every replica's scheduler for our part of its internal state, through SGLang's own communicator."""
+    from sglang.srt.managers.io_struct import GetInternalStateReq
+
+    tokenizer_manager.auto_create_handle_loop()
+    answers = await tokenizer_manager.get_internal_state_communicator(GetInternalStateReq(rid=LOOK))
+    return [answer.internal_state["adaptive"] for answer in answers]
 
 
 def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:

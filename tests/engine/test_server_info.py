@@ -50,6 +50,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "profile_key": dict,
         "config": dict,
         "config_changed": type(found["config_changed"]),  # None until another test changes it
+        "dp_rank": int,
     }
     assert (found["policy"], found["active"], found["degraded"]) == ("ema", True, False)
     assert found["tiers"] == list(TIERS) and found["current_steps"] in TIERS
@@ -117,6 +118,7 @@ def test_setup_that_cannot_adapt(tree: CpuServer) -> None:
     assert state["adaptive"] == {
         "active": False,
         "reason": "speculative_eagle_topk=4 (only topk=1 is supported)",
+        "dp_rank": 0,
     }
     assert state["speculative_adaptive"] is False
     warnings = [line for line in tree.log_path.read_text().splitlines() if "topk=4" in line and "Falling back" in line]

@@ -1,0 +1,108 @@
+// The tables beside the time charts.
+
+function drawFigures(rank, sample) {
+  const last = (key, show) => (sample && sample[key] !== null ? show(sample[key]) : "-");
+  const figures = [
+    ["Draft steps", `${rank.current_steps}`],
+    ["Tokens/s", last("tokensPerSecond", number)],
+    ["Accept length", last("acceptLength", (value) => value.toFixed(2))],
+    ["Requests a round", last("batchSize", number)],
+    ["Drafts accepted", last("acceptedShare", percent)],
+    ["Switches", rank.switches.toLocaleString("en")],
+  ];
+  if (rank.probes) figures.push(["Spent on probes", percent(rank.probes.share)]);
+  const items = figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
+  byId("figures").replaceChildren(...items);
+  write(byId("rate-now"), last("tokensPerSecond", (value) => `${number(value)} now`));
+  write(byId("length-now"), last("acceptLength", (value) => `${value.toFixed(2)} now`));
+}
+
+function drawRates(rank) {
+  const best = Math.max(...rank.rates.map((rate) => rate.tokens_per_second));
+  const rows = rank.rates.map((rate) => {
+    const live = rate.steps === rank.current_steps;
+    const name = element("span", {}, `${rate.steps} `, live ? element("span", { class: "tag" }, "live") : null);
+    const source = rate.allowed ? (SOURCES[rate.source]?.words ?? rate.source) : "not used here";
+    return row(
+      { class: live ? "live" : null, "aria-current": live ? "true" : null },
+      name,
+      barCell(rate.tokens_per_second / best, { unused: !rate.allowed }),
+      number(rate.tokens_per_second),
+      rate.tokens_per_round.toFixed(2),
+      number(1000 * rate.seconds),
+      element("td", { class: "wrap" }, source),
+    );
+  });
+  const note = `Expected of a round with ${plural(rank.batch_size, "request")}, the size of the latest.`;
+  write(byId("rates-note"), note);
+  const bar = element("td");
+  fillTable(byId("rates-table"), ["Steps", bar, "Tokens/s", "Tokens a round", "ms a round", element("th", { scope: "col", class: "text" }, "Round time is")], rows);
+}
+
+function drawSlots(rank) {
+  const rows = rank.slots.map((slot) => {
+    const deepest = slot.candidate_steps.at(-1) || 1;
+    const bounds = [slot.drop_at, slot.rise_above].filter((bound) => bound !== null).map((bound) => bound / deepest);
+    const outlook = slot.batches ? slotOutlook(slot) : "Nothing seen yet.";
+    return row(
+      {},
+      batchRange(slot.batch_range),
+      `${slot.steps}`,
+      gaugeCell(slot.ema_accept_len / deepest, bounds),
+      slot.ema_accept_len.toFixed(2),
+      element("td", { class: "wrap" }, outlook),
+    );
+  });
+  const text = element("th", { scope: "col", class: "text" }, "What it waits for");
+  fillTable(byId("slots-table"), ["Batch", "Steps", element("td"), "Average accepted", text], rows);
+}
+
+function drawAcceptance(rank, history) {
+  const minute = history.acceptance();
+  const learnt = rank.acceptance ?? [];
+  const positions = Math.max(learnt.length, minute.length);
+  const rows = Array.from({ length: positions }, (_, index) => {
+    const believed = learnt[index] ?? null;
+    const seen = minute[index]?.reached ? minute[index].accepted / minute[index].reached : null;
+    const ever = rank.accepted_by_position[index];
+    const start = ever?.reached ? ever.accepted / ever.reached : null;
+    const shown = believed ? believed.probability : seen;
+    const cells = believed ? [`${percent(believed.probability)} \u00b1 ${percent(believed.deviation)}`] : [];
+    return row({}, `${index + 1}`, barCell(shown ?? 0, { tick: start }), ...cells, percent(seen), percent(start));
+  });
+  const subject = learnt.length ? "The bar is what the policy believes" : "The bar is what was seen in the last minute";
+  write(byId("acceptance-note"), `Of the drafts that were reached, accepted. ${subject}; the mark is the share since the start.`);
+  const believed = learnt.length ? ["Believed"] : [];
+  fillTable(byId("acceptance-table"), ["Position", element("td"), ...believed, "Last minute", "Since start"], rows);
+}
+
+function drawSwitches(rank, now) {
+  const recent = [...rank.recent_switches].reverse();
+  const count = recent.length;
+  const changed = rank.config_changed;
+  const config = changed ? ` The configuration was changed at ${clockTime(changed.time)} by ${changed.by}.` : "";
+  const listed = count ? `The latest ${count} of ${rank.switches.toLocaleString("en")}, newest first.` : "None yet.";
+  write(byId("switches-note"), listed + config);
+  const rows = recent.map((change) => {
+    const when = element("span", { title: clockTime(change.time) }, ago(now - change.time));
+    const depths = `${change.from_steps} \u2192 ${change.to_steps}`;
+    return row({}, when, depths, `${change.batch_size}`, element("td", { class: "wrap" }, switchReason(change, rank.policy)));
+  });
+  const text = element("th", { scope: "col", class: "text" }, "Why");
+  fillTable(byId("switches-table"), ["When", "Steps", "Batch", text], rows);
+}
+
+function drawHistoryTable(history) {
+  if (!byId("history").open) return;
+  const rows = history.samples.slice(-60).reverse().map((sample) => {
+    const depths = Object.entries(sample.byTier).map(([tier, count]) => `${tier}: ${percent(count / sample.rounds)}`);
+    return row(
+      {},
+      clockTime(sample.time),
+      depths.join(", ") || "no round",
+      number(sample.tokensPerSecond),
+      sample.acceptLength === null ? "-" : sample.acceptLength.toFixed(2),
+    );
+  });
+  fillTable(byId("history-table"), ["Until", "Rounds by steps", "Tokens/s", "Accept length"], rows);
+}

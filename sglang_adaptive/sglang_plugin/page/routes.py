@@ -1,0 +1,108 @@
+"""The two routes in SGLang's own application, under SGLang's own rules for keys."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from sglang_adaptive import __version__
+from sglang_adaptive.sglang_plugin.page import access_log, payload
+from sglang_adaptive.sglang_plugin.page.document import content_security_policy, document
+from sglang_adaptive.sglang_plugin.page.key_prompt import KeyPrompt
+from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
+from sglang_adaptive.sglang_plugin.server_info import look
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+logger = logging.getLogger(__name__)
+
+PAGE, DATA = "/adaptive", "/adaptive.json"
+
+
+def install(*args: Any, **kwargs: Any) -> None:
+    """Before SGLang sets up its HTTP server: add the routes. A page that cannot be shown stops no server."""
+    try:
+        from sglang.srt.entrypoints.http_server import app
+
+        add_routes(app, _from_schedulers)
+    except Exception:
+        logger.exception("adaptive: this server shows no %s", PAGE)
+
+
+def prompt_for_key(result: None, app: FastAPI, **keys: Any) -> None:
+    """After SGLang put its key check around the application: let the page's refusal ask for the key."""
+    try:
+        app.add_middleware(KeyPrompt, path=PAGE, page=_page())
+    except Exception:
+        logger.exception("adaptive: a browser will not be asked for the key of %s", PAGE)
+
+
+def add_routes(app: FastAPI, fetch: Callable[[], Awaitable[bytes]]) -> None:
+    """Add both routes to *app*; does nothing where they are, as when a process serves a second time."""
+    from sglang.srt.utils.auth import AuthLevel, auth_level
+    from starlette.responses import Response
+
+    if any(getattr(route, "path", None) == DATA for route in app.router.routes):
+        return
+    shared = SharedFetch(fetch)
+    html, headers = _page()
+
+    # SGLang lets everybody read a plain route where only an administrator's key is set. This level takes the
+    # administrator's key where there is one, otherwise the API key, otherwise none.
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def page(request: Request) -> Response:
+        return Response(html, headers=headers)
+
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def data(request: Request) -> Response:
+        access_log.leave_out_polls(DATA)
+        status, body = await _answer(shared)
+        return Response(body, status, {"content-type": "application/json", "cache-control": "no-store"})
+
+    app.add_route(PAGE, page, methods=["GET"], include_in_schema=False)
+    app.add_route(DATA, data, methods=["GET"], include_in_schema=False)
+
+
+async def _answer(shared: SharedFetch) -> tuple[int, bytes]:
+    """Return status and body."""
+    try:
+        return 200, await shared.latest()
+    except TimeoutError:
+        return 503, _problem("the scheduler is busy and has not answered yet")
+    except Exception as error:
+        logger.debug("adaptive: no data for %s", DATA, exc_info=True)
+        return 500, _problem(f"{type(error).__name__}: {error}")
+
+
+def _problem(message: str) -> bytes:
+    return orjson.dumps({"error": {"message": message}})
+
+
+def _page() -> tuple[bytes, dict[str, str]]:
+    """Return the document and the headers that it is sent with."""
+    text = document()
+    return text.encode(), {
+        "content-type": "text/html; charset=utf-8",
+        "cache-control": "no-cache",
+        "content-security-policy": content_security_policy(text),
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+
+
+async def _from_schedulers() -> bytes:
+    """Ask every scheduler, and return the document that /adaptive.json answers with."""
+    import sglang
+    from sglang.srt.entrypoints.http_server import get_global_state
+
+    manager = get_global_state().tokenizer_manager
+    ranks = await look(manager)
+    versions = {"sglang": sglang.__version__, "sglang_adaptive": __version__}
+    return payload.encode(ranks, time=time.time(), model=str(manager.served_model_name), versions=versions)
