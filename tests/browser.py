@@ -29,8 +29,8 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--
          "--disable-dev-shm-usage", "--remote-debugging-pipe")  # fmt: skip
 DEADLINE = 60.0
 _SPAWN = """
-import os, sys
-reads, writes = (os.dup(int(number)) for number in sys.argv[1:3])
+import fcntl, os, sys
+reads, writes = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
 os.dup2(reads, 3), os.dup2(writes, 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """

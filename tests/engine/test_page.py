@@ -1,0 +1,251 @@
+"""The live page in a real browser, on real servers: what it says is what the server says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
+from tests.browser import FOUND, Browser
+from tests.engine.fault import MESSAGE
+from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS
+from tests.engine.workload import Case, adaptive, force
+
+in_browser = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Browser]:
+    """One browser for the module."""
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(running: Browser) -> Iterator[Browser]:
+    """The browser, with nothing to complain about before and after."""
+    running.problems.clear()
+    yield running
+    running.cut_off(False)
+    assert running.problems == []
+
+
+@contextmanager
+def decoding(server: Client, prompts: list[str], requests: int = 1) -> Iterator[None]:
+    """Decode *prompts* in turn, *requests* at a time, until the block ends."""
+    done = threading.Event()
+
+    def ask(mine: Iterator[str]) -> None:
+        while not done.is_set():
+            Case(next(mine), max_new_tokens=24).whole(server)
+
+    with ThreadPoolExecutor(requests) as pool:
+        asking = [pool.submit(ask, itertools.cycle(prompts[index:] + prompts[:index])) for index in range(requests)]
+        try:
+            yield
+        finally:
+            done.set()
+    for future in asking:
+        future.result()
+
+
+def state_is(kind: str) -> str:
+    return f"document.getElementById('state').dataset.state === {json.dumps(kind)}"
+
+
+def table(browser: Browser, name: str) -> list[list[str]]:
+    """Return the text of a table's cells by row, heads included."""
+    script = f"[...document.querySelectorAll('#{name} tr')].map((row) => [...row.cells].map((c) => c.innerText.trim()))"
+    found: list[list[str]] = browser.value(script)
+    return found
+
+
+def figures(browser: Browser) -> dict[str, str]:
+    """Return the figures on top of the page by name."""
+    pairs = browser.value(
+        "[...document.querySelectorAll('#figures div')].map((figure) => [...figure.children].map((c) => c.innerText))"
+    )
+    return dict(pairs)
+
+
+@in_browser
+def test_the_page_follows_text_that_changes(ema: CpuServer, browser: Browser, easy: list[str], hard: list[str]) -> None:
+    browser.open(ema.url + PAGE)
+    browser.until(state_is("idle"), "the page says that the server is idle")
+    assert browser.text("headline") == "Idle"
+    with decoding(ema, hard):
+        browser.until("answer.ranks[0].current_steps <= 1", "hard text brings the depth down")
+    with decoding(ema, easy):
+        browser.until(f"answer.ranks[0].current_steps === {TIERS[-1]}", "easy text brings it up")
+        browser.until(state_is("serving"), "the page says that the server decodes")
+        assert browser.text("headline").endswith("a round")
+        shown = figures(browser)
+        assert float(shown["Tokens/s"]) > 0 and 1 <= float(shown["Accept length"]) <= TIERS[-1] + 1
+    browser.until(state_is("idle"), "the page notices the end")
+
+    found = adaptive(ema)
+    assert figures(browser)["Switches"] == f"{found['switches']:,}"
+    rows = table(browser, "switches-table")[1:]
+    newest_first = found["recent_switches"][::-1]
+    assert [row[1] for row in rows] == [f"{s['from_steps']} \u2192 {s['to_steps']}" for s in newest_first]
+    assert "What was accepted lately favours 7 steps." in [row[3] for row in rows]
+    for row, place in zip(table(browser, "acceptance-table")[1:], found["accepted_by_position"], strict=True):
+        share = f"{100 * place['accepted'] / place['reached']:.6f}" if place["reached"] else "-"
+        assert row[-1] == share or float(row[-1].removesuffix("%")) == pytest.approx(float(share), abs=0.51)
+    assert [row[0] for row in table(browser, "slots-table")[1:]] == ["1 to 3", "from 4"]
+    shares = "document.querySelectorAll('#depth-chart .share')"
+    drawn = browser.value(f"[...{shares}].map((path) => path.getAttribute('d')).join()")
+    assert drawn.count("M") >= 2, "the shares of rounds are drawn for each second"
+
+
+@in_browser
+def test_the_page_is_usable_without_a_mouse_or_eyes(ema: CpuServer, browser: Browser, easy: list[str]) -> None:
+    browser.open(ema.url + PAGE)
+    browser.until("!document.getElementById('content').hidden", "the page has data")
+    tree = browser.accessibility_tree()
+    roles = [role for role, _ in tree]
+    assert {"banner", "main", "contentinfo", "status"} <= set(roles) and roles.count("table") >= 3
+    headings = [name for role, name in tree if role == "heading"]
+    assert {"Adaptive speculation", "Over time", "Acceptance by position", "Recent switches"} <= set(headings)
+    charts = [name for role, name in tree if role == "image"]
+    subjects = [name.partition(" over the last")[0] for name in charts]
+    assert subjects == ["Draft steps", "Tokens a second", "Accept length"]
+
+    browser.value("document.activeElement.blur()")
+    browser.press("Tab", 9)
+    assert browser.value("document.activeElement.id") == "pause"
+    assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.press(" ", 32, " ")
+    assert browser.value("[document.activeElement.getAttribute('aria-pressed'), asking]") == ["true", False]
+    stopped = browser.value("answer.time")
+    with decoding(ema, easy):
+        browser.value("new Promise((done) => setTimeout(done, 2500))")
+    assert browser.value("answer.time") == stopped, "a paused page asks nothing"
+    browser.press(" ", 32, " ")
+    browser.until(f"answer.time > {stopped}", "it goes on")
+
+    browser.press("Tab", 9)
+    assert browser.value("document.activeElement.localName") == "summary"
+    browser.press("Enter", 13, "\r")
+    browser.until("document.querySelectorAll('#history-table tbody tr').length", "the table behind the charts opens")
+
+
+@in_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_phone_shows_all_of_it(ema: CpuServer, browser: Browser, dark: bool) -> None:
+    browser.open(ema.url + PAGE, width=PHONE, height=844, dark=dark)
+    browser.until("!document.getElementById('content').hidden", "the page has data")
+    assert browser.value("document.documentElement.scrollWidth") <= PHONE
+    assert browser.value("document.querySelector('#rate-chart svg').getBoundingClientRect().right") <= PHONE
+    colour = browser.value("getComputedStyle(document.body).backgroundColor")  # as rgb(19, 21, 24)
+    assert (max(map(int, colour.strip("rgb()").split(","))) < 64) is dark
+
+
+@in_browser
+def test_a_server_that_is_gone_and_comes_back(ema: CpuServer, browser: Browser) -> None:
+    browser.open(ema.url + PAGE)
+    browser.until(state_is("idle"), "the server answers")
+    browser.cut_off()
+    browser.until(state_is("gone"), "the page notices")
+    assert "has not answered since" in browser.text("sentence")
+    browser.cut_off(False)
+    browser.until(state_is("idle"), "the page notices that it is back")
+    browser.problems.clear()  # the browser's own complaints about the line
+
+
+@in_browser
+def test_a_held_depth(ema: CpuServer, browser: Browser) -> None:
+    browser.open(ema.url + PAGE)
+    force(ema, 1)
+    browser.until(state_is("held"), "the page says that the depth is held")
+    assert browser.text("headline") == "Held at 1 step" and "operator" in browser.text("sentence")
+    force(ema, None)
+    browser.until(state_is("idle"), "and that it was released")
+
+
+@in_browser
+def test_a_degraded_policy(faulty: CpuServer, browser: Browser, easy: list[str], hard: list[str]) -> None:
+    while not adaptive(faulty)["degraded"]:
+        for prompt in (easy[0], hard[0]):
+            Case(prompt).whole(faulty)
+    browser.open(faulty.url + PAGE)
+    browser.until(state_is("degraded"), "the page says that the policy failed")
+    assert MESSAGE in browser.text("sentence") and f"{LAUNCH_STEPS} steps, as at launch" in browser.text("sentence")
+
+
+@in_browser
+def test_rates_and_round_times(two_ranks: CpuServer, browser: Browser, easy: list[str]) -> None:
+    browser.open(two_ranks.url + PAGE)
+    with decoding(two_ranks, easy[:2], requests=2):
+        browser.until(state_is("serving"), "the page says that the server decodes")
+    browser.until(state_is("idle"), "the server is idle")
+    found: dict[str, Any] = adaptive(two_ranks)
+    rows = table(browser, "rates-table")[1:]
+    assert [int(row[0].split()[0]) for row in rows] == found["tiers"]
+    assert [int(row[0].split()[0]) for row in rows if "live" in row[0]] == [found["current_steps"]]
+    cells = table(browser, "costs-table")
+    assert [int(row[0]) for row in cells[1:]] == found["cost_table"]["batch_sizes"]
+    for row, sources in zip(cells[1:], found["cost_table"]["source"], strict=True):
+        for text, source in zip(row[1:], sources, strict=True):
+            assert source in text and text.startswith("~") is (source == "interpolated")
+    assert any("measured, " in text for row in cells for text in row)
+
+
+@in_browser
+def test_a_browser_asks_for_the_key(tree: CpuServer, running: Browser) -> None:
+    running.open(tree.url + PAGE)
+    running.until(state_is("locked"), "the page asks for the key")
+    assert "topk" not in running.value("document.documentElement.innerText") and running.value("answer") is None
+    assert running.value("document.activeElement.id") == "key"
+    running.write("wrong")
+    running.press("Enter", 13, "\r")
+    running.until("document.getElementById('sentence').innerText.includes('does not take')", "a wrong key is refused")
+    assert running.value("[answer, sessionStorage.length]") == [None, 0]
+    running.write(ADMIN_KEY)
+    running.press("Enter", 13, "\r")
+    running.until(state_is("inactive"), "the right key shows the state")
+    assert "speculative_eagle_topk=4 (only topk=1 is supported)" in running.text("sentence")
+    running.problems.clear()  # a refusal is an error to the browser
+
+
+@pytest.mark.parametrize("path", [PAGE, DATA])
+def test_nobody_without_the_key_sees_anything(tree: CpuServer, path: str) -> None:
+    for stranger in (tree, Client.from_url(tree.url, api_key="wrong")):
+        with pytest.raises(RequestError, match=r'401 \{"error":"Unauthorized"\}'):
+            stranger.get(path)
+    seen = Client.from_url(tree.url, api_key=ADMIN_KEY).get(path)
+    assert "topk=4" in json.dumps(seen) or path == PAGE
+
+
+def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) -> None:
+    for server in (ema, two_ranks):
+        document = server.get(DATA)
+        assert document["version"] == 1 and document["model"] == "tiny"
+        assert document["ranks"] == [adaptive(server)]
+
+
+@pytest.mark.parametrize("name", ["plain", "static"])
+def test_a_server_that_was_not_asked_to_adapt_has_no_page(request: pytest.FixtureRequest, name: str) -> None:
+    server: CpuServer = request.getfixturevalue(name)
+    for path in (PAGE, DATA):
+        with pytest.raises(RequestError, match="404"):
+            server.get(path)
+
+
+def test_polls_stay_out_of_the_log(ema: CpuServer) -> None:
+    for _ in range(3):
+        ema.get(DATA)
+    ema.get("/server_info?after-the-polls")
+    lines = ema.log_path.read_text().splitlines()
+    assert [line for line in lines if "after-the-polls" in line]
+    assert not [line for line in lines if f'"GET {DATA} ' in line and " 200" in line]
