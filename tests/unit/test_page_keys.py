@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from sglang_adaptive.sglang_plugin.page import routes
 
+pytestmark = pytest.mark.filterwarnings("ignore:ORJSONResponse is deprecated")  # SGLang's own
 API, ADMIN = "for-users", "for-operators"
 SECRET = b'{"ranks":["seen"]}'
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
