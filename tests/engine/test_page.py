@@ -19,6 +19,7 @@ from tests.browser import FOUND, Browser
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS
 from tests.engine.workload import Case, adaptive, force
+from tests.unit.test_page_data import documented_paths
 
 in_browser = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
 PHONE = 390
@@ -232,6 +233,7 @@ def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) 
         document = server.get(DATA)
         assert document["version"] == 1 and document["model"] == "tiny"
         assert document["ranks"] == [adaptive(server)]
+        assert documented_paths(document), "fails when something is sent that docs/page.md does not have"
 
 
 @pytest.mark.parametrize("name", ["plain", "static"])
