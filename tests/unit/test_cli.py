@@ -14,6 +14,7 @@ import pytest
 
 from sglang_adaptive import __version__
 from sglang_adaptive.cli import COMMANDS, main
+from sglang_adaptive.command_line import has_colour
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
@@ -134,3 +135,21 @@ def test_bash_completes(bash_script: Path, typed: Sequence[str], offered: list[s
 def test_scripts_of_the_other_shells_know_every_command(shell: str) -> None:
     script = run("completion", shell).stdout
     assert all(name in script for name in COMMANDS) and "--interval" in script
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_colour_is_for_terminals_and_never_against_no_color(
+    terminal: bool, environment: dict[str, str], coloured: bool
+) -> None:
+    outer, inner = os.openpty() if terminal else os.pipe()
+    with os.fdopen(inner, "w") as stream:
+        assert has_colour(stream, environment) is coloured
+    os.close(outer)
