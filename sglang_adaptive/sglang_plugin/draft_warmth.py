@@ -99,14 +99,15 @@ class DraftWarmth:
         keeps them to itself: the next one with its prefix computes these few tokens again. With overlap one of the
         owed rows belongs to a round that is not committed yet, and one token more is given up.
         """
-        row = req.kv.req_pool_idx
-        if row is None:
+        try:
+            owed = self._owed(req.kv.req_pool_idx)
+            return min(owned, max(req.kv.cache_protected_len, req.kv.kv_committed_len - owed)) if owed else owned
+        except Exception as error:
+            self._give_up(error)
             return owned
-        generation = int(self._draft.req_to_token_pool.req_generation[row])
-        owed = self._pending.owed((row, generation))
-        if owed == 0:
-            return owned
-        return min(owned, max(req.kv.cache_protected_len, req.kv.kv_committed_len - owed))
+
+    def _owed(self, row: int | None) -> int:
+        return 0 if row is None else self._pending.owed((row, int(self._draft.req_to_token_pool.req_generation[row])))
 
     def _hold(self, batch: Any, result: Any) -> None:
         block = HeldRound.of(batch, result)  # may raise, so first
@@ -176,12 +177,16 @@ def install(result: None, worker: Any) -> None:
     controller = controller_of(worker)
     if controller is None or 0 not in controller.tiers:
         return
-    from sglang.srt.runtime_context import get_spec
-
-    reason = why_every_round(worker, controller.tiers)
+    try:
+        reason = why_every_round(worker, controller.tiers)
+    except Exception as error:
+        logger.exception("adaptive: the setup could not be looked at")
+        reason = f"{type(error).__name__}: {error}"
     if reason is not None:
         logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
         return
+    from sglang.srt.runtime_context import get_spec
+
     every = load_config(get_spec().speculative_adaptive_config).zero_step_extend_every
     _live = DraftWarmth(worker, controller.states, every)
 
