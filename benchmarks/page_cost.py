@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 import threading
 import time
@@ -20,11 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.server.workload import Served, serve
 from sglang_adaptive import provenance
 from sglang_adaptive.client import Client
 
 LOOKS = 20
+PROMPT_TOKENS, VOCABULARY = 64, 200
 
 
 def main() -> int:
@@ -34,7 +35,7 @@ def main() -> int:
     looks = {path: _latency(client, path) for path in ("/adaptive.json", "/server_info")}
     _hold(client, arguments.steps)
     try:
-        serve(client, arguments.batch, arguments.tokens)  # first uses load kernels; that is not what is compared here
+        _decode(client, arguments, 0)  # first uses load kernels; that is not what is compared here
         pairs = [_pair(client, arguments, index) for index in range(arguments.pairs)]
     finally:
         _hold(client, None)
@@ -59,18 +60,27 @@ def main() -> int:
 
 
 def _pair(client: Client, arguments: argparse.Namespace, index: int) -> dict[str, float]:
-    def measure() -> Served:
-        return serve(client, arguments.batch, arguments.tokens, seed=index)
+    def alone() -> float:
+        return _decode(client, arguments, index)
 
-    def watched() -> Served:
+    def with_viewer() -> float:
         with _viewer(client):
-            return measure()
+            return _decode(client, arguments, index)
 
-    stretches: dict[str, Callable[[], Served]] = {"alone": measure, "with_viewer": watched}
+    stretches: dict[str, Callable[[], float]] = {"alone": alone, "with_viewer": with_viewer}
     order = list(stretches) if index % 2 == 0 else list(stretches)[::-1]
-    pair = {name: stretches[name]().tokens_per_second for name in order}
+    pair = {name: stretches[name]() for name in order}
     print(f"pair {index}: {pair['alone']:.1f} tokens/s alone, {pair['with_viewer']:.1f} with a viewer", flush=True)
     return pair
+
+
+def _decode(client: Client, arguments: argparse.Namespace, seed: int) -> float:
+    """Send a batch of prompts of random tokens, the same for a seed, and return tokens/s."""
+    draw = random.Random(seed)
+    prompts = [[draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(arguments.batch)]
+    begin = time.perf_counter()
+    answers = client.generate(prompts, arguments.tokens, ignore_eos=True)
+    return sum(answer["meta_info"]["completion_tokens"] for answer in answers) / (time.perf_counter() - begin)
 
 
 @contextmanager

@@ -1,0 +1,88 @@
+"""What a look costs a scheduler: CPU time of taking the controller's state and encoding it for the HTTP process.
+
+    python -m benchmarks.page_look
+
+The controller has decided 2000 rounds of the throughput policy at batch sizes 1 to 64, at the round times of the
+shipped H200 profile, and has switched more often than it remembers. SGLang encodes what processes tell each other as
+msgpack with msgspec, and so does this. CPU time of this thread alone, so that other load on the machine does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+
+import msgspec
+
+from sglang_adaptive import provenance
+from sglang_adaptive.policy.profile_json import loads_profile
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.state import SpecRuntimeState
+
+PROFILE = Path(__file__).parent.parent / "configs" / "profiles" / "h200-llama31-8b-eagle3-fa3.json"
+ROUNDS, LOOKS = 2000, 500
+BATCHES = (1, 8, 32, 64)
+
+
+class _Worker:
+    """Keeps the live depth; a look touches nothing else of a worker."""
+
+    speculative_num_steps = 3
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        return SpecRuntimeState(speculative_num_steps, speculative_num_draft_tokens, *[None] * 6)
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        self.speculative_num_steps = state.speculative_num_steps
+
+
+def controller() -> AdaptiveController:
+    """Return a controller that has decided ROUNDS rounds."""
+    profile = loads_profile(PROFILE.read_text(encoding="utf-8"), str(PROFILE))
+    seconds = {(cell.batch_size, cell.steps): cell.seconds for cell in profile.cells}
+    now = [0.0]
+    worker = _Worker()
+    found = AdaptiveController(worker, ThroughputPolicy(3, profile=profile), clock=RoundClock(lambda: now[0]))
+    found.register(worker.build_adaptive_runtime_state(3, 4))
+    found.init_states()
+    rng = random.Random(0)
+    for index in range(ROUNDS):
+        batch, likely = BATCHES[index // 100 % len(BATCHES)], (0.3, 0.9)[index // 50 % 2]
+        found.activate_step_by_batch(batch)
+        steps = worker.speculative_num_steps
+        now[0] += seconds[batch, steps] * rng.lognormvariate(0.0, 0.02)
+        accepted = [next((k for k in range(steps) if rng.random() > likely), steps) for _ in range(batch)]
+        found.on_verify_complete(accepted, batch)
+    return found
+
+
+def main() -> int:
+    """Print the median CPU time of a look, as JSON."""
+    looked_at = controller()
+    encode = msgspec.msgpack.Encoder().encode
+    timed = []
+    for _ in range(LOOKS):
+        begin = time.thread_time_ns()
+        message = encode(looked_at.snapshot().as_dict())
+        timed.append((time.thread_time_ns() - begin) / 1e6)
+    result = {
+        "median_cpu_milliseconds": statistics.median(timed),
+        "worst_cpu_milliseconds": max(timed),
+        "bytes": len(message),
+        "switches": looked_at.snapshot().switches,
+        "cpu": provenance.cpu_model(),
+        "commit": provenance.git_commit(),
+    }
+    print(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
