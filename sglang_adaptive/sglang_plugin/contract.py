@@ -166,6 +166,8 @@ CALLED = (
     Needed(_SRT + "mem_cache.kv_loc_plan.KVLocPlan.__init__", ("seq_lens", "write_virtual")),
     Needed(_SRT + "speculative.eagle_info.EagleVerifyInput", fields=("topk", "kv_loc_plan")),
     Needed(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.__init__", ("labels",)),
+    Needed(_SRT + "observability.metrics_collector.SchedulerMetricsCollector._counter_cls"),
+    Needed(_SRT + "observability.metrics_collector.SchedulerMetricsCollector._gauge_cls"),
     Needed(
         _SRT + "observability.metrics_collector.SchedulerMetricsCollectorContext",
         fields=("collector", "current_scheduler_metrics_enabled"),

@@ -68,8 +68,9 @@ class AdaptiveMetrics:
 
         self._controller = controller
         self._labels = {name: str(value) for name, value in collector.labels.items()}
-        self._counter = getattr(collector, "_counter_cls", None) or Counter
-        self._gauge = getattr(collector, "_gauge_cls", None) or Gauge
+        # None unless a subclass of SGLang's collector reports to something other than Prometheus.
+        self._counter = collector._counter_cls or Counter
+        self._gauge = collector._gauge_cls or Gauge
         self._families = {metric.name: self._family(metric) for metric in METRICS}
         self._children: dict[tuple[str, str | None], Any] = {}
         self._written: dict[tuple[str, str | None], float] = {}
