@@ -45,6 +45,8 @@ def main() -> int:
         "standard_error": statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None,
         "pairs": pairs,
         "median_milliseconds_of_a_request_on_the_idle_server": looks,
+        "median_ratio": statistics.median(map(math.exp, logs)),
+        "path": arguments.path,
         "steps": arguments.steps,
         "batch": arguments.batch,
         "tokens": arguments.tokens,
@@ -64,7 +66,7 @@ def _pair(client: Client, arguments: argparse.Namespace, index: int) -> dict[str
         return _decode(client, arguments, index)
 
     def with_viewer() -> float:
-        with _viewer(client):
+        with _viewer(client, arguments.path):
             return _decode(client, arguments, index)
 
     stretches: dict[str, Callable[[], float]] = {"alone": alone, "with_viewer": with_viewer}
@@ -84,13 +86,13 @@ def _decode(client: Client, arguments: argparse.Namespace, seed: int) -> float:
 
 
 @contextmanager
-def _viewer(client: Client) -> Iterator[None]:
-    """Read the data once a second, as an open page does, until the block ends."""
+def _viewer(client: Client, path: str) -> Iterator[None]:
+    """Read *path* once a second, as an open page does, until the block ends."""
     done = threading.Event()
 
     def look() -> None:
         while not done.is_set():
-            client.get("/adaptive.json")
+            client.get(path)
             done.wait(1.0)
 
     thread = threading.Thread(target=look)
@@ -124,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--url", required=True)
     parser.add_argument("--api-key")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--path", default="/adaptive.json", help="what a viewer reads; /health for comparison")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=200, help="a request; long enough for several looks")
