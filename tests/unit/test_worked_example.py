@@ -1,0 +1,124 @@
+"""The worked example of docs/how-it-decides.md, recomputed with the policies from what the page itself says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
+from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile_json import loads_profile
+from sglang_adaptive.policy.shipped import shipped_config
+from sglang_adaptive.policy.throughput import DOUBT, ThroughputPolicy
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-it-decides.md").read_text()
+EXAMPLE = PAGE.split("<!-- example: begin -->")[1].split("<!-- example: end -->")[0]
+ROUND = json.loads(re.findall(r"```json\n(.*?)```", EXAMPLE, re.S)[0])
+POSITIONS, RATES, VERDICT = [
+    [[cell.strip() for cell in row.strip("|").split("|")] for row in table.strip().splitlines()]
+    for table in re.findall(r"^\|[-|]+\|\n((?:\|.*\n)+)", EXAMPLE, re.M)
+]
+
+
+@pytest.fixture
+def policy() -> ThroughputPolicy:
+    """The policy after the example's only round."""
+    name = f"profiles/{ROUND['profile']}.json"
+    profile = loads_profile(shipped_config(name).read_text(), name)
+    started = ThroughputPolicy(ROUND["steps"], None, profile)
+    batch = len(ROUND["accepted"])
+    assert started.get_steps_for_batch(batch) == ROUND["steps"]
+    started.observe(RoundObservation(ROUND["steps"], ROUND["accepted"], batch))
+    return started
+
+
+def test_positions(policy: ThroughputPolicy) -> None:
+    known = policy.snapshot()["acceptance"]
+    assert len(POSITIONS) == len(known)
+    for (position, reached, accepted, trials, h), row in zip(POSITIONS, known, strict=True):
+        at = int(position)
+        drafted = at <= ROUND["steps"]
+        assert int(reached) == (sum(count >= at - 1 for count in ROUND["accepted"]) if drafted else 0)
+        assert int(accepted) == (sum(count >= at for count in ROUND["accepted"]) if drafted else 0)
+        assert (row["position"], f"{row['trials']:.4f}", f"{row['probability']:.4f}") == (at, trials, h)
+
+
+def test_rates(policy: ThroughputPolicy) -> None:
+    batch = len(ROUND["accepted"])
+    policy.get_steps_for_batch(batch)
+    shown = [
+        [
+            str(rate["steps"]),
+            f"{rate['tokens_per_round'] / batch:.3f}",
+            f"{1000 * rate['seconds']:.3f}",
+            f"{rate['tokens_per_second']:.0f}",
+        ]
+        for rate in policy.snapshot()["rates"]
+    ]
+    assert shown == RATES
+
+
+def test_choice(policy: ThroughputPolicy) -> None:
+    live, batch = ROUND["steps"], len(ROUND["accepted"])
+    rates = {rate["steps"]: rate["tokens_per_second"] for rate in policy.snapshot()["rates"]}
+    best = max(rates, key=lambda steps: rates[steps])
+    deviation = ratio_deviation(policy._acceptance, live, best)
+    assert dict(VERDICT) == {
+        "best depth": str(best),
+        f"its gain over {live} steps": f"{rates[best] / rates[live] - 1:.2%}",
+        f"standard deviation of ln(E[{best}] / E[{live}])": f"{deviation:.2%}",
+        "gain that is demanded": f"{policy.options.margin + DOUBT * deviation:.2%}",
+        "depth of the next round": str(policy.get_steps_for_batch(batch)),
+    }
+
+
+def test_the_ema_policy_on_the_same_round() -> None:
+    depths = re.search(r"depths (\d+), (\d+) and (\d+) sees", EXAMPLE)
+    told = re.search(r"mean ([\d.]+) accepted, average from ([\d.]+) to ([\d.]+)\.\s+It stays, and would rise above (\d+\.\d+)", EXAMPLE)  # noqa: E501
+    assert depths and told
+    slot = AdaptiveStepSlot(ROUND["steps"], {"candidate_steps": [int(depth) for depth in depths.groups()]})
+    before = slot.ema_accept_len
+    moved = slot.update(ROUND["accepted"])
+    mean = sum(ROUND["accepted"]) / len(ROUND["accepted"])
+    assert told.groups() == (f"{mean:.3f}", f"{before:.3f}", f"{slot.ema_accept_len:.3f}", f"{slot.thresholds[1]}")
+    assert not moved
+
+
+def test_the_constants_that_the_page_names() -> None:
+    from sglang_adaptive.policy import acceptance, change, guard, prober, probing, readings, shape
+    from sglang_adaptive.policy import regions as by_batch
+    from sglang_adaptive.policy import throughput as policy
+    from sglang_adaptive.policy.throughput_options import ThroughputOptions
+
+    options = ThroughputOptions()
+    said = {
+        f"`shrinkage` ({options.shrinkage:g} trials)",
+        f"learnt {acceptance.SHAPE_MEMORIES} times more slowly",
+        f"(hits_j + {shape.PRIOR_TRIALS:g} * {shape.PRIOR_STEP:g}) / (reached_j * h_(j-1) + {shape.PRIOR_TRIALS:g})",
+        f"held within {shape.LOWEST:g} and {shape.HIGHEST:g}",
+        f"with each later one, 1/{options.memory_rounds}",
+        f"`n / (1 + n/{acceptance.SATURATION:g})`",
+        f"position 1 has {acceptance.PRIOR_TRIALS:g} trials of {acceptance.PRIOR_ACCEPTANCE:g}",
+        f"no h is above {acceptance.HIGHEST:g}",
+        f"`h'` has log-odds {change.SHIFT:g} higher, and at least {change.WORTH_TRYING:g}",
+        f"{change.SHIFT:g} lower, and at most `{change.FALL:g} * h`",
+        f"`change_threshold` ({options.change_threshold:g} nats)",
+        f"the median of {readings.RING} readings",
+        f"margin + {policy.DOUBT:g} * sd",
+        f"promise {policy.ZERO_MARGIN:.0%} more than zero steps to go on and {2 * policy.ZERO_MARGIN:.0%} to begin",
+        f"worst stretch within {guard.WINDOW_ROUNDS} rounds has lost {guard.WARY:g}",
+        f"must promise {guard.WARY_MARGIN:.0%} and half a standard deviation",
+        f"from {guard.ALLOWANCE:g} lost, {guard.SPENT_MARGIN:.0%} and two",
+        f"taken to hold for {prober.HORIZON_ROUNDS:g} rounds",
+        f"`probe_budget` ({options.probe_budget:.1%} of the time served)",
+        f"plus an allowance of {probing.ALLOWANCE_ROUNDS:g} rounds",
+    }
+    words = " ".join(PAGE.split())
+    missing = [text for text in said if " ".join(text.split()) not in words]
+    assert not missing
+    assert (by_batch.SIGMAS, guard.WARY_DOUBT, guard.SPENT_DOUBT) == (3.0, 0.5, 2.0), "in words on the page"
+    assert options.margin == 0.01 and "later for 1%" in words
