@@ -1,0 +1,156 @@
+"""Finds, in the package's source, every message that it can print: log lines, refusals, reasons and errors.
+
+A message is a text in which ``...`` stands for what is only known when it is printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "sglang_adaptive"
+GAP = "..."
+LOG_CALLS = ("info", "warning", "error", "exception", "critical")
+SAY_CALLS = ("_refuse", "failed", "error", "_warn", "_degrade", "unknown_key", "abort")
+"""Functions of the package whose arguments are printed as they are."""
+REASONS = {
+    "sglang_plugin/activation.py": ("cannot_adapt", "_conclude"),
+    "sglang_plugin/warmth_setup.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
+    "sglang_plugin/plan_obstacles.py": ("obstacle", "_of_process"),
+    "sglang_plugin/contract.py": ("problem",),
+    "sglang_plugin/admin_route.py": ("_checked",),
+    "sglang_plugin/checkup.py": ("_cannot_resolve",),
+    "doctor/installation.py": ("_plugin", "_end"),
+    "demo/verdict.py": ("failures",),
+    "watch/view.py": ("view", "_state"),
+    "watch/reading.py": ("read", "_in_words"),
+}
+"""Functions that return a reason, or put one down, for a message that is printed elsewhere."""
+LEAST_LETTERS = 7
+"""A text with fewer is only a frame, as in ``...: error: ...``."""
+REASON_TABLES = ("sglang_plugin/plan_obstacles.py",)
+"""Files with tables of reasons at the top level."""
+INTERNAL = ("cpu_engine/kernels", "cpu_engine/stand_in", "cpu_engine/architectures")
+"""Shape checks of the CPU engine's kernels: a defect of this package if anybody ever sees one."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A text that can be printed, and where it is made."""
+
+    text: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+def messages() -> list[Message]:
+    """Return every message of the package, in the order of the source; frames around other messages are left out."""
+    found: dict[Message, None] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith(INTERNAL):
+            found |= dict.fromkeys(_Finder(name, ast.parse(path.read_text())).all())
+    return [message for message in found if _letters(message.text) >= LEAST_LETTERS]
+
+
+class _Finder:
+    """The messages of one file."""
+
+    def __init__(self, name: str, tree: ast.Module) -> None:
+        self.name, self.tree = name, tree
+        self.constants = _assigned(tree.body)
+        self.scope: dict[str, list[ast.expr]] = {}
+
+    def all(self) -> Iterator[Message]:
+        if self.name in REASON_TABLES:
+            tables = [node for node in self.tree.body if isinstance(node, ast.AnnAssign)]
+            texts = [text for table in tables for node in ast.walk(table) for text in self._plain(node)]
+            yield from (Message(text, self.name) for text in texts)
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        for function in functions:
+            self.scope = _assigned(function.body)
+            for node in ast.walk(function):
+                texts: list[str] = []
+                if isinstance(node, ast.Call):
+                    texts = self._of_call(node)
+                for text in texts:
+                    yield Message(text, f"{self.name}:{node.lineno}")
+            if function.name in REASONS.get(self.name, ()):
+                for text in self._reasons(function):
+                    yield Message(text, f"{self.name}:{function.lineno}")
+
+    def _of_call(self, call: ast.Call) -> list[str]:
+        name = _name(call.func)
+        if isinstance(call.func, ast.Attribute) and _name(call.func.value) == "logger" and name in LOG_CALLS:
+            return [re.sub(r"%[sdr]|%\.\df", GAP, text) for text in self._texts(call.args[0])]
+        if name in ("ConfigError", "ProfileError") and len(call.args) >= 4:
+            problems, expected = (self._texts(argument) or [_word(argument)] for argument in call.args[2:4])
+            return [f"{problem}; expected {what}" for problem in problems for what in expected]
+        if name == "print" and any(word.arg == "file" for word in call.keywords):
+            return self._texts(call.args[0])
+        if name == "Check" and _name(call.args[1]) in ("PROBLEM", "NOTE"):
+            return self._texts(call.args[2])
+        if name in SAY_CALLS or (name.endswith(("Error", "NotReady", "Rejected")) and name[0].isupper()):
+            return [text for argument in call.args for text in self._texts(argument)]
+        return []
+
+    def _texts(self, node: ast.expr, depth: int = 0) -> list[str]:
+        """Return what *node* can be as text, an empty list when nothing of it is known here."""
+        if isinstance(node, ast.Constant):
+            return [node.value] if isinstance(node.value, str) and " " in node.value else []
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else GAP for part in node.values]
+            text = "".join(map(str, parts))
+            return [text] if " " in text.replace(GAP, "") else []
+        if isinstance(node, ast.IfExp):
+            return self._texts(node.body, depth) + self._texts(node.orelse, depth)
+        if isinstance(node, ast.Name) and depth < 2:
+            values = self.scope.get(node.id) or self.constants.get(node.id) or []
+            return [text for value in values for text in self._texts(value, depth + 1)]
+        return []
+
+    def _plain(self, node: ast.AST) -> list[str]:
+        return self._texts(node) if isinstance(node, ast.Constant) else []
+
+    def _reasons(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+        skipped = ast.get_docstring(function, clean=False)
+        inside = {id(part) for node in ast.walk(function) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(function):
+            if id(node) not in inside and isinstance(node, (ast.Constant, ast.JoinedStr)):
+                yield from (text for text in self._texts(node) if text != skipped)
+
+
+def _letters(text: str) -> int:
+    """Return how many letters of *text* say something; the name of an option alone does not."""
+    return sum(character.isalpha() for character in re.sub(r"^--[\w-]+:? \.\.\.$", "", text))
+
+
+def _assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    pairs = [(target, node.value)]
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        pairs = list(zip(target.elts, node.value.elts, strict=True))
+                    for name, value in pairs:
+                        if isinstance(name, ast.Name):
+                            found.setdefault(name.id, []).append(value)
+    return found
+
+
+def _word(node: ast.expr) -> str:
+    """Return a constant that is a single word, else the gap that stands for what is not known here."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else GAP
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

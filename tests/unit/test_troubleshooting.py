@@ -1,0 +1,68 @@
+"""Every message that the package can print has an entry in docs/troubleshooting.md, and no entry is stale."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.messages import GAP, LEAST_LETTERS, Message, messages
+
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+MESSAGES = messages()
+
+
+def entries() -> list[str]:
+    """Return what the tables show in their columns of messages, in code."""
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    shown = []
+    for row in rows:
+        cells = row.strip("|").split(" | ")
+        only_messages = all(not cell.strip() or re.fullmatch(r"\s*`[^`]+`\s*", cell) for cell in cells)
+        for cell in cells if only_messages else cells[:1]:
+            shown += re.findall(r"`([^`]+)`", cell)
+    return shown
+
+
+def pattern(entry: str) -> re.Pattern[str]:
+    """Return what finds the entry in a message; a gap of one may be text of the other."""
+    return re.compile(".*".join(re.escape(part.strip()) for part in entry.split(GAP)), re.S)
+
+
+STATES = ("/server_info", '"active"', "forced_steps", "degraded")
+"""What the first table looks for in a server's answer: no messages."""
+ENTRIES = [entry for entry in entries() if not entry.startswith(STATES)]
+PATTERNS = {entry: pattern(entry) for entry in ENTRIES}
+
+
+def plain(message: Message) -> str:
+    # The page shows code in code, where a message has its own back quotes.
+    return re.sub(r"`[^`]*`", GAP, message.text)
+
+
+def test_enough_is_found() -> None:
+    where = {message.where.partition(":")[0] for message in MESSAGES}
+    assert {"policy/config.py", "sglang_plugin/activation.py", "runtime/controller.py", "demo/verdict.py"} <= where
+    assert len(MESSAGES) > 200
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=str)
+def test_message_has_an_entry(message: Message) -> None:
+    assert any(found.search(plain(message)) for found in PATTERNS.values()), f"add an entry for: {message}"
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_entry_is_of_a_message(entry: str) -> None:
+    assert sum(character.isalpha() for character in entry) >= LEAST_LETTERS, "it would match anything"
+    assert any(PATTERNS[entry].search(plain(message)) for message in MESSAGES), f"no message reads {entry!r}"
+
+
+def test_no_log_line_escapes_the_search() -> None:
+    """The search knows loggers by the name ``logger``; nothing in the package may call one otherwise."""
+    package = Path(__file__).parents[2] / "sglang_adaptive"
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and "getLogger(__name__)" in ast.unparse(node.value):
+                assert ast.unparse(node.targets[0]) == "logger", f"{path}: call it logger"
