@@ -57,4 +57,4 @@ if [ ! -e "$venv/bin/sglang" ]; then
 fi
 # SGLang itself depends on pre-releases; every version is fixed by constraints.txt. Why overrides: see the file.
 "$uv" pip install --compile-bytecode --python "$venv/bin/python" --prerelease=allow --index-strategy unsafe-best-match \
-    --constraints constraints.txt --override overrides.txt --editable ".[test,dev]"
+    --constraints constraints.txt --override overrides.txt --editable ".[test,dev,docs]"
