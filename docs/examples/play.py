@@ -1,0 +1,32 @@
+"""Scores the example policy on simulated rounds: ``python docs/examples/play.py``."""
+
+from __future__ import annotations
+
+from token_budget import TokenBudgetPolicy
+
+from sglang_adaptive.simulate.contenders import contenders
+from sglang_adaptive.simulate.engine import play
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.score import share
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.suites import SUITES
+
+TRACES, ROUNDS, BUDGET = 4, 400, 256
+
+
+def shares() -> dict[str, float]:
+    """Return each policy's mean share of the oracle's throughput where text and load both change."""
+    setting = Setting(load_cost(None)[1], rounds=ROUNDS, traces=TRACES)
+    known = contenders(setting.ladder)
+    makers = {name: known[name].make for name in ("static-0", "static-3", "ema", "throughput")}
+    makers["token_budget"] = lambda trace: TokenBudgetPolicy(trace.ladder, BUDGET)
+    totals = dict.fromkeys(makers, 0.0)
+    for trace in SUITES["both"].traces(setting):
+        for name, make in makers.items():
+            totals[name] += share(trace, play(make(trace), trace).depths) / TRACES
+    return totals
+
+
+if __name__ == "__main__":
+    for name, mean in sorted(shares().items(), key=lambda item: item[1]):
+        print(f"{name:<14}{mean:.3f}")

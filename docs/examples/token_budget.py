@@ -1,0 +1,38 @@
+"""A whole policy: the deepest drafts within a token budget for verification, and near what was accepted lately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_adaptive.policy.observation import RoundObservation
+
+
+class TokenBudgetPolicy:
+    name = "token_budget"
+
+    def __init__(self, candidate_steps: Sequence[int], budget: int) -> None:
+        self.candidate_steps = sorted(candidate_steps)
+        self._budget, self._accepted = budget, float(self.candidate_steps[-1])
+        self._graph_sizes: list[int] | None = None
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        self._graph_sizes = cuda_graph_bs
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        return self._graph_sizes  # any depth may run at any batch size
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        most = min(self._budget // batch_size - 1, 2 * self._accepted + 1)
+        return max((s for s in self.candidate_steps if s <= most), default=self.candidate_steps[0])
+
+    def observe(self, observation: RoundObservation) -> None:
+        counts = observation.num_correct_drafts_per_req
+        if counts and observation.steps:  # a round without drafts teaches nothing
+            self._accepted += 0.1 * (sum(counts) / len(counts) - self._accepted)
+
+    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
+        self.observe(RoundObservation(self.candidate_steps[-1], num_correct_drafts_per_req, batch_size))
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"policy": self.name, "budget": self._budget, "accepted": self._accepted}
