@@ -1,0 +1,53 @@
+"""Sphinx's settings: the Markdown pages of the repository, as they are, become a site. See ``make docs``.
+
+The whole repository is the source, so a link works on the site, in a checkout and on a git host alike: one to a page
+stays a link, one to another file becomes a download. A link that leads nowhere ends the build.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sglang_adaptive import __version__
+
+project = "sglang-adaptive"
+release = version = __version__
+author = "the authors of sglang-adaptive"
+project_copyright = f"{author}; Apache-2.0"
+
+extensions = ["myst_parser"]
+root_doc = "docs/index"
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "docs/*.md",
+    "patches/README.md",
+    "train/README.md",
+    "benchmarks/**.md",
+]
+myst_heading_anchors = 4  # the anchors that git hosts make
+suppress_warnings = ["toc.not_included"]  # a test says which pages the index leaves out
+
+html_theme = "furo"
+html_title = f"sglang-adaptive {__version__}"
+html_copy_source = False
+html_show_sphinx = False
+html_extra_path = ["entry"]  # leads from the root of the site to docs/index.html
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _add_navigation)
+
+
+def _add_navigation(app: Any, page: str, source: list[str]) -> None:
+    """Make the sidebar from the headings and links of the index page, which is to be read elsewhere too."""
+    if page != root_doc:
+        return
+    for section in source[0].split("\n## ")[1:]:
+        links = re.findall(r"\]\(([^)#]+\.md)\)", section)
+        pages = [link.removeprefix("..") if link.startswith("../") else f"/docs/{link}" for link in links]
+        caption = section.partition("\n")[0]
+        source[0] += "\n".join(["", "", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
