@@ -27,6 +27,7 @@ include_patterns = [
     "train/README.md",
     "benchmarks/**.md",
 ]
+exclude_patterns = [".venv", ".uv", ".git", ".carry", "site", "build", "dist", "**/__pycache__"]  # not walked
 myst_heading_anchors = 4  # the anchors that git hosts make
 suppress_warnings = ["toc.not_included"]  # a test says which pages the index leaves out
 

@@ -15,14 +15,16 @@ MESSAGES = messages()
 
 
 def entries() -> list[str]:
-    """Return what the tables show in their columns of messages, in code."""
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    shown = []
-    for row in rows:
-        cells = row.strip("|").split(" | ")
-        only_messages = all(not cell.strip() or re.fullmatch(r"\s*`[^`]+`\s*", cell) for cell in cells)
-        for cell in cells if only_messages else cells[:1]:
-            shown += re.findall(r"`([^`]+)`", cell)
+    """Return what the tables show, in code, in their columns of messages."""
+    shown, columns = [], 0
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if not line.startswith("|"):
+            columns = 0
+        elif cells[0] == "Message":
+            columns = cells.count("Message")
+        else:
+            shown += [entry for cell in cells[:columns] for entry in re.findall(r"`([^`]+)`", cell)]
     return shown
 
 
@@ -31,9 +33,7 @@ def pattern(entry: str) -> re.Pattern[str]:
     return re.compile(".*".join(re.escape(part.strip()) for part in entry.split(GAP)), re.S)
 
 
-STATES = ("/server_info", '"active"', "forced_steps", "degraded")
-"""What the first table looks for in a server's answer: no messages."""
-ENTRIES = [entry for entry in entries() if not entry.startswith(STATES)]
+ENTRIES = entries()
 PATTERNS = {entry: pattern(entry) for entry in ENTRIES}
 
 

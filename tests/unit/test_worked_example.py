@@ -100,7 +100,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"learnt {acceptance.SHAPE_MEMORIES} times more slowly",
         f"(hits_j + {shape.PRIOR_TRIALS:g} * {shape.PRIOR_STEP:g}) / (reached_j * h_(j-1) + {shape.PRIOR_TRIALS:g})",
         f"held within {shape.LOWEST:g} and {shape.HIGHEST:g}",
-        f"with each later one, 1/{options.memory_rounds}",
+        f"of a round's weight away, 1/{options.memory_rounds}",
         f"`n / (1 + n/{acceptance.SATURATION:g})`",
         f"position 1 has {acceptance.PRIOR_TRIALS:g} trials of {acceptance.PRIOR_ACCEPTANCE:g}",
         f"no h is above {acceptance.HIGHEST:g}",
