@@ -86,6 +86,10 @@ def test_json_is_json_and_configurations_are_accepted(block: Block, tmp_path: Pa
         assert load_config(path).candidate_steps
 
 
+def test_blocks_of_every_kind_are_found() -> None:
+    assert all(list(blocks(language)) for language in ("json", "python", "bash"))
+
+
 @pytest.mark.parametrize("block", list(blocks("python")), ids=str)
 def test_python_compiles(block: Block) -> None:
     compile(block.text, str(block), "exec")
