@@ -122,3 +122,9 @@ def test_the_constants_that_the_page_names() -> None:
     assert not missing
     assert (by_batch.SIGMAS, guard.WARY_DOUBT, guard.SPENT_DOUBT) == (3.0, 0.5, 2.0), "in words on the page"
     assert options.margin == 0.01 and "later for 1%" in words
+
+
+def test_the_codes_of_why() -> None:
+    source = (Path(__file__).parents[2] / "sglang_adaptive" / "policy" / "throughput_report.py").read_text()
+    shown = re.findall(r"^\| `(\w+)` \|", PAGE, re.M)
+    assert sorted(shown) == sorted(re.findall(r'code, words = "(\w+)"', source))
