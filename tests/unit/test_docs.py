@@ -36,6 +36,12 @@ def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
     assert f"\n{line}\n" in (ROOT / "docs" / "configuration.md").read_text()
 
 
+def test_every_preset_and_profile_is_described() -> None:
+    page = (ROOT / "docs" / "presets.md").read_text()
+    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.json")}
+    assert not [path for path in shipped if f"](../{path})" not in page]
+
+
 def test_the_citation_is_of_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == __version__

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.policy.acceptance import PRIOR_ACCEPTANCE, PRIOR_TRIALS
 from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
 from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
 from sglang_adaptive.policy.observation import RoundObservation
@@ -128,3 +129,18 @@ def test_the_codes_of_why() -> None:
     source = (Path(__file__).parents[2] / "sglang_adaptive" / "policy" / "throughput_report.py").read_text()
     shown = re.findall(r"^\| `(\w+)` \|", PAGE, re.M)
     assert sorted(shown) == sorted(re.findall(r'\bcode\b.* = \(?"(\w+)"', source))
+
+
+def test_the_arithmetic_between_the_tables(policy: ThroughputPolicy) -> None:
+    h = {f"h_{position}": float(value) for position, *_, value in POSITIONS}
+    words = " ".join(EXAMPLE.split())
+    worked = dict(re.findall(r"`(h_\d) = ([^`]+)`", words))
+    assert set(worked) == {"h_1", "h_2", "h_4"}
+    for name, formula in worked.items():
+        assert eval(formula, {"__builtins__": {}}, h) == pytest.approx(h[name], abs=6e-5), name
+    results = re.findall(r"`([\d +*/()-]+) = ([\d.]+)`", words)
+    assert [result for _, result in results] == ["5.333", "1.979"]
+    for formula, result in results:
+        assert eval(formula, {"__builtins__": {}}) == pytest.approx(float(result), abs=6e-4)
+    faded = PRIOR_TRIALS * PRIOR_ACCEPTANCE * (1.0 - 1.0 / policy.options.memory_rounds)
+    assert f"and {faded:.4f} of its hits are left" in words
