@@ -28,3 +28,6 @@ class RoundObservation:
 
     context_tokens: int | None = None
     """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""
+
+    chosen: bool = True
+    """Whether the policy chose the depth; False while an operator holds it."""

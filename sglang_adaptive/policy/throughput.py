@@ -125,11 +125,12 @@ class ThroughputPolicy:
         accepted = self._learn_acceptance(steps, counts, batch_size) if steps else 0
         seconds = view.seconds.get(steps)
         if seconds is not None:
-            self._prober.account.earn(seconds)
-            if steps:
-                self._book(view, steps, seconds, accepted, len(counts))
-            else:
-                self._guard.book(0.0)
+            if observation.chosen:  # the accounts answer for this policy's decisions, not for an operator's
+                self._prober.account.earn(seconds)
+                if steps:
+                    self._book(view, steps, seconds, accepted, len(counts))
+                else:
+                    self._guard.book(0.0)
             if observation.seconds is None:
                 self._readings.skip()
             else:

@@ -202,6 +202,7 @@ class AdaptiveController:
             batch_size=batch_size,
             seconds=self._clock.read(arriving.steps, batch_size),
             context_tokens=arriving.context_tokens,
+            chosen=self._forced_steps is None,
         )
         self._ledger.credit(observation)
         if self._meters is not None:

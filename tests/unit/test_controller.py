@@ -223,6 +223,15 @@ def test_forced_depth_holds_until_released() -> None:
     assert [switch.cause for switch in controller.snapshot().recent_switches] == ["forced", "released"]
 
 
+def test_the_policy_hears_which_rounds_it_did_not_choose() -> None:
+    controller, _, policy, _ = serving(answer=3)
+    for held in (None, 7, None):
+        controller.force_steps(held)
+        controller.activate_step_by_batch(1)
+        controller.on_verify_complete([1], 1)
+    assert [seen.chosen for seen in policy.seen] == [True, False, True]
+
+
 def test_forcing_a_depth_that_was_not_built_names_those_that_were() -> None:
     controller, _, _, _ = serving()
     with pytest.raises(ValueError, match="no runtime state for 5 steps; built at start-up: 0, 1, 3, 7"):

@@ -245,6 +245,17 @@ def test_a_hundred_thousand_rounds_leave_the_state_as_small_as_twenty_thousand()
     assert size_after(80_000) < 1.1 * first
 
 
+def test_losses_of_a_depth_that_an_operator_holds_are_not_the_policys() -> None:
+    policy, rng = ThroughputPolicy(3, profile=H200), random.Random(0)
+    for _ in range(300):  # seven steps for a draft that is never right lose a fifth of every round and more
+        policy.observe(RoundObservation(7, drafts(rng, 0.0, 7, 32), 32, chosen=False))
+    for _ in range(100):
+        policy.observe(RoundObservation(1, drafts(rng, 0.3, 1, 32), 32, chosen=False))
+    assert policy.snapshot()["lost_to_zero_steps_rounds"] == 0.0
+    # One step is 15% faster than zero there.
+    assert serve(policy, 0.3, 32, 60)[-1] >= 1
+
+
 def test_no_cache_grows_with_the_batch_sizes_seen() -> None:
     policy = ThroughputPolicy(3, profile=H200)
     for batch in range(1, 3 * MOST_VIEWS):
