@@ -146,7 +146,7 @@ def _ema_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str) -> Ad
 def _throughput_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str) -> AdaptiveConfig:
     for key in (*slot_keys, *(name for name in schema.TUNING_BY_NAME if name in cfg)):
         problem = f'{"a slot" if key in slot_keys else "a tuning key"} of the policy "ema"'
-        raise ConfigError(source, key, problem, 'only "policy" and "throughput" here, or "policy": "ema"')
+        raise ConfigError(source, key, problem, 'no such key beside "policy": "throughput"; or "policy": "ema"')
     options = cfg.get("throughput", {})
     if not isinstance(options, dict):
         raise ConfigError(source, "throughput", f"got {shown(options)}", "an object of options")
