@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # On a GPU host: train the pair, serve it with and without speculation, and drive both.
 #   TEXT="folders of code and prose" TARGET_SECONDS=120 DRAFT_SECONDS=70 benchmarks/real_pair/gpu.sh
-# Models, logs and results live in WORK; OUT gets the JSON and the logs. Goes on after an error.
+# Models, logs and results live in WORK; OUT gets the JSON and the logs. Without a pair it stops; after that it goes on
+# after an error.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 work=${WORK:-/tmp/real-pair}; out=${OUT:-$work/out}; pair=$work/pair
@@ -22,6 +23,7 @@ ready() { for _ in $(seq 180); do curl -sf "localhost:$1/health" >/dev/null && r
 # shellcheck disable=SC2086
 python3 -m benchmarks.real_pair.train --out "$pair" --text $TEXT \
     --target-seconds "${TARGET_SECONDS:-120}" --draft-seconds "${DRAFT_SECONDS:-70}" 2>&1 | tee "$work/train.log"
+[ -e "$pair/prompts.json" ] || { echo "the training failed"; exit 1; }
 
 echo '{"policy": "throughput"}' >"$work/config.txt"
 draft=(--speculative-algorithm EAGLE3 --speculative-draft-model-path "$pair/draft" --speculative-eagle-topk 1

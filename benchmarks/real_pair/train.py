@@ -49,6 +49,8 @@ def main() -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_default_device(device)
     torch.set_float32_matmul_precision("high")
+    # cuDNN's attention refused its backward pass where torch and the host's cuDNN were of different ages.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.manual_seed(1)
     begin = time.monotonic()
     texts = {kind: gather(options.text, kind, options.most_bytes) for kind in ("code", "prose")}
