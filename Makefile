@@ -34,7 +34,7 @@ demo: $(READY)
 	$(VENV)/bin/sglang-adaptive demo $(ARGS)
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),scripts/run_tests.py)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
