@@ -19,11 +19,16 @@ from tests.launch_lab import LaunchLab
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run engine tests that need no server first: the servers start meanwhile."""
+    """Run engine tests that need no server first, while the servers start; then one server's after the other's."""
     here = [index for index, item in enumerate(items) if Path(__file__).parent in item.path.parents]
-    waiting = sorted((items[index] for index in here), key=lambda item: bool(_servers_of(item)))
+    waiting = sorted((items[index] for index in here), key=_last_server)
     for index, item in zip(here, waiting, strict=True):
         items[index] = item
+
+
+def _last_server(item: pytest.Item) -> int:
+    """Return when the last of a test's servers starts; 0 without one."""
+    return max((1 + list(SERVERS).index(name) for name in _servers_of(item)), default=0)
 
 
 def _servers_of(item: pytest.Item) -> list[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event, Semaphore
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 
 BOOTS_AT_ONCE = 2
 """Start-up is imports, which take a core each; more at once would only delay the first."""
+MOST_ALIVE = 4
+"""A server takes 2.4 GB. Two stay for most tests, one is in use, and one starts meanwhile."""
 
 
 class Fleet:
@@ -22,11 +25,17 @@ class Fleet:
         self._make = {name: create for name, create in make.items() if uses[name]}
         self._uses = uses
         self._servers: dict[str, CpuServer] = {}
+        self._room = Semaphore(MOST_ALIVE)
+        self._closing = Event()
         self._pool = ThreadPoolExecutor(BOOTS_AT_ONCE)
+        self._stopping = ThreadPoolExecutor(1)  # a stop makes room, so it never waits behind a boot
         self._boots = {name: self._pool.submit(self._boot, name) for name in self._make}
         self._stops: list[Future[None]] = []
 
     def _boot(self, name: str) -> None:
+        while not self._room.acquire(timeout=0.2):
+            if self._closing.is_set():
+                return
         self._servers[name] = self._make[name]()
         self._servers[name].start()
 
@@ -39,15 +48,21 @@ class Fleet:
         """Say that one of the counted uses is over; after the last one the server is stopped, in the background."""
         self._uses[name] -= 1
         if self._uses[name] == 0:
-            self._stops.append(self._pool.submit(self._servers[name].stop))
+            self._stops.append(self._stopping.submit(self._stop, name))
+
+    def _stop(self, name: str) -> None:
+        self._servers[name].stop()
+        self._room.release()
 
     def close(self) -> None:
         """Stop what still runs or starts."""
+        self._closing.set()
         for boot in self._boots.values():
             boot.cancel()
         for server in list(self._servers.values()):
             server.stop()  # ends a start that is under way, too
         self._pool.shutdown()
+        self._stopping.shutdown()
         for stop in self._stops:
             stop.result()
         for server in self._servers.values():
