@@ -16,7 +16,7 @@ ENGINE = TESTS / "engine"
 OWN_SERVERS = [
     str(ENGINE / f"test_{name}.py") for name in ("demo", "zero_steps", "refusals", "fallback", "released_internals")
 ]
-"""Engine tests that start what they need themselves; they run beside the tests without a server."""
+"""Engine tests that start no server, or none for long; they run beside the tests without one."""
 
 
 def main() -> int:

@@ -73,7 +73,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Demo]:
     """A whole demo: its folder, what it printed, and the demo itself."""
     folder = tmp_path_factory.mktemp("demo")
-    with demo(folder, "--tokens", "32", "--json", str(folder / "out.json")) as running:
+    with demo(folder, "--tokens", "24", "--json", str(folder / "out.json")) as running:
         running.read_until("warmed up")
         assert running.process.stderr is not None
         rest = running.process.stderr.read()

@@ -193,5 +193,5 @@ def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[s
     started = len(depths(0))
     wait_until(lambda: len(depths(1)) >= started, "rank 1 has started as many rounds")
     assert depths(1)[:started] == depths(0)[:started]
-    assert len({line.split()[1] for line in depths(0)[begun:]}) > 2 and applied[0] >= 5
+    assert len({line.split()[1] for line in depths(0)[begun:]}) >= 2 and applied[0] >= 5
     assert adaptive(two_ranks)["degraded"] is False and adaptive(two_ranks)["policy"] == "throughput"
