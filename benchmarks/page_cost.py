@@ -33,12 +33,12 @@ def main() -> int:
     arguments = _parser().parse_args()
     client = Client.from_url(arguments.url, api_key=arguments.api_key)
     looks = {path: _latency(client, path) for path in ("/adaptive.json", "/server_info")}
-    _hold(client, arguments.steps)
+    client.force_steps(arguments.steps)
     try:
         _decode(client, arguments, 0)  # first uses load kernels; that is not what is compared here
         pairs = [_pair(client, arguments, index) for index in range(arguments.pairs)]
     finally:
-        _hold(client, None)
+        client.force_steps(None)
     logs = [math.log(pair["with_viewer"] / pair["alone"]) for pair in pairs]
     result = {
         "ratio": math.exp(statistics.fmean(logs)),
@@ -113,10 +113,6 @@ def _latency(client: Client, path: str) -> float:
         found.append(1000.0 * (time.perf_counter() - begin))
         time.sleep(1.0)
     return statistics.median(found)
-
-
-def _hold(client: Client, steps: int | None) -> None:
-    client.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
 
 
 def _parser() -> argparse.ArgumentParser:

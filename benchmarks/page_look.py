@@ -13,59 +13,40 @@ import json
 import random
 import statistics
 import time
-from pathlib import Path
 
 import msgspec
 
+from benchmarks import shipped_rounds
 from sglang_adaptive import provenance
-from sglang_adaptive.policy.profile_json import loads_profile
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from tests.live_controllers import controller
 
-PROFILE = Path(__file__).parent.parent / "configs" / "profiles" / "h200-llama31-8b-eagle3-fa3.json"
 ROUNDS, LOOKS = 2000, 500
 BATCHES = (1, 8, 32, 64)
 
 
-class _Worker:
-    """Keeps the live depth; a look touches nothing else of a worker."""
-
-    speculative_num_steps = 3
-
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
-        return SpecRuntimeState(speculative_num_steps, speculative_num_draft_tokens, *[None] * 6)
-
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        self.speculative_num_steps = state.speculative_num_steps
-
-
-def controller() -> AdaptiveController:
+def played() -> AdaptiveController:
     """Return a controller that has decided ROUNDS rounds."""
-    profile = loads_profile(PROFILE.read_text(encoding="utf-8"), str(PROFILE))
-    seconds = {(cell.batch_size, cell.steps): cell.seconds for cell in profile.cells}
+    profile = shipped_rounds.profile()
+    seconds = shipped_rounds.seconds(profile)
     now = [0.0]
-    worker = _Worker()
-    found = AdaptiveController(worker, ThroughputPolicy(3, profile=profile), clock=RoundClock(lambda: now[0]))
-    found.register(worker.build_adaptive_runtime_state(3, 4))
-    found.init_states()
+    found = controller(ThroughputPolicy(3, profile=profile), RoundClock(lambda: now[0]))
     rng = random.Random(0)
     for index in range(ROUNDS):
         batch, likely = BATCHES[index // 100 % len(BATCHES)], (0.3, 0.9)[index // 50 % 2]
         found.activate_step_by_batch(batch)
-        steps = worker.speculative_num_steps
-        now[0] += seconds[batch, steps] * rng.lognormvariate(0.0, 0.02)
-        accepted = [next((k for k in range(steps) if rng.random() > likely), steps) for _ in range(batch)]
+        steps = found.worker.speculative_num_steps
+        now[0] += seconds[batch, steps] * shipped_rounds.noise(rng)
+        accepted = [shipped_rounds.accepted(rng, steps, likely) for _ in range(batch)]
         found.on_verify_complete(accepted, batch)
     return found
 
 
 def main() -> int:
     """Print the median CPU time of a look, as JSON."""
-    looked_at = controller()
+    looked_at = played()
     encode = msgspec.msgpack.Encoder().encode
     timed = []
     for _ in range(LOOKS):

@@ -1,6 +1,6 @@
 """What a policy holds on to over a million rounds of changing batch sizes and acceptance.
 
-    python benchmarks/policy_memory.py [--rounds N] [--json F]
+    python -m benchmarks.policy_memory [--rounds N] [--json F]
 
 Size is that of the pickled policy, which reaches every object that it keeps. Rounds are drawn as in
 ``policy_overhead.py``; the batch size changes every 50 rounds, acceptance every 400.
@@ -14,18 +14,17 @@ import pickle
 import random
 from pathlib import Path
 
+from benchmarks import shipped_rounds
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile_json import loads_profile
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 
-PROFILE = Path(__file__).parent.parent / "configs" / "profiles" / "h200-llama31-8b-eagle3-fa3.json"
-DEEPEST, LARGEST_BATCH = 7, 64
+LARGEST_BATCH = 64
 SECONDS_A_STEP = 0.0002
 
 
 def sizes(rounds: int, looks: int = 10) -> dict[int, int]:
     """Return the policy's size in bytes by rounds played, at *looks* even distances."""
-    policy = ThroughputPolicy(3, profile=loads_profile(PROFILE.read_text(encoding="utf-8"), str(PROFILE)))
+    policy = ThroughputPolicy(3, profile=shipped_rounds.profile())
     rng = random.Random(0)
     batch, acceptance, last, found = 1, 0.5, -1, {}
     for done in range(1, rounds + 1):
@@ -34,8 +33,8 @@ def sizes(rounds: int, looks: int = 10) -> dict[int, int]:
         if done % 400 == 0:
             acceptance = rng.uniform(0.0, 0.95)
         steps = policy.get_steps_for_batch(batch)
-        counts = [_accepted(rng, acceptance, steps) for _ in range(batch)]
-        seconds = (0.004 + SECONDS_A_STEP * steps) * rng.lognormvariate(0.0, 0.02) if steps == last else None
+        counts = [shipped_rounds.accepted(rng, steps, acceptance) for _ in range(batch)]
+        seconds = (0.004 + SECONDS_A_STEP * steps) * shipped_rounds.noise(rng) if steps == last else None
         policy.observe(RoundObservation(steps, counts, batch, seconds))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
@@ -43,13 +42,6 @@ def sizes(rounds: int, looks: int = 10) -> dict[int, int]:
         if done % (rounds // looks) == 0:
             found[done] = len(pickle.dumps(policy))
     return found
-
-
-def _accepted(rng: random.Random, acceptance: float, steps: int) -> int:
-    accepted = 0
-    while accepted < steps and rng.random() < acceptance:
-        accepted += 1
-    return accepted
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """What a decision costs: both calls of a round, at batch 64, beside SGLang's own EMA policy on the same rounds.
 
-    python benchmarks/policy_overhead.py [--rounds N] [--batch N] [--json F]
+    python -m benchmarks.policy_overhead [--rounds N] [--batch N] [--json F]
 
 A round is ``get_steps_for_batch`` and then the call that learns from it. Rounds are drawn before the clock starts:
 acceptance 0.75 falling by 0.97 a position, every depth from the policy itself, times from the shipped H200 profile
@@ -20,31 +20,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import shipped_rounds
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile_json import loads_profile
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 
-PROFILE = Path(__file__).parent.parent / "configs" / "profiles" / "h200-llama31-8b-eagle3-fa3.json"
 DEEPEST = 7
+ACCEPTANCE = (0.75, 0.97)
 DRAWN_ROUNDS = 512
 WARMUP_ROUNDS = 1000
 
 
-def draw_round(rng: random.Random, batch: int) -> list[int]:
-    """Return the accepted drafts of each request at unlimited depth."""
-    counts = []
-    for _ in range(batch):
-        accepted = 0
-        while accepted < DEEPEST and rng.random() < 0.75 * 0.97**accepted:
-            accepted += 1
-        counts.append(accepted)
-    return counts
-
-
 def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict[str, list[float]]:
     """Return nanoseconds of each round, and of each hand-over."""
-    profile = loads_profile(PROFILE.read_text(encoding="utf-8"), str(PROFILE))
-    seconds = {cell.steps: cell.seconds for cell in profile.cells if cell.batch_size == batch}
+    profile = shipped_rounds.profile()
+    seconds = shipped_rounds.seconds(profile)
     policy, rng = ThroughputPolicy(3, profile=profile), random.Random(1)
     timed, handed = [], []
     last = -1
@@ -54,7 +43,7 @@ def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict
         steps = policy.get_steps_for_batch(batch)
         spent = time.perf_counter_ns() - start
         counts = [min(steps, count) for count in raw]
-        clock = seconds[steps] * rng.lognormvariate(0.0, 0.02) if steps == last else None
+        clock = seconds[batch, steps] * shipped_rounds.noise(rng) if steps == last else None
         last = steps
         observation = RoundObservation(steps, counts, batch, clock)
         start = time.perf_counter_ns()
@@ -110,7 +99,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rng = random.Random(0)
-    drawn = [draw_round(rng, options.batch) for _ in range(DRAWN_ROUNDS)]
+    drawn = [
+        [shipped_rounds.accepted(rng, DEEPEST, *ACCEPTANCE) for _ in range(options.batch)] for _ in range(DRAWN_ROUNDS)
+    ]
     timed = time_throughput(drawn, options.batch, options.rounds)
     timed["SGLang EMA"] = time_sglang(drawn, options.batch, options.rounds, sglang_ema)
     result = {name: summary(values) for name, values in timed.items()}

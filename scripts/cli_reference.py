@@ -7,20 +7,11 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
+
+from generated import DOCS, update
 
 from sglang_adaptive.cli import COMMANDS
 from sglang_adaptive.command_line import PROGRAM, CommandParser
-
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
-BEGIN, END = "<!-- commands: begin -->\n", "<!-- commands: end -->\n"
-
-
-def current(page: str) -> str:
-    """Return *page* with what is between its markers replaced."""
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    return before + BEGIN + "\n".join(_commands()) + "\n" + END + after
 
 
 def _commands() -> Iterator[str]:
@@ -63,13 +54,5 @@ def _meaning(parser: CommandParser, action: argparse.Action) -> str:
     return ((action.help or "") % {**vars(action), "prog": parser.prog}).replace("|", "\\|")
 
 
-def main() -> int:
-    page = PAGE.read_text()
-    if "--check" in sys.argv[1:]:
-        return int(current(page) != page)
-    PAGE.write_text(current(page))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(update(DOCS / "cli.md", {"commands": "\n".join(_commands()) + "\n"}))

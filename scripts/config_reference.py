@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+
+from generated import DOCS, update
 
 from sglang_adaptive.policy.schema import (
     CANDIDATE_STEPS,
@@ -23,8 +24,6 @@ from sglang_adaptive.policy.throughput_options import (
     PROFILE_DIR,
     PROFILE_DIR_EXPECTED,
 )
-
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 
 def tables() -> dict[str, str]:
@@ -47,15 +46,6 @@ def tables() -> dict[str, str]:
     }
 
 
-def current(page: str) -> str:
-    """Return *page* with the tables between its markers replaced."""
-    for name, table in tables().items():
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-        before, rest = page.split(begin)
-        page = before + begin + table + end + rest.split(end)[1]
-    return page
-
-
 def _row(key: NumberKey) -> tuple[str, ...]:
     return key.name, f"{key.default:g}", key.expected, key.meaning
 
@@ -66,13 +56,5 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in head + body)
 
 
-def main() -> int:
-    page = PAGE.read_text()
-    if "--check" in sys.argv[1:]:
-        return int(current(page) != page)
-    PAGE.write_text(current(page))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(update(DOCS / "configuration.md", tables()))

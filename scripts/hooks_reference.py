@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from generated import DOCS, update
+
 from sglang_adaptive.sglang_plugin import hooks
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- hooks: begin -->\n", "<!-- hooks: end -->\n"
 GROUPS = (
     ("Every process, from the start", hooks.DOORS),
     ("Launcher, once the server is asked to be adaptive", hooks.LAUNCHER[len(hooks.EVERY_PROCESS) :]),
@@ -20,12 +20,6 @@ GROUPS = (
     ("The same with SGLang's plan stream on", hooks.PLAN_STREAM),
     ("The same with the early plan on", hooks.EARLY_PLAN),
 )
-
-
-def current(page: str) -> str:
-    """Return *page* with what is between its markers replaced."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + "\n".join(_tables()) + "\n" + END + rest.split(END)[1]
 
 
 def _tables() -> Iterator[str]:
@@ -63,13 +57,5 @@ def _purpose_of_import(where: str) -> str:
     raise LookupError(where)
 
 
-def main() -> int:
-    page = PAGE.read_text()
-    if "--check" in sys.argv[1:]:
-        return int(current(page) != page)
-    PAGE.write_text(current(page))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(update(DOCS / "architecture.md", {"hooks": "\n".join(_tables()) + "\n"}))

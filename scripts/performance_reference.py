@@ -7,17 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from generated import DOCS, update
+
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results" / "simulation" / "simulate.json"
-BEGIN, END = "<!-- simulation: begin -->\n", "<!-- simulation: end -->\n"
 SHOWN = ("throughput", "ema", "ema-all", "static-3", "static-0")
-
-
-def current(page: str) -> str:
-    """Return *page* with what is between its markers replaced."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + "\n".join(_table()) + "\n" + END + rest.split(END)[1]
 
 
 def _table() -> Iterator[str]:
@@ -28,13 +22,5 @@ def _table() -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def main() -> int:
-    page = PAGE.read_text()
-    if "--check" in sys.argv[1:]:
-        return int(current(page) != page)
-    PAGE.write_text(current(page))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(update(DOCS / "performance.md", {"simulation": "\n".join(_table()) + "\n"}))

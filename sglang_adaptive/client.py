@@ -65,6 +65,15 @@ class Client:
         updated: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_config": dict(config)}})
         return updated
 
+    def force_steps(self, steps: int | None) -> list[bool]:
+        """Hold the depth at *steps*, or release it with None.
+
+        Returns True for each data-parallel replica, False where there is nothing to hold: the server is not adaptive.
+        Raises RequestError for a depth that it was not built with.
+        """
+        held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
+        return held
+
     def generate(self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any) -> Any:
         """Return SGLang's answer: `text`, `output_ids`, `meta_info`; a list of those for a list of prompts.
 

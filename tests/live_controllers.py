@@ -8,6 +8,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.state import SpecRuntimeState
 
 
@@ -25,9 +26,9 @@ class Worker:
         self.speculative_num_steps = state.speculative_num_steps
 
 
-def controller(policy: AdaptivePolicy) -> AdaptiveController:
+def controller(policy: AdaptivePolicy, clock: RoundClock | None = None) -> AdaptiveController:
     worker = Worker()
-    found = AdaptiveController(worker, policy)
+    found = AdaptiveController(worker, policy, clock=clock)
     found.register(worker.build_adaptive_runtime_state(3, 4))
     found.init_states()
     return found

@@ -204,7 +204,7 @@ def _serve(client: Client, prompts: list[Ids], tokens: int) -> dict[str, Any]:
 
 
 def _force(client: Client, steps: int | None) -> None:
-    if client.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}}) != [True]:
+    if client.force_steps(steps) != [True]:
         raise RuntimeError(f"the server refused {steps} steps")
 
 

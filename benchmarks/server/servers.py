@@ -76,7 +76,7 @@ class Running:
         """Hold the depth, or release it with None. Raises ValueError where this is not one of our adaptive servers."""
         if not self.policy.ours:
             raise ValueError(f"{self.name} has no adaptive_force_steps: only servers with this package's plugin do")
-        self.client.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
+        self.client.force_steps(steps)
 
     def adaptive(self) -> dict[str, Any] | None:
         """Return what the plugin says of itself in /server_info, None for a stock server or one that is gone."""

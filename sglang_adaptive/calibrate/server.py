@@ -37,7 +37,7 @@ class AdaptiveServer:
     def force(self, steps: int | None) -> None:
         """Hold the depth at *steps*, or release it with None. Raises NotReady with the server's words."""
         try:
-            self.client.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
+            self.client.force_steps(steps)
         except RequestError as error:
             raise NotReady(str(error)) from None
 

@@ -14,7 +14,6 @@ from sglang_adaptive.demo.switch_log import SwitchLog
 from sglang_adaptive.demo.workload import Phase
 
 TICK_SECONDS = 0.5
-FORCE_KEY = "adaptive_force_steps"
 
 
 def adaptive_state(client: Client) -> dict[str, Any] | None:
@@ -30,9 +29,9 @@ def adaptive_state(client: Client) -> dict[str, Any] | None:
 
 def force_steps(client: Client, steps: int | None) -> None:
     """Hold the depth at *steps*, or release it with None."""
-    answer = client.post("/set_internal_state", {"server_args": {FORCE_KEY: steps}})
+    answer = client.force_steps(steps)
     if answer != [True]:
-        raise DemoError(f"the server refused {FORCE_KEY} {steps}: {answer}")
+        raise DemoError(f"the server refused to hold {steps} steps: {answer}")
 
 
 def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> PhaseResult:

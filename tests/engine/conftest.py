@@ -20,10 +20,14 @@ from tests.launch_lab import LaunchLab
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run engine tests that need no server first, while the servers start; then one server's after the other's."""
-    here = [index for index, item in enumerate(items) if Path(__file__).parent in item.path.parents]
+    here = [index for index, item in enumerate(items) if _is_here(item)]
     waiting = sorted((items[index] for index in here), key=_last_server)
     for index, item in zip(here, waiting, strict=True):
         items[index] = item
+
+
+def _is_here(item: pytest.Item) -> bool:
+    return Path(__file__).parent in item.path.parents
 
 
 def _last_server(item: pytest.Item) -> int:
@@ -41,7 +45,7 @@ def _servers_of(item: pytest.Item) -> list[str]:
 @pytest.fixture(scope="session", autouse=True)
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Every server that a selected test uses; they start when the first engine test does."""
-    used = [name for item in request.session.items for name in _servers_of(item)]
+    used = [name for item in request.session.items if _is_here(item) for name in _servers_of(item)]
     folder = tmp_path_factory.mktemp("servers")
     fleet = Fleet({name: partial(SERVERS[name], folder) for name in dict.fromkeys(used)}, Counter(used))
     yield fleet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event, Semaphore
+from threading import Event, Lock, Semaphore
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 
@@ -25,24 +25,36 @@ class Fleet:
         self._make = {name: create for name, create in make.items() if uses[name]}
         self._uses = uses
         self._servers: dict[str, CpuServer] = {}
+        self._ready: dict[str, Future[CpuServer]] = {name: Future() for name in self._make}
         self._room = Semaphore(MOST_ALIVE)
+        self._turns, self._turn = iter(self._make), Lock()
         self._closing = Event()
         self._pool = ThreadPoolExecutor(BOOTS_AT_ONCE)
+        for _ in self._make:
+            self._pool.submit(self._boot_next)
         self._stopping = ThreadPoolExecutor(1)  # a stop makes room, so it never waits behind a boot
-        self._boots = {name: self._pool.submit(self._boot, name) for name in self._make}
         self._stops: list[Future[None]] = []
 
-    def _boot(self, name: str) -> None:
-        while not self._room.acquire(timeout=0.2):
-            if self._closing.is_set():
-                return
-        self._servers[name] = self._make[name]()
-        self._servers[name].start()
+    def _boot_next(self) -> None:
+        # One waits for room at a time, and the turn is drawn with the room in hand. Otherwise a server of later tests
+        # could take the room that the tests before them wait for.
+        with self._turn:
+            while not self._room.acquire(timeout=0.2):
+                if self._closing.is_set():
+                    return
+            name = next(self._turns)
+        try:
+            server = self._servers[name] = self._make[name]()
+            server.start()
+        except BaseException as error:
+            self._room.release()
+            self._ready[name].set_exception(error)
+        else:
+            self._ready[name].set_result(server)
 
     def take(self, name: str) -> CpuServer:
         """Return a server that answers. Raises ServerError when it did not come up."""
-        self._boots[name].result()
-        return self._servers[name]
+        return self._ready[name].result()
 
     def release(self, name: str) -> None:
         """Say that one of the counted uses is over; after the last one the server is stopped, in the background."""
@@ -57,11 +69,9 @@ class Fleet:
     def close(self) -> None:
         """Stop what still runs or starts."""
         self._closing.set()
-        for boot in self._boots.values():
-            boot.cancel()
         for server in list(self._servers.values()):
             server.stop()  # ends a start that is under way, too
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
         self._stopping.shutdown()
         for stop in self._stops:
             stop.result()

@@ -125,7 +125,7 @@ def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuSe
         ["--model-path", str(models.target_path()), *_COMMON, *arguments],
         log=folder / f"{name}.log",
         extra_environment={"XDG_CACHE_HOME": str(folder / "cache"), **variables},
-        start_timeout=600.0,
+        start_timeout=300.0,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import CHUNK
-from tests.engine.workload import Case, Output, force, require_whole_pool, rotating_depth, rounds, run
+from tests.engine.workload import Case, Output, require_whole_pool, rotating_depth, rounds, run
 
 ENDLESS = 3000
 """Tokens that nobody waits for."""
@@ -21,12 +21,12 @@ def healthy_afterwards(
     ema: CpuServer, expected: Callable[[list[Case]], list[Output]], easy: list[str], hard: list[str]
 ) -> Iterator[None]:
     """After every test: all slots accounted for, far fewer rounds than a full answer takes, the same output as ever."""
-    force(ema, 0)  # a round is a token
+    ema.force_steps(0)  # a round is a token
     before = rounds(ema)
     yield
     require_whole_pool(ema)
     assert rounds(ema) - before < ENDLESS
-    force(ema, None)
+    ema.force_steps(None)
     cases = [Case(easy[0]), Case(hard[0])]
     assert run(ema, cases, at_once=2) == expected(cases)
 

@@ -10,7 +10,7 @@ import pytest
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import ADMIN_KEY, TIERS
-from tests.engine.workload import Case, adaptive, force
+from tests.engine.workload import Case, adaptive
 
 PATH = "/set_internal_state"
 
@@ -22,21 +22,21 @@ def rounds_at(server: CpuServer) -> dict[str, int]:
 
 @pytest.mark.parametrize("steps", TIERS)
 def test_every_round_runs_at_the_forced_depth(ema: CpuServer, easy: list[str], steps: int) -> None:
-    assert force(ema, steps) == [True]
+    assert ema.force_steps(steps) == [True]
     before = rounds_at(ema)
     meta = Case(easy[0], max_new_tokens=24).whole(ema)["meta_info"]
     after = rounds_at(ema)
     grown = {tier: after[tier] - before.get(tier, 0) for tier in after if after[tier] != before.get(tier, 0)}
     assert grown == {str(steps): meta["spec_verify_ct"]}
     assert adaptive(ema)["forced_steps"] == adaptive(ema)["current_steps"] == steps
-    force(ema, None)
+    ema.force_steps(None)
 
 
 def test_release_gives_the_depth_back_to_the_policy(ema: CpuServer, easy: list[str]) -> None:
     policy_depth = adaptive(ema)["slots"][0]["steps"]
-    force(ema, next(tier for tier in TIERS if tier != policy_depth))
+    ema.force_steps(next(tier for tier in TIERS if tier != policy_depth))
     Case(easy[0], max_new_tokens=2).whole(ema)
-    assert force(ema, None) == [True]
+    assert ema.force_steps(None) == [True]
     Case(easy[0], max_new_tokens=2).whole(ema)
     found = adaptive(ema)
     assert found["forced_steps"] is None
@@ -50,7 +50,7 @@ REFUSED = [2, 8, -1, 10**6, 1.0, 0.5, True, False, "3", "null", "", [3], [], {"s
 @pytest.mark.parametrize("value", REFUSED, ids=json.dumps)
 def test_refused_value(ema: CpuServer, value: Any) -> None:
     with pytest.raises(RequestError) as refusal:
-        force(ema, value)
+        ema.force_steps(value)
     status, _, body = str(refusal.value).removeprefix(f"POST {PATH}: ").partition(" ")
     assert status == "400"
     shown = json.dumps(value, separators=(",", ":"))
@@ -91,7 +91,7 @@ def test_unknown_key_beside_ours_refuses_both(ema: CpuServer) -> None:
 def test_key_is_checked_before_the_value(tree: CpuServer) -> None:
     for stranger in (tree, Client.from_url(tree.url, api_key="wrong")):
         with pytest.raises(RequestError, match=r"401 .*Unauthorized") as refusal:
-            force(stranger, 1)
+            stranger.force_steps(1)
         assert "adaptive" not in str(refusal.value)
 
 
@@ -99,4 +99,4 @@ def test_inactive_server_says_why(tree: CpuServer) -> None:
     administrator = Client.from_url(tree.url, api_key=ADMIN_KEY)
     for value in (1, None, "3"):
         with pytest.raises(RequestError, match=r"400 .*adaptive speculation is off: speculative_eagle_topk=4"):
-            force(administrator, value)
+            administrator.force_steps(value)

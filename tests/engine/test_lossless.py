@@ -12,7 +12,6 @@ from tests.engine.workload import (
     Case,
     Output,
     adaptive,
-    force,
     require_whole_pool,
     rotating_depth,
     run,
@@ -70,11 +69,11 @@ def test_outputs_under_the_policy(ema: CpuServer, expected: Expected, cases: lis
 def test_outputs_and_pool_after_each_request_at_each_depth(
     ema: CpuServer, expected: Expected, cases: list[Case], steps: int
 ) -> None:
-    force(ema, steps)
+    ema.force_steps(steps)
     for case, output in zip(cases[:3], expected(cases[:3]), strict=True):
         assert Output.of(case.whole(ema)) == output
         require_whole_pool(ema)
-    force(ema, None)
+    ema.force_steps(None)
 
 
 def test_draft_trees_fall_back_without_loss(tree: CpuServer, expected: Expected, cases: list[Case]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sglang_adaptive.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.metric_series import BY_NAME, CAUSE, DEPTH, METRICS, POSITION, PREFIX, REGION
 from tests.engine.servers import TIERS
-from tests.engine.workload import Case, adaptive, force, run, wait_until
+from tests.engine.workload import Case, adaptive, run, wait_until
 from tests.prometheus import Prometheus, installed
 
 needs_prometheus = pytest.mark.skipif(not installed(), reason="Prometheus (Debian: prometheus) is not installed")
@@ -60,10 +60,10 @@ def test_what_prometheus_sees_is_what_the_server_counted(
     ema: CpuServer, watch: Watch, easy: list[str], hard: list[str]
 ) -> None:
     prometheus = watch(ema)
-    force(ema, TIERS[-1])
+    ema.force_steps(TIERS[-1])
     run(ema, [Case(prompt) for prompt in easy[:2]], at_once=1)
     before = caught_up(prometheus, ema)
-    force(ema, None)
+    ema.force_steps(None)
     run(ema, [Case(prompt) for prompt in (*easy[:3], *hard[:3])], at_once=3)
     state = caught_up(prometheus, ema)
 

@@ -10,7 +10,6 @@ import pytest
 
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.engine.workload import force
 from train import checkpoint, evaluate
 
 STEPS, NEW_TOKENS, PROMPTS = 7, 128, 2
@@ -21,11 +20,11 @@ def test_server_takes_the_rounds_that_the_evaluation_computes(ema: CpuServer, fa
     target = checkpoint.load_target(Path(models.target_path()))
     draft = checkpoint.load_draft(Path(models.draft_path()))
     prompts = models.prompts(family)[:PROMPTS]
-    force(ema, STEPS)
+    ema.force_steps(STEPS)
     try:
         answers = ema.generate(prompts, NEW_TOKENS, ignore_eos=True)
     finally:
-        force(ema, None)
+        ema.force_steps(None)
     # A few tokens more than asked for: the server's last round may draft past the end, too.
     writings = evaluate.write(target, [prompt.encode() for prompt in prompts], NEW_TOKENS + 2 * STEPS)
     computed = evaluate.accept_lengths(target, draft, writings, [STEPS])[STEPS]

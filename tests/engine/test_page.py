@@ -18,7 +18,7 @@ from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
 from tests.browser import FOUND, Browser
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS
-from tests.engine.workload import Case, adaptive, force
+from tests.engine.workload import Case, adaptive
 from tests.unit.test_page_data import documented_paths
 
 in_browser = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
@@ -167,10 +167,10 @@ def test_a_server_that_is_gone_and_comes_back(ema: CpuServer, browser: Browser) 
 @in_browser
 def test_a_held_depth(ema: CpuServer, browser: Browser) -> None:
     browser.open(ema.url + PAGE)
-    force(ema, 1)
+    ema.force_steps(1)
     browser.until(state_is("held"), "the page says that the depth is held")
     assert browser.text("headline") == "Held at 1 step" and "operator" in browser.text("sentence")
-    force(ema, None)
+    ema.force_steps(None)
     browser.until(state_is("idle"), "and that it was released")
 
 

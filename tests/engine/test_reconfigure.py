@@ -19,7 +19,7 @@ import pytest
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import ADMIN_KEY, RANK_LOG, TIERS
-from tests.engine.workload import Case, adaptive, force, require_whole_pool, rounds, run, wait_until
+from tests.engine.workload import Case, adaptive, require_whole_pool, rounds, run, wait_until
 
 PATH = "/set_internal_state"
 SHALLOW = {"1": {"candidate_steps": [1]}}
@@ -121,9 +121,9 @@ def test_text_stays_the_same_while_the_configuration_changes_under_load(
     ema: CpuServer, easy: list[str], hard: list[str]
 ) -> None:
     cases = [Case(prompt) for prompt in (*easy[:3], *hard[:3])]
-    force(ema, 0)
+    ema.force_steps(0)
     without_drafts = run(ema, cases, at_once=6)
-    force(ema, None)
+    ema.force_steps(None)
     with kept(ema), changing(ema, [SHALLOW, DEEP, THROUGHPUT]) as applied:
         assert run(ema, cases, at_once=3) == without_drafts
     assert applied[0] >= 10
@@ -183,9 +183,9 @@ def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[s
         return Path(two_ranks.log_path).with_name(f"{RANK_LOG}{rank}").read_text().splitlines()
 
     cases = [Case(prompt, max_new_tokens=64) for prompt in (*easy[:3], *hard[:3])]
-    force(two_ranks, 0)
+    two_ranks.force_steps(0)
     without_drafts = run(two_ranks, cases, at_once=3)
-    force(two_ranks, None)
+    two_ranks.force_steps(None)
     begun = len(depths(0))
     shallow = {"1": {"candidate_steps": [1, 2]}}
     with kept(two_ranks), changing(two_ranks, [DEEP, {"throughput": {"sync_rounds": 4}}, shallow]) as applied:

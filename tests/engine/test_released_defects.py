@@ -10,7 +10,7 @@ import pytest
 from sglang_adaptive.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.ema import AdaptiveStepSlot
 from tests.engine.servers import FAULT_AFTER, JUMPY_SLOT, LAUNCH_STEPS, LOG_INTERVAL, TIERS
-from tests.engine.workload import Case, force, rotating_depth, rounds, run
+from tests.engine.workload import Case, rotating_depth, rounds, run
 
 
 def stock_fails(why: str) -> Any:
@@ -68,10 +68,10 @@ def _reports(server: CpuServer) -> list[tuple[int, str]]:
 def test_accept_rate_gauge_after_a_switch(ema: CpuServer, easy: list[str]) -> None:
     """One report's interval holds deep rounds first and zero-step rounds last."""
     _fill_interval(ema, easy[0])
-    force(ema, TIERS[-1])
+    ema.force_steps(TIERS[-1])
     deep = Case(easy[0], max_new_tokens=LOG_INTERVAL - 2).whole(ema)["meta_info"]
     _fill_interval(ema, easy[0])
-    force(ema, None)
+    ema.force_steps(None)
     proposed = TIERS[-1] * deep["spec_verify_ct"]
     assert deep["spec_num_correct_drafts"] > 0
     assert _gauge(ema, "spec_accept_rate") == pytest.approx(deep["spec_num_correct_drafts"] / proposed)
@@ -80,7 +80,7 @@ def test_accept_rate_gauge_after_a_switch(ema: CpuServer, easy: list[str]) -> No
 
 def _fill_interval(server: CpuServer, prompt: str) -> None:
     """Run zero-step rounds, a token each, until the scheduler reports."""
-    force(server, 0)
+    server.force_steps(0)
     missing = -rounds(server) % LOG_INTERVAL
     if missing:
         Case(prompt, max_new_tokens=1 + missing).whole(server)  # the prefill gives the first token

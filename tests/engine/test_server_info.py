@@ -10,14 +10,14 @@ import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import LOG_INTERVAL, TIERS
-from tests.engine.workload import Case, adaptive, force, internal_state, rounds
+from tests.engine.workload import Case, adaptive, internal_state, rounds
 
 
 @pytest.fixture
 def state(ema: CpuServer, easy: list[str], hard: list[str]) -> dict[str, Any]:
     """The internal state after both kinds of text, and after a depth was forced and released."""
     for steps in (TIERS[0], TIERS[-1], None):
-        force(ema, steps)
+        ema.force_steps(steps)
         Case(easy[0], max_new_tokens=LOG_INTERVAL).whole(ema)
     Case(hard[0], max_new_tokens=LOG_INTERVAL).whole(ema)
     return internal_state(ema)
@@ -109,7 +109,7 @@ def test_server_without_the_flags(request: pytest.FixtureRequest, name: str, eas
     state = internal_state(server)
     assert "adaptive" not in state
     assert "spec_draft_steps_histogram" not in answer["meta_info"]
-    assert server.post("/set_internal_state", {"server_args": {"adaptive_force_steps": 1}}) == [False]
+    assert server.force_steps(1) == [False]
     assert "adaptive speculation" not in server.log_path.read_text()
 
 

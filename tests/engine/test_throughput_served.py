@@ -12,7 +12,7 @@ from sglang_adaptive.calibrate import explain
 from sglang_adaptive.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile_json import loads_profile
 from tests.engine.servers import RANK_LOG, throughput
-from tests.engine.workload import Case, adaptive, force, run, wait_until
+from tests.engine.workload import Case, adaptive, run, wait_until
 
 LADDER = [0, 1, 2, 3, 5, 7]
 
@@ -29,9 +29,9 @@ def depths(server: CpuServer, rank: int) -> list[str]:
 
 
 def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer, cases: list[Case]) -> None:
-    force(two_ranks, 0)
+    two_ranks.force_steps(0)
     without_drafts = run(two_ranks, cases, at_once=3)
-    force(two_ranks, None)
+    two_ranks.force_steps(None)
     assert run(two_ranks, cases, at_once=1) == without_drafts
     assert run(two_ranks, cases, at_once=3) == without_drafts
 

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.engine.workload import Case, adaptive, force, run
 
 ROOT = Path(__file__).parents[2]
 SLOTS = 8192
@@ -81,22 +79,3 @@ def test_a_request_that_leaves_keeps_from_the_cache_what_it_owes(sound: list[Pai
         lost[pair["name"]] = pair["wanted"]["cached"].get("b", 0) - pair["held"]["cached"].get("b", 0)
         assert 0 <= lost[pair["name"]] < pair["every"], pair["name"]
     assert max(lost.values()) > 0
-
-
-def test_the_server_says_and_changes_how_often(ema: CpuServer, easy: list[str]) -> None:
-    def every(rounds: Any) -> Any:
-        return ema.post("/set_internal_state", {"server_args": {"adaptive_zero_step_extend_every": rounds}})
-
-    force(ema, 0)
-    for rounds in (8, 3, 1):
-        assert every(rounds) == [True]
-        before = adaptive(ema)["zero_steps"]
-        run(ema, [Case(easy[0], max_new_tokens=25)], at_once=1)
-        after = adaptive(ema)["zero_steps"]
-        held = after["held_rounds"] - before["held_rounds"]
-        assert (after["extend_every"], after["reason"]) == (rounds, None)
-        assert (held, after["extends"] - before["extends"]) == ((24, 24 // rounds) if rounds > 1 else (0, 0))
-    for refused in (0, 9, 2.5):
-        assert every(refused) == [False]
-    assert every(8) == [True]
-    force(ema, None)

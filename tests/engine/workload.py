@@ -88,11 +88,6 @@ def rounds(server: Client) -> int:
     return sum(adaptive(server)["rounds_by_tier"].values())
 
 
-def force(server: Client, steps: int | None) -> Any:
-    """Hold the depth, or release it with None; returns the server's answer."""
-    return server.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
-
-
 @contextmanager
 def rotating_depth(server: Client) -> Iterator[None]:
     """Force one depth after the other, as fast as the server takes it, until the block ends; then release."""
@@ -103,7 +98,7 @@ def rotating_depth(server: Client) -> Iterator[None]:
         for steps in itertools.cycle(tiers):
             if done.is_set():
                 return
-            force(server, steps)
+            server.force_steps(steps)
 
     with ThreadPoolExecutor(1) as pool:
         rotation = pool.submit(rotate)
@@ -112,7 +107,7 @@ def rotating_depth(server: Client) -> Iterator[None]:
         finally:
             done.set()
             rotation.result()
-            force(server, None)
+            server.force_steps(None)
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

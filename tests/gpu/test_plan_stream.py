@@ -20,7 +20,7 @@ import pytest
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.cpu_engine import models
-from tests.engine.workload import Case, Output, adaptive, force, rotating_depth, run
+from tests.engine.workload import Case, Output, adaptive, rotating_depth, run
 
 TIERS = (0, 1, 3, 7)
 START_SECONDS = 600.0
@@ -93,7 +93,7 @@ def outputs(client: Client) -> dict[str, Any]:
     cases = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
     found: dict[str, Any] = {}
     for steps in TIERS:
-        force(client, steps)
+        client.force_steps(steps)
         found[str(steps)] = run(client, cases, at_once=1)
     with rotating_depth(client):
         found["switching"] = run(client, cases, at_once=len(cases))
