@@ -82,7 +82,7 @@ def command(given: Sequence[str]) -> list[str]:
     """Return the full command line of the server. Raises LaunchError when `given` names no model."""
     if not any(_has(given, flag) for flag in ("--model-path", "--model", "--config")):
         raise LaunchError("--model-path is missing; see `sglang-adaptive serve-cpu --help`")
-    return [sys.executable, "-m", "sglang.launch_server", *given, *default_arguments(given)]
+    return [sys.executable, "-m", "sglang_adaptive.cpu_engine.start", *given, *default_arguments(given)]
 
 
 def parser() -> CommandParser:

@@ -62,7 +62,7 @@ def ema(folder: Path) -> CpuServer:
         **_CHECKED,
         **_PLAN_STREAM,
     )
-    module = server.command.index("sglang.launch_server")
+    module = server.command.index("sglang_adaptive.cpu_engine.start")
     first = server.command.index(_NO_GRAPHS[0])
     assert tuple(server.command[first : first + 4]) == _NO_GRAPHS
     serve = [str(Path(sys.executable).parent / "sglang"), "serve"]

@@ -47,7 +47,7 @@ def test_another_device_is_refused():
 
 def test_the_command_keeps_the_users_arguments_in_order():
     line = command(["--model-path", "M", "--port", "9"])
-    assert line[:7] == [sys.executable, "-m", "sglang.launch_server", "--model-path", "M", "--port", "9"]
+    assert line[:7] == [sys.executable, "-m", "sglang_adaptive.cpu_engine.start", "--model-path", "M", "--port", "9"]
 
 
 def test_the_stand_in_comes_first_and_keeps_the_users_path():

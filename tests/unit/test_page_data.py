@@ -44,8 +44,9 @@ KINDS = {
 
 
 def served(policy: AdaptivePolicy) -> AdaptiveController:
-    """A controller that has switched, been held, and timed rounds."""
+    """A controller that was configured anew, and has switched, been held, and timed rounds."""
     found = controller(policy)
+    found.replace_policy(policy, by="a test")
     for index in range(120):
         found.force_steps(1 if 40 <= index < 50 else None)
         batch_size = 8 if index >= 60 else 2

@@ -1,0 +1,97 @@
+"""Starts the processes of a server as forks of one that has SGLang imported already.
+
+A server is three processes or more, and SGLang starts each as a new Python that imports everything once more: most of a
+small server's start, and most of its memory. Here the first process imports, forks the nursery before anything else
+has happened, and what SGLang then starts with ``spawn`` is forked from there: a process with SGLang's modules as their
+import left them, and nothing of the first process' state, as if it had imported them itself.
+
+Python's own fork server does the work (`multiprocessing.forkserver`), but as a fork in place of a new program, and with
+what SGLang counts on: children see the environment of the moment, and reach the first process by signalling their parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from multiprocessing import connection, context, forkserver
+from multiprocessing.popen_forkserver import Popen
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def open_nursery(modules: Iterable[str]) -> None:
+    """Import *modules*, and let every later ``spawn`` of this process be a fork of its present state.
+
+    Call it while the process has one thread. Linux only.
+    """
+    for name in modules:
+        importlib.import_module(name)
+    gc.freeze()  # so that no collection of a child writes to the memory that is shared
+    with socket.socket(socket.AF_UNIX) as listener:
+        address = connection.arbitrary_address("AF_UNIX")
+        listener.bind(address)
+        listener.listen()
+        alive_r, alive_w = os.pipe()
+        first = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.close(alive_w)
+            _serve(listener.detach(), alive_r, first)
+    os.close(alive_r)
+    server = forkserver._forkserver
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
+    context._concrete_contexts["spawn"] = _Context()
+
+
+def _serve(listener: int, alive: int, first: int) -> None:
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and its children have asked for the same
+        # A child of SGLang's tells its parent that it failed with this signal; it means the first process.
+        signal.signal(signal.SIGQUIT, lambda *_: os.kill(first, signal.SIGQUIT))
+        forkserver.main(listener, alive, [])
+        code = 0
+    except SystemExit:
+        code = 0  # nobody is left that could ask for a child
+    finally:
+        os._exit(code)
+
+
+@dataclass(frozen=True)
+class _InEnvironment:
+    """What a child runs: *target*, in the environment that its starter had at the start."""
+
+    target: Callable[..., object]
+    environment: Mapping[str, str]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        for name in os.environ.keys() - self.environment.keys():
+            del os.environ[name]
+        # A variable written anew moves, and setproctitle looks for the old ones behind the command line.
+        os.environ.update({name: at for name, at in self.environment.items() if os.environ.get(name) != at})
+        return self.target(*args, **kwargs)
+
+
+class _Process(BaseProcess):
+    """Here for its static method; the process object itself is multiprocessing's own."""
+
+    _start_method = "spawn"
+
+    @staticmethod
+    def _Popen(process: Any) -> Popen:
+        process._target = _InEnvironment(process._target, dict(os.environ))
+        return Popen(process)
+
+
+class _Context(context.ForkServerContext):
+    _name = "spawn"
+    Process = _Process
