@@ -6,7 +6,8 @@ has happened, and what SGLang then starts with ``spawn`` is forked from there: a
 import left them, and nothing of the first process' state, as if it had imported them itself.
 
 Python's own fork server does the work (`multiprocessing.forkserver`), but as a fork in place of a new program, and with
-what SGLang counts on: children see the environment of the moment, and reach the first process by signalling their parent.
+what SGLang counts on: children see the environment of the moment, and a signal to their parent reaches the first
+process.
 """
 
 from __future__ import annotations

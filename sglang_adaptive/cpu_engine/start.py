@@ -1,4 +1,4 @@
-"""``python -m sglang_adaptive.cpu_engine.start ARGUMENTS``: ``python -m sglang.launch_server ARGUMENTS``, started faster."""
+"""``python -m sglang_adaptive.cpu_engine.start ...`` is ``python -m sglang.launch_server ...``, started faster."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.server import CpuServer
 from train import checkpoint, evaluate
 
-STEPS, NEW_TOKENS, PROMPTS = 7, 128, 2
+STEPS, NEW_TOKENS, PROMPTS = 7, 72, 2
 
 
 @pytest.mark.parametrize("family", ["easy", "hard", "mixed"])
