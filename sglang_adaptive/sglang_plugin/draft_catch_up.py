@@ -72,11 +72,10 @@ def run_catch_up(
     from sglang.srt.managers.utils import GenerationBatchResult
     from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-    width, requests = state.speculative_num_draft_tokens, len(plan.rows)
+    width = state.speculative_num_draft_tokens
     first = [own[0] for own in plan.sources]
     parts = [plan.rows, plan.counts, plan.last_places(width), first, plan.padded_sources(width)]
-    numbers = _to_device([number for part in parts for number in part], batch.device)
-    rows, counts, last, first_on_device, sources = numbers.split([requests] * 4 + [requests * width])
+    rows, counts, last, first_on_device, sources = on_device(parts, batch.device)
     late = _batch_of(batch, plan, rows)
     late.seq_lens = torch.cat([block.positions for block in held])[first_on_device]
     late.seq_lens_cpu, late.seq_lens_sum = _lengths_on_host(held, first)
@@ -102,10 +101,18 @@ def _has_graph(state: SpecRuntimeState, requests: int) -> bool:
     return runner is not None and requests <= runner.max_bs
 
 
-def _to_device(numbers: list[int], device: Any) -> Tensor:
+def on_device(parts: Sequence[Sequence[int]], device: Any) -> list[Tensor]:
+    """Return each of *parts* as int64 on *device*, all of them sent in one copy that nothing waits for.
+
+    Each begins at a multiple of 16 bytes, as a tensor of its own would. SGLang copies them into its graphs' buffers with
+    a Triton kernel, which is compiled anew for every combination of pointers that do and do not.
+    """
+    padded = [[*part, 0] if len(part) % 2 else part for part in parts]
     on_cpu = torch.device(device).type == "cpu"
     # Pinned, so that the copy need not wait for the work that is queued before it.
-    return torch.tensor(numbers, dtype=torch.int64, pin_memory=not on_cpu).to(device, non_blocking=True)
+    whole = torch.tensor([number for part in padded for number in part], dtype=torch.int64, pin_memory=not on_cpu)
+    pieces = whole.to(device, non_blocking=True).split([len(part) for part in padded])
+    return [piece[: len(part)] for piece, part in zip(pieces, parts, strict=True)]
 
 
 def _batch_of(batch: Any, plan: CatchUp, rows: Tensor) -> Any:

@@ -333,6 +333,7 @@ def test_options_keep_their_defaults() -> None:
         ("shrinkage", -1),
         ("change_threshold", 0),
         ("probe_budget", 0.5),
+        ("probe_budget", 0),  # with zero steps in the ladder
         ("sync_rounds", 0),
         ("candidate_steps", []),
         ("candidate_steps", [1, -1]),
