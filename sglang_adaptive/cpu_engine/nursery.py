@@ -20,7 +20,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing import connection, context, forkserver
+from multiprocessing import context, forkserver, util
 from multiprocessing.popen_forkserver import Popen
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -31,13 +31,14 @@ PR_SET_PDEATHSIG = 1
 def open_nursery(modules: Iterable[str]) -> None:
     """Import *modules*, and let every later ``spawn`` of this process be a fork of its present state.
 
-    Call it while the process has one thread. Linux only.
+    Call it while the process has one thread. Linux only. Raises OSError when no process or socket is to be had.
     """
     for name in modules:
         importlib.import_module(name)
     gc.freeze()  # so that no collection of a child writes to the memory that is shared
     with socket.socket(socket.AF_UNIX) as listener:
-        address = connection.arbitrary_address("AF_UNIX")
+        # A folder of this process alone, by its number: the name of a socket has room for 107 characters.
+        address = f"/proc/self/fd/{os.open(util.get_temp_dir(), os.O_DIRECTORY)}/nursery"
         listener.bind(address)
         listener.listen()
         alive_r, alive_w = os.pipe()

@@ -18,7 +18,10 @@ MODULES = (
 def main() -> None:
     """Become SGLang's server."""
     if sys.platform == "linux":
-        open_nursery(MODULES)
+        try:
+            open_nursery(MODULES)
+        except OSError as error:
+            print(f"sglang-adaptive: every process imports SGLang for itself: {error}", file=sys.stderr)
     sys.argv[0] = "sglang.launch_server"
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 

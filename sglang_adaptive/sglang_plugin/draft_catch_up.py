@@ -104,8 +104,8 @@ def _has_graph(state: SpecRuntimeState, requests: int) -> bool:
 def on_device(parts: Sequence[Sequence[int]], device: Any) -> list[Tensor]:
     """Return each of *parts* as int64 on *device*, all of them sent in one copy that nothing waits for.
 
-    Each begins at a multiple of 16 bytes, as a tensor of its own would. SGLang copies them into its graphs' buffers with
-    a Triton kernel, which is compiled anew for every combination of pointers that do and do not.
+    Each begins at a multiple of 16 bytes, as a tensor of its own would. SGLang copies them into its graphs' buffers
+    with a Triton kernel, which is compiled anew for every combination of pointers that do and do not.
     """
     padded = [[*part, 0] if len(part) % 2 else part for part in parts]
     on_cpu = torch.device(device).type == "cpu"

@@ -75,7 +75,10 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def starter(tmp_path: Path) -> list[str]:
+def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    scratch = tmp_path / ("a folder whose name leaves no room for that of a socket" * 2)
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     script = tmp_path / "starter.py"
     script.write_text(STARTER)
     return [sys.executable, str(script)]
