@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -67,6 +68,7 @@ def register() -> None:
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
     HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
+    HookRegistry.register("sglang_adaptive.sglang_plugin.foretold.heard", draw.foretold, HookType.AROUND)
 
 
 class Draw:
@@ -81,6 +83,7 @@ class Draw:
         self._chances: Any = None
         self._drawn: Any = None
         self._row = 0
+        self._chance = random.Random(0)  # every rank draws the same
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Before a batch is verified: note each request's process, its own or the common one."""
@@ -116,6 +119,13 @@ class Draw:
         predict.copy_(torch.where(column < correct, candidates.roll(-1, 1), target_predict).flatten())
         nodes = torch.arange(bs * width, dtype=torch.int32, device=accept_index.device).view(bs, width)
         return nodes.masked_fill_(column > correct, -1)
+
+    def foretold(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
+        """Around what hears at zero steps whether the draft foretold the token: as often, but drawn like the rest."""
+        common = self._process.declared
+        several = len(original(result, batch))
+        declared = [own(req.sampling_params.custom_params) or common for req in batch.reqs[:several]]
+        return [int(self._chance.random() < one.p) for one in declared]
 
     def _next(self, bs: int, device: Any) -> Any:
         """Return how many drafts of each request would be accepted at unlimited depth: (bs,), integers."""

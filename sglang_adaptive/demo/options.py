@@ -12,7 +12,7 @@ from sglang_adaptive.demo.errors import UsageError
 from sglang_adaptive.demo.report import check_path
 from sglang_adaptive.demo.servers import TITLES
 
-TOKENS = 160
+TOKENS = 224
 FEWEST_TOKENS, MOST_TOKENS = 16, 512
 
 
@@ -28,7 +28,7 @@ def parser() -> CommandParser:
     found = _Parser(
         "demo",
         "Runs real SGLang servers on this machine's CPU, without speculation, at fixed depths and adaptive, lets each "
-        "write the same easy and hard text, and shows how the draft depth follows the text. Two to three minutes on "
+        "write the same easy and hard text, and shows how the draft depth follows the text. About three minutes on "
         "two cores. Checks that no policy changes a single token.",
         [
             ("", "everything, on the terminal"),

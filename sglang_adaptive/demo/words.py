@@ -30,7 +30,7 @@ def introduction(style: Style, policies: Sequence[str], load: float) -> str:
             style.prose(
                 f"This demo starts {len(policies) + 1} real SGLang {sglang} servers on this machine's CPU, with a "
                 "tiny byte-level Llama and its EAGLE-3 draft, and lets each write the same text: easy, hard, easy, "
-                f"first one request at a time, then {SEVERAL}. It takes two to three minutes on two cores, and "
+                f"first one request at a time, then {SEVERAL}. It takes about three minutes on two cores, and "
                 f"{_gigabytes(policies):.0f} GB of memory. Ctrl-C stops it and everything that it started."
             ),
             *map(style.prose, warnings(policies, load, _available_gigabytes())),

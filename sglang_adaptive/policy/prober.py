@@ -1,8 +1,8 @@
 """When to probe, and at which depth.
 
 Two kinds. *Towards another depth*, whose time or whose deeper positions are not well known. *Out of zero steps*,
-where nothing of the draft is seen: at the smallest positive depth, at growing intervals, and again at once when drafts
-were accepted.
+where little of the draft is seen: at the smallest positive depth, at growing intervals, and again at once when drafts
+were accepted; rarely as long as the first position is heard of without (``RoundObservation.foretold``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sglang_adaptive.policy.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.acceptance_doubt import learnable_deviation
 from sglang_adaptive.policy.guard import ZeroGuard
 from sglang_adaptive.policy.monitored import ProbeTotals
-from sglang_adaptive.policy.probing import Probe, ProbeAccount, expected_improvement
+from sglang_adaptive.policy.probing import ALLOWANCE_ROUNDS, Probe, ProbeAccount, expected_improvement
 from sglang_adaptive.policy.views import View, Views
 
 HORIZON_ROUNDS = 200.0
@@ -31,6 +31,8 @@ FIRST_CHECK, CHECK_ROUNDS, LATER_CHECK_ROUNDS = 8, 16, 160
 """Rounds to the first check, between two while a batch size is new or acceptance has changed, and later."""
 ZERO_PROBE_REQUESTS = 2
 ZERO_SPACING, MOST_ZERO_SPACING, ZERO_BACKOFF = 12.0, 32.0, 1.25
+HEARING_ROUNDS, HEARD_SPACING = 64, 2000.0
+"""Rounds after which the last that was heard is old, and the spacing of probes out of zero steps until then."""
 
 
 class Prober:
@@ -51,6 +53,7 @@ class Prober:
         self._zero_spacing = ZERO_SPACING
         self._last_zero_probe = 0
         self._hopeful = False
+        self._heard_at = -HEARING_ROUNDS
 
     @property
     def length(self) -> int:
@@ -88,6 +91,10 @@ class Prober:
             return False
         self._zero_rounds -= 1
         return True
+
+    def heard(self, round_index: int) -> None:
+        """Take in that the draft's first position was seen at zero steps, without a probe."""
+        self._heard_at = round_index
 
     def encouraged(self, hopeful: bool) -> None:
         """Take in whether a probe out of zero steps found accepted drafts."""
@@ -147,9 +154,16 @@ class Prober:
             return
         steps, seconds = depths[0]
         unknown = view.deviation[steps] > UNTIMED_DEVIATION
-        rounds = self.length if unknown else max(1, math.ceil(ZERO_PROBE_REQUESTS / batch_size))
-        loss = rounds * max(0.0, seconds / view.zero - 1.0)
+        rounds = max(1, math.ceil(ZERO_PROBE_REQUESTS / batch_size))
+        round_loss = max(0.0, seconds / view.zero - 1.0)
+        # Long enough to be timed where that is wanted, unless such a probe could never be paid for.
+        timed = unknown and self.length * round_loss <= ALLOWANCE_ROUNDS
+        if timed:
+            rounds = self.length
+        loss = rounds * round_loss
         spacing = 0.0 if self._hopeful else max(self._zero_spacing, guard.spacing(loss))
+        if not timed and round_index - self._heard_at < HEARING_ROUNDS:
+            spacing = HEARD_SPACING
         probe = Probe(steps, rounds, view.anchor, loss * view.zero)
         if round_index - self._last_zero_probe >= spacing and self.account.affords(probe):
             self._hopeful = False

@@ -1,7 +1,10 @@
 """Round times as this server's clock reads them: robust running medians, waiting to be shared.
 
-Only rank 0's readings count. They change no decision until the exported table comes back through
-``CostModel.load``, so every rank decides on the same table.
+The rounds of a depth take equally long, but for those at zero steps: one in several runs the draft's extend for all of
+them, so there the mean of a whole cycle is what counts.
+
+Only rank 0's readings count. They change no decision until the exported table comes back through ``CostModel.load``, so
+every rank decides on the same table.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import math
 from bisect import insort
 from collections import deque
 from typing import Any
+
+from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
 
 RING = 31
 """Readings behind a cell's median."""
@@ -23,6 +28,8 @@ CHANGED = 0.03
 SHARE_GAIN = 0.02
 JUMP, JUMP_READINGS = 0.04, 5
 """When the median of so many readings in a row is off by this much (log), everything became slower or faster."""
+ZERO_CYCLE = int(ZERO_STEP_EXTEND_EVERY.default)
+"""Zero-step rounds that are read together: one of so many runs the draft's extend, and takes longer than the others."""
 
 
 class Cell:
@@ -95,6 +102,8 @@ class Readings:
         self.share = 1.0
         """Part of the latest rounds that could be timed."""
         self._current: Cell | None = None
+        self._cycle: list[float] = []
+        """Zero-step rounds since the last reading of them."""
         self._recent: deque[float] = deque(maxlen=JUMP_READINGS)
 
     def skip(self) -> None:
@@ -110,14 +119,24 @@ class Readings:
         if cell is not self._current:
             self._current = cell
             self._recent.clear()
+            self._cycle.clear()
             # What changed while a cell was not timed need not be common to the others.
             cell.enter(round_index - cell.last_round > ABSENT_ROUNDS)
+        cell.last_round = round_index
+        rounds = 1
+        if not steps:
+            self._cycle.append(seconds)
+            rounds = len(self._cycle)
+            if rounds < ZERO_CYCLE:
+                return
+            seconds = sum(self._cycle) / rounds
+            self._cycle.clear()
         value = math.log(seconds) - base - self.drift
         if cell.settled:
             self._follow(value - cell.median)
-        cell.add(value)
+        for _ in range(rounds):
+            cell.add(value)
         cell.drift = self.drift
-        cell.last_round = round_index
 
     def export(self) -> dict[str, Any]:
         """Return share, drift and cells as builtins; the latter two as ``CostModel.load`` takes them."""

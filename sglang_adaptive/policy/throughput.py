@@ -123,6 +123,9 @@ class ThroughputPolicy:
         view = self._views.at(batch_size)
         counts = observation.num_correct_drafts_per_req
         accepted = self._learn_acceptance(steps, counts, batch_size) if steps else 0
+        if not steps and observation.foretold:
+            self._learn_acceptance(1, observation.foretold, batch_size)
+            self._prober.heard(now)
         seconds = view.seconds.get(steps)
         if seconds is not None:
             if observation.chosen:  # the accounts answer for this policy's decisions, not for an operator's

@@ -75,12 +75,16 @@ def parse_options(options: Mapping[str, Any], source: str) -> ThroughputOptions:
             raise ConfigError(source, f"throughput.{name}", f"got {shown(value)}", expected)
         else:
             found[name] = value
-    options = ThroughputOptions(**found)
-    if options.probe_budget == 0 and 0 in options.candidate_steps:
+    parsed = ThroughputOptions(**found)
+    if parsed.probe_budget == 0 and 0 in parsed.candidate_steps:
         # Rounds without drafts show nothing of the draft, so nothing but a probe would ever end them.
-        expected = f"above 0, or throughput.{CANDIDATE_STEPS} without 0: only a probe leads out of zero steps"
-        raise ConfigError(source, "throughput.probe_budget", f"got {shown(found['probe_budget'])}", expected)
-    return options
+        raise ConfigError(
+            source,
+            "throughput.probe_budget",
+            f"got {shown(found['probe_budget'])}",
+            f"above 0, or throughput.{CANDIDATE_STEPS} without 0: only a probe leads out of zero steps",
+        )
+    return parsed
 
 
 def _ladder(value: Any, source: str) -> tuple[int, ...]:

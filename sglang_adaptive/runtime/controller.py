@@ -45,7 +45,8 @@ class _Arriving:
     """Facts of the round whose result is being processed."""
 
     steps: int
-    context_tokens: int | None
+    context_tokens: int | None = None
+    foretold: Sequence[int] = ()
 
 
 class AdaptiveController:
@@ -175,12 +176,15 @@ class AdaptiveController:
         if target != self.worker.speculative_num_steps:
             self._switch(target, batch_size, cause)
 
-    def expect_result(self, drafted_steps: int, context_tokens: int | None = None) -> None:
+    def expect_result(
+        self, drafted_steps: int, context_tokens: int | None = None, foretold: Sequence[int] = ()
+    ) -> None:
         """Say which depth drafted the round that the next :meth:`on_verify_complete` reports.
 
-        Without this call the round is taken to be the live depth's, which is right without overlap.
+        The others are as in :class:`RoundObservation`. Without this call the round is taken to be the live depth's,
+        which is right without overlap.
         """
-        self._arriving = _Arriving(drafted_steps, context_tokens)
+        self._arriving = _Arriving(drafted_steps, context_tokens, foretold)
 
     def interrupt(self) -> None:
         """Say that a prefill or an idle spell separates the next result from the last one."""
@@ -195,7 +199,7 @@ class AdaptiveController:
         if self._warm_up is not None:
             return
         if arriving is None:
-            arriving = _Arriving(self.worker.speculative_num_steps, None)
+            arriving = _Arriving(self.worker.speculative_num_steps)
         observation = RoundObservation(
             steps=arriving.steps,
             num_correct_drafts_per_req=num_correct_drafts_per_req,
@@ -203,6 +207,7 @@ class AdaptiveController:
             seconds=self._clock.read(arriving.steps, batch_size),
             context_tokens=arriving.context_tokens,
             chosen=self._forced_steps is None,
+            foretold=arriving.foretold,
         )
         self._ledger.credit(observation)
         if self._meters is not None:

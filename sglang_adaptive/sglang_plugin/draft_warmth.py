@@ -15,6 +15,7 @@ from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.draft_catch_up import HeldRound, choose_state, run_catch_up
+from sglang_adaptive.sglang_plugin.foretold import Foretold
 from sglang_adaptive.sglang_plugin.warmth_setup import why_every_round
 from sglang_adaptive.sglang_plugin.worker import controller_of
 
@@ -35,6 +36,7 @@ class DraftWarmth:
         self._every = min(every, self.max_every)
         self._pending = PendingDrafts()
         self._held: list[HeldRound] = []
+        self._foretold: Foretold | None = None  # by the extend that ended the round before
         self._running = False  # SGLang's extend is called from here
         self._failed: str | None = None
         self._rounds = self._extends = 0
@@ -66,9 +68,10 @@ class DraftWarmth:
     def after_verify(self, extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
         """In a zero-step round, in the place of the draft's extend: hold its rows, and run them when it is time."""
         try:
+            self._listen(batch, result)
             self._hold(batch, result)
             if self._pending.rounds >= self._every:
-                self._run(extend, batch, result.next_draft_input)
+                self._foretold = self._run(extend, batch, result.next_draft_input)
             else:
                 self._worker._stub_skipped_draft_extend(batch, result)
                 self._take_over_read_event()
@@ -78,7 +81,10 @@ class DraftWarmth:
 
     def before_draft(self, draft: Any, batch: Any) -> None:
         """Before a round drafts: run what its requests owe, and start their drafts from the outcome."""
-        if draft is not self._draft or self._pending.rounds == 0 or batch.forward_mode.is_idle():
+        if draft is not self._draft or batch.forward_mode.is_idle():
+            return
+        self._foretold = None  # this round drafts it, and verifies it
+        if self._pending.rounds == 0:
             return
         try:
             self._run(type(draft)._draft_extend_for_decode, batch, batch.spec_info)
@@ -109,15 +115,23 @@ class DraftWarmth:
     def _owed(self, row: int | None) -> int:
         return 0 if row is None else self._pending.owed((row, int(self._draft.req_to_token_pool.req_generation[row])))
 
+    def _listen(self, batch: Any, result: Any) -> None:
+        if self._foretold is not None:
+            self._foretold.attach(result, self._keys(batch))
+            self._foretold = None
+
     def _hold(self, batch: Any, result: Any) -> None:
         block = HeldRound.of(batch, result)  # may raise, so first
         self._pending.hold(self._keys(batch))
         self._held.append(block)
         self._rounds += 1
 
-    def _run(self, extend: Callable[..., None], batch: Any, draft_input: Any) -> None:
-        """Extend what the requests of *batch* owe and write the outcome into their rows of *draft_input*."""
-        keys = self._keys(batch)
+    def _run(self, extend: Callable[..., None], batch: Any, draft_input: Any) -> Foretold | None:
+        """Extend what the requests of *batch* owe and write the outcome into their rows of *draft_input*.
+
+        Returns what the draft foretells of them.
+        """
+        keys, foretold = self._keys(batch), None
         plan = self._pending.catch_up(keys)
         if plan is not None:
             self._draft.draft_runner.shared_read_done_event = None
@@ -128,9 +142,11 @@ class DraftWarmth:
             finally:
                 self._running = False
             _write_rows(draft_input, outcome, plan, rows, len(batch.reqs))
+            foretold = Foretold.of(self._draft, outcome.topk_index, [keys[row] for row in plan.rows])
             self._extends += 1
         self._pending.settle(keys)
         self._held.clear()
+        return foretold
 
     def _keys(self, batch: Any) -> list[tuple[int, int]]:
         """Name each request by its row of the pool and the row's generation, which grows when the row is reused."""
@@ -150,6 +166,7 @@ class DraftWarmth:
     def _give_up(self, error: Exception) -> None:
         self._pending.settle()
         self._held.clear()
+        self._foretold = None
         self._failed = f"{type(error).__name__}: {error}"
         logger.error("adaptive: the draft's extend runs in every zero-step round from now on", exc_info=error)
 

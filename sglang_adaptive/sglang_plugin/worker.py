@@ -9,6 +9,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.foretold import heard
 from sglang_adaptive.sglang_plugin.graph_sizes import GraphedDevice
 from sglang_adaptive.sglang_plugin.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.warm_up_switch import watch_kernel_loads
@@ -56,7 +57,7 @@ def announce_result(processor: Any, result: Any, batch: Any) -> None:
     width = result.speculative_num_draft_tokens
     if controller is None or width is None:
         return
-    controller.expect_result(width - 1, _context_tokens(batch))
+    controller.expect_result(width - 1, _context_tokens(batch), heard(result, batch))
     if result.cap_lens is None:
         result.cap_lens = _Widths(width - 1, len(batch.reqs))
 

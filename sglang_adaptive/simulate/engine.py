@@ -11,10 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import IntArray
 from sglang_adaptive.simulate.trace import Trace
+
+EXTEND_EVERY = int(ZERO_STEP_EXTEND_EVERY.default)
+"""Zero-step rounds from one extend of the draft to the next, as a server has it by default."""
 
 
 class Drivable(Protocol):
@@ -96,9 +100,17 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
 
     if observe is None:
         return learn_plain
-    arrival = 0.0
+    arrival, zero_rounds = 0.0, 0
     clock = RoundClock(lambda: arrival)
     seconds, noise, comparable = trace.seconds, trace.clock.tolist(), trace.comparable.tolist()
+
+    def foretold(index: int, steps: int) -> list[int]:
+        """Return which first drafts would have been accepted, in a zero-step round that follows a draft's extend."""
+        nonlocal zero_rounds
+        before, zero_rounds = zero_rounds, 0 if steps else zero_rounds + 1
+        if steps or not before or before % EXTEND_EVERY:
+            return []
+        return [min(k, 1) for k in accepted[index]]
 
     def learn_rich(index: int, batch: int, depths: list[int]) -> None:
         nonlocal arrival
@@ -106,7 +118,8 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
         arrival += float(seconds[index, steps]) * noise[index]
         if not comparable[index]:
             clock.interrupt()
-        observe(RoundObservation(steps, counts(index, steps), batch, clock.read(steps, batch)))
+        heard = foretold(index, steps)
+        observe(RoundObservation(steps, counts(index, steps), batch, clock.read(steps, batch), foretold=heard))
 
     return learn_rich
 

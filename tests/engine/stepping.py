@@ -43,8 +43,16 @@ class Stepper:
         assert self.warmth is not None, "rows are not held back"
         self.drafts: list[tuple[int, int, list[int]]] = []
         """(prompt's first token, position, tokens proposed) of every request in every round that drafts."""
+        self.chosen: list[tuple[int, int, int]] = []
+        """The same of the draft's choice after every extend of a zero-step round: one token."""
+        self.foretold: list[tuple[Any, int, int]] = []
+        """(request, position, token) of every token that was foretold for a zero-step round."""
+        self.heard: list[int] = []
+        """What the policy was told of them: 1 for right, 0 for wrong."""
         self.reqs: dict[str, Any] = {}
         self._log_drafts()
+        self._log_choices()
+        self._log_foretold()
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.scheduler.tokenizer.encode(text, add_special_tokens=False)
@@ -60,8 +68,8 @@ class Stepper:
         self.warmth.set_every(every)
         self.controller.force_steps(None)
         assert self.scheduler.flush_cache()
-        self.drafts.clear()
-        self.reqs.clear()
+        for log in (self.drafts, self.chosen, self.foretold, self.heard, self.reqs):
+            log.clear()
         before = dict(self.warmth.snapshot())
         steps = script(self)
         ended = False
@@ -84,6 +92,9 @@ class Stepper:
             "cached": {rid: req.cached_tokens for rid, req in self.reqs.items()},
             "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
             "drafts": sorted(self.drafts),
+            "chosen": list(self.chosen),
+            "foretold": [(*_next_token(req, position), token) for req, position, token in self.foretold],
+            "heard": list(self.heard),
             "held_rounds": after["held_rounds"] - before["held_rounds"],
             "extends": after["extends"] - before["extends"],
             "reason": after["reason"],
@@ -136,6 +147,43 @@ class Stepper:
             return verify_input
 
         draft_worker.draft = logged
+
+    def _log_choices(self) -> None:
+        draft_worker = self.worker._draft_worker
+        extend = draft_worker._draft_extend_for_decode
+
+        def logged(batch: Any, result: Any, **kwargs: Any) -> None:
+            positions = batch.seq_lens.tolist()
+            extend(batch, result, **kwargs)
+            chosen = result.next_draft_input.topk_index
+            if self.worker.speculative_num_steps == 0 and chosen is not None:  # None where a test leaves it out
+                for req, position, token in zip(batch.reqs, positions, chosen[:, 0].tolist(), strict=True):
+                    self.chosen.append((req.origin_input_ids[0], position + 1, token))
+
+        draft_worker._draft_extend_for_decode = logged
+
+    def _log_foretold(self) -> None:
+        listen, expect = self.warmth._listen, self.controller.expect_result
+
+        def logged(batch: Any, result: Any) -> None:
+            foretold = self.warmth._foretold
+            rows = zip(batch.reqs, self.warmth._keys(batch), batch.seq_lens.tolist(), strict=True)
+            for req, key, position in rows if foretold else ():
+                if key in foretold.places:
+                    self.foretold.append((req, position, int(foretold.tokens[foretold.places[key]])))
+            listen(batch, result)
+
+        def told(steps: int, context_tokens: int | None, foretold: list[int]) -> None:
+            self.heard.extend(foretold)
+            expect(steps, context_tokens, foretold)
+
+        self.warmth._listen, self.controller.expect_result = logged, told
+
+
+def _next_token(req: Any, position: int) -> tuple[int, int, int | None]:
+    """Return the prompt's first token, *position*, and the token that follows it in the text."""
+    text = [*req.origin_input_ids, *req.output_ids]
+    return text[0], position, text[position + 1] if position + 1 < len(text) else None
 
 
 def _scheduler(argv: list[str]) -> Any:

@@ -15,7 +15,7 @@ from sglang_adaptive.policy.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE, 
 from sglang_adaptive.policy.cost_form import CostForm, fit
 from sglang_adaptive.policy.cost_smooth import monotone
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.readings import ABSENT_ROUNDS, RING, Readings
+from sglang_adaptive.policy.readings import ABSENT_ROUNDS, RING, ZERO_CYCLE, Readings
 
 LADDER = (0, 1, 2, 3, 5, 7)
 KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
@@ -33,6 +33,16 @@ def full(batches: tuple[int, ...] = (1, 4, 16, 64), form: CostForm = TRUE) -> Co
 def load(model: CostModel, cells: dict[tuple[int, int], float], readings: int = 31) -> None:
     """Tell *model* that it measured these seconds."""
     model.load(0.0, [[b, s, math.log(t) - model.log_base(b, s), readings, 0.0] for (b, s), t in cells.items()])
+
+
+def test_zero_step_rounds_are_read_by_the_cycle() -> None:
+    """One in eight takes longer, for it runs the draft's extend: the mean counts, and a median would miss it."""
+    readings = Readings()
+    for index in range(4 * ZERO_CYCLE):
+        readings.add(8, 0, 0.0, 2.0 if index % ZERO_CYCLE == 3 else 1.0, index)
+    cell = readings.cells[8, 0]
+    assert math.exp(cell.median) == pytest.approx(1.0 + 1.0 / ZERO_CYCLE)
+    assert cell.settled and readings.drift == 0.0
 
 
 def test_the_form_is_recovered_from_cells_that_follow_it() -> None:
