@@ -122,9 +122,10 @@ class Draw:
 
     def foretold(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
         """Around what hears at zero steps whether the draft foretold the token: as often, but drawn like the rest."""
+        from sglang_adaptive.sglang_plugin.foretold import rows
+
         common = self._process.declared
-        several = len(original(result, batch))
-        declared = [own(req.sampling_params.custom_params) or common for req in batch.reqs[:several]]
+        declared = [own(batch.reqs[row].sampling_params.custom_params) or common for row in rows(result)]
         return [int(self._chance.random() < one.p) for one in declared]
 
     def _next(self, bs: int, device: Any) -> Any:

@@ -42,6 +42,11 @@ class Foretold:
             setattr(result, _ON_RESULT, (self.tokens, pairs))
 
 
+def rows(result: Any) -> list[int]:
+    """Return the places in its batch of the requests of which something was foretold for this round."""
+    return [row for row, _ in getattr(result, _ON_RESULT, (None, ()))[1]]
+
+
 def heard(result: Any, batch: Any) -> list[int]:
     """Return 1 for each request of a round whose token was foretold right, 0 for wrong, none for the others.
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.server import hosts, simulated
+from benchmarks.server import hosts, round_profile, simulated
 from benchmarks.server.__main__ import main
 from benchmarks.server.compare import best_static, rates, table
 from benchmarks.server.load import Answer, request_body
@@ -29,6 +29,7 @@ from benchmarks.server.simulated import Draw, Meter, chances_of, drawn_ahead
 from benchmarks.server.summary import summary, targets
 from benchmarks.server.workloads.plan import Plan, in_turn, own_p
 from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.sglang_plugin import foretold
 
 
 @pytest.fixture
@@ -124,6 +125,31 @@ def test_requests_are_drawn_from_their_own_process(process: Process, monkeypatch
     assert accepted(never, always) == [3, 3]
     with pytest.raises(RuntimeError, match="1 requests are verified, 2 were announced"):
         draw(torch.zeros(1, 2), torch.zeros(2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2), 1, 1)
+
+
+def test_what_is_foretold_at_zero_steps_is_drawn_from_the_request_s_process(process: Process) -> None:
+    process.declared = Declared(0.25)
+    draw, batch = Draw(process), SimpleNamespace(reqs=[request(), request([1.0, 1.0]), request([0.0, 1.0])])
+    result = SimpleNamespace(next_token_ids=torch.zeros(3))
+    assert draw.foretold(foretold.heard, result, batch) == []  # nothing was foretold for this round
+    told = foretold.Foretold(torch.zeros(3), {"a": 0, "c": 1})
+    told.attach(result, ["b", "c", "a"])
+    assert draw.foretold(foretold.heard, result, batch) == [1, 0]
+    told.attach(result, ["a", "b", "d"])
+    drawn = [draw.foretold(foretold.heard, result, batch) for _ in range(2000)]
+    assert {len(one) for one in drawn} == {1}
+    assert abs(sum(map(sum, drawn)) / 2000 - 0.25) < 0.05
+
+
+def test_a_trace_is_summed_by_name_and_by_round() -> None:
+    spans = [("a", 0.0, 4.0), ("b", 2.0, 4.0), ("a", 10.0, 2.0), ("b", 20.0, 1.0)]  # the first two at the same time
+    events = [{"cat": "kernel", "name": name, "ts": at, "dur": length} for name, at, length in spans]
+    events += [{"cat": "cpu_op", "name": "host", "ts": 0.0, "dur": 99.0}, {"name": "without a kind", "ts": 1}]
+    found = round_profile.tally(events, 2, round_profile.DEVICE)
+    assert (found["wall_us"], found["busy_us"], found["idle_us"], found["launches"]) == (10.5, 4.5, 6.0, 2.0)
+    assert found["by_name"] == {"a": {"us": 3.0, "launches": 1.0}, "b": {"us": 2.5, "launches": 1.0}}
+    with pytest.raises(RuntimeError, match="no event of gpu_memset"):
+        round_profile.tally(events, 2, ("gpu_memset",))
 
 
 def test_own_process_of_a_request() -> None:
