@@ -1,4 +1,4 @@
-"""Writes the simulator's results into docs/performance.md from their file; ``--check`` only compares."""
+"""Writes the simulator's results into docs/performance.md and docs/simulator.md; ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -6,21 +6,37 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from generated import DOCS, update
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "simulation" / "simulate.json"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "simulation"
 SHOWN = ("throughput", "ema", "ema-all", "static-3", "static-0")
 
 
-def _table() -> Iterator[str]:
+def _policies() -> Iterator[str]:
+    """Yield a table of the policies' mean and worst share of the oracle."""
     yield f"| Suite | {' | '.join(SHOWN)} |\n|---|{'---|' * len(SHOWN)}"
-    for name, suite in json.loads(RESULTS.read_text())["suites"].items():
+    for name, suite in _suites("simulate.json"):
         scores = [suite["policies"][policy] for policy in SHOWN]
         cells = [f"{score['mean']:.3f}, {score['worst']:.3f}" for score in scores]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def _ablations() -> Iterator[str]:
+    """Yield a table of the mean share of the oracle with each part left out."""
+    suites = _suites("ablation.json")
+    policies = list(suites[0][1]["policies"])
+    yield f"| Suite | {' | '.join(policies)} |\n|---|{'---|' * len(policies)}"
+    for name, suite in suites:
+        cells = [f"{suite['policies'][policy]['mean']:.3f}" for policy in policies]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _suites(file: str) -> list[tuple[str, Any]]:
+    return list(json.loads((RESULTS / file).read_text())["suites"].items())
+
+
 if __name__ == "__main__":
-    sys.exit(update(DOCS / "performance.md", {"simulation": "\n".join(_table()) + "\n"}))
+    stale = update(DOCS / "performance.md", {"simulation": "\n".join(_policies()) + "\n"})
+    sys.exit(update(DOCS / "simulator.md", {"ablation": "\n".join(_ablations()) + "\n"}) or stale)

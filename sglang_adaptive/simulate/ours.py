@@ -29,6 +29,7 @@ class Ablation:
     flat_cost: bool = False
     clock: bool = True
     censoring: bool = True
+    hearing: bool = True
 
 
 WHOLE = Ablation("throughput")
@@ -38,6 +39,7 @@ ABLATIONS: Mapping[str, Ablation] = {
     "no-change-test": Ablation("history is forgotten at one pace, whatever happens", {"change_threshold": 1e6}),
     "no-cost": Ablation("every depth is taken to cost the same", flat_cost=True, clock=False),
     "no-clock": Ablation("the profile is believed; no round is timed", clock=False),
+    "no-hearing": Ablation("at zero steps probes alone tell of the draft", hearing=False),
     "no-margin": Ablation("any gain, however small, is worth a switch", {"margin": 0.0}),
     "no-probing": Ablation("no round is spent to learn", {"probe_budget": 0.0}),
 }
@@ -51,7 +53,10 @@ def build(trace: Trace, ablation: Ablation = WHOLE, graph_batches: Sequence[int]
     policy.set_cuda_graph_bs(None if graph_batches is None else list(graph_batches))
     if not ablation.censoring:
         _forget_censoring(policy)
-    return policy if ablation.clock else _WithoutClock(policy)
+    withheld: dict[str, Any] = {} if ablation.clock else {"seconds": None}
+    if not ablation.hearing:
+        withheld["foretold"] = ()
+    return _Without(policy, withheld) if withheld else policy
 
 
 def _profile(cost: RoundCost, flat: bool) -> CostProfile:
@@ -62,17 +67,17 @@ def _profile(cost: RoundCost, flat: bool) -> CostProfile:
     return CostProfile(KEY, ordered(cells), "simulated")
 
 
-class _WithoutClock:
-    """Keeps every round time from the policy."""
+class _Without:
+    """Keeps part of every observation from the policy."""
 
-    def __init__(self, policy: ThroughputPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: ThroughputPolicy, withheld: Mapping[str, Any]) -> None:
+        self._policy, self._withheld = policy, withheld
         self.get_steps_for_batch = policy.get_steps_for_batch
         self.on_verify_complete = policy.on_verify_complete
 
     def observe(self, observation: RoundObservation) -> int | None:
-        """Pass the round on without its time."""
-        return self._policy.observe(replace(observation, seconds=None))
+        """Pass the round on without what is withheld."""
+        return self._policy.observe(replace(observation, **self._withheld))
 
 
 def _forget_censoring(policy: ThroughputPolicy) -> None:
