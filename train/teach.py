@@ -17,7 +17,7 @@ from train.optimise import Recipe, train
 from train.target import Target
 
 TARGET_RECIPE = Recipe(steps=700, matrix_rate=0.01)
-DRAFT_RECIPE = Recipe(steps=400, matrix_rate=0.02)
+DRAFT_RECIPE = Recipe(steps=400, matrix_rate=0.02, long_batch=(3, 1024))
 
 TARGET_CORPUS = (Share("easy", 0.45), Share("hard", 0.25), Share("mixed", 0.3))
 # The draft knows how pages and ledgers look and are spelt. It never sees their rule: there the entries are drawn
