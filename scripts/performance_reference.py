@@ -1,4 +1,4 @@
-"""Writes the simulator's results into docs/performance.md and docs/simulator.md; ``--check`` only compares."""
+"""Writes the tables of docs/performance.md and docs/simulator.md from benchmarks/results; ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from generated import DOCS, update
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "simulation"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 SHOWN = ("throughput", "ema", "ema-all", "static-3", "static-0")
 
 
@@ -33,10 +33,23 @@ def _ablations() -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def _demo() -> Iterator[str]:
+    """Yield a table of what each contender of a demo reached."""
+    found = json.loads((RESULTS / "demo" / "demo.json").read_text())
+    phases = [(phase["family"], phase["concurrency"], phase["policies"]) for phase in found["phases"]]
+    heads = [f"{family}, {concurrency}" for family, concurrency, _ in phases]
+    yield f"| | {' | '.join(heads)} | overall |\n|---|{'---|' * (len(heads) + 1)}"
+    for name, policy in found["policies"].items():
+        rates = [policies[name]["tokens_per_second"] for _, _, policies in phases]
+        cells = [f"{rate:.0f}" for rate in (*rates, policy["tokens_per_second"])]
+        yield f"| {policy['title']} | {' | '.join(cells)} |"
+
+
 def _suites(file: str) -> list[tuple[str, Any]]:
-    return list(json.loads((RESULTS / file).read_text())["suites"].items())
+    return list(json.loads((RESULTS / "simulation" / file).read_text())["suites"].items())
 
 
 if __name__ == "__main__":
-    stale = update(DOCS / "performance.md", {"simulation": "\n".join(_policies()) + "\n"})
+    tables = {"simulation": "\n".join(_policies()) + "\n", "demo": "\n".join(_demo()) + "\n"}
+    stale = update(DOCS / "performance.md", tables)
     sys.exit(update(DOCS / "simulator.md", {"ablation": "\n".join(_ablations()) + "\n"}) or stale)

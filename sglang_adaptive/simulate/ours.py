@@ -53,10 +53,9 @@ def build(trace: Trace, ablation: Ablation = WHOLE, graph_batches: Sequence[int]
     policy.set_cuda_graph_bs(None if graph_batches is None else list(graph_batches))
     if not ablation.censoring:
         _forget_censoring(policy)
-    withheld: dict[str, Any] = {} if ablation.clock else {"seconds": None}
     if not ablation.hearing:
-        withheld["foretold"] = ()
-    return _Without(policy, withheld) if withheld else policy
+        _forget_hearing(policy)
+    return policy if ablation.clock else _WithoutClock(policy)
 
 
 def _profile(cost: RoundCost, flat: bool) -> CostProfile:
@@ -67,17 +66,27 @@ def _profile(cost: RoundCost, flat: bool) -> CostProfile:
     return CostProfile(KEY, ordered(cells), "simulated")
 
 
-class _Without:
-    """Keeps part of every observation from the policy."""
+class _WithoutClock:
+    """Keeps every round time from the policy."""
 
-    def __init__(self, policy: ThroughputPolicy, withheld: Mapping[str, Any]) -> None:
-        self._policy, self._withheld = policy, withheld
+    def __init__(self, policy: ThroughputPolicy) -> None:
+        self._policy = policy
         self.get_steps_for_batch = policy.get_steps_for_batch
         self.on_verify_complete = policy.on_verify_complete
 
     def observe(self, observation: RoundObservation) -> int | None:
-        """Pass the round on without what is withheld."""
-        return self._policy.observe(replace(observation, **self._withheld))
+        """Pass the round on without its time."""
+        return self._policy.observe(replace(observation, seconds=None))
+
+
+def _forget_hearing(policy: ThroughputPolicy) -> None:
+    """Keep from the policy what the draft foretells at zero steps."""
+    learn = policy.observe
+
+    def observe(observation: RoundObservation) -> int | None:
+        return learn(replace(observation, foretold=()))
+
+    policy.observe = observe  # type: ignore[method-assign]
 
 
 def _forget_censoring(policy: ThroughputPolicy) -> None:
