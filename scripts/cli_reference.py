@@ -55,4 +55,4 @@ def _meaning(parser: CommandParser, action: argparse.Action) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(update(DOCS / "cli.md", {"commands": "\n".join(_commands()) + "\n"}))
+    sys.exit(update(DOCS / "cli.md", {"commands": _commands()}))

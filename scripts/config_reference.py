@@ -26,8 +26,8 @@ from sglang_adaptive.policy.throughput_options import (
 )
 
 
-def tables() -> dict[str, str]:
-    """Return the Markdown table of every marked place of the page, by the name in its markers."""
+def tables() -> dict[str, list[str]]:
+    """Return the lines of the Markdown table of every marked place of the page, by the name in its markers."""
     names = " or ".join(f'"{name}"' for name in POLICY_NAMES)
     top = [
         ("policy", "see Policies", names, "what decides"),
@@ -50,10 +50,10 @@ def _row(key: NumberKey) -> tuple[str, ...]:
     return key.name, f"{key.default:g}", key.expected, key.meaning
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     head = [("Key", "Default", "Accepted", "Meaning"), ("---",) * 4]
     body = [(f"`{name}`", *rest) for name, *rest in rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in head + body)
+    return [f"| {' | '.join(row)} |" for row in head + body]
 
 
 if __name__ == "__main__":

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def filled(page: str, parts: Mapping[str, str]) -> str:
-    """Return *page* with the part of each name replaced. Raises ValueError where a name is not marked exactly once."""
-    for name, text in parts.items():
+def filled(page: str, parts: Mapping[str, Iterable[str]]) -> str:
+    """Return *page* with the lines of each name replaced. Raises ValueError where a name is not marked exactly once."""
+    for name, lines in parts.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, rest = page.split(begin)
         _, after = rest.split(end)
-        page = before + begin + text + end + after
+        page = "".join([before, begin, *(f"{line}\n" for line in lines), end, after])
     return page
 
 
-def update(page: Path, parts: Mapping[str, str]) -> int:
+def update(page: Path, parts: Mapping[str, Iterable[str]]) -> int:
     """Write *parts* into *page*; with ``--check`` on the command line, return 1 where they are not current."""
     now = page.read_text()
     then = filled(now, parts)

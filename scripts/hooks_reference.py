@@ -58,4 +58,4 @@ def _purpose_of_import(where: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(update(DOCS / "architecture.md", {"hooks": "\n".join(_tables()) + "\n"}))
+    sys.exit(update(DOCS / "architecture.md", {"hooks": _tables()}))

@@ -9,14 +9,14 @@ from generated import DOCS, update
 from sglang_adaptive.sglang_plugin.metric_series import METRICS, PREFIX
 
 
-def table() -> str:
-    """Return a Markdown table of every metric."""
+def table() -> list[str]:
+    """Return the lines of a Markdown table of every metric."""
     rows = [("Metric", "Type", "Label", "", "Meaning"), ("---",) * 5]
     for metric in METRICS:
         label = f"`{metric.label}`" if metric.label else ""
         policy = "T" if metric.throughput_only else ""
         rows.append((f"`{PREFIX}{metric.name}`", metric.kind, label, policy, metric.help))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 if __name__ == "__main__":

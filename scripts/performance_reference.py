@@ -50,6 +50,5 @@ def _suites(file: str) -> list[tuple[str, Any]]:
 
 
 if __name__ == "__main__":
-    tables = {"simulation": "\n".join(_policies()) + "\n", "demo": "\n".join(_demo()) + "\n"}
-    stale = update(DOCS / "performance.md", tables)
-    sys.exit(update(DOCS / "simulator.md", {"ablation": "\n".join(_ablations()) + "\n"}) or stale)
+    stale = update(DOCS / "performance.md", {"simulation": _policies(), "demo": _demo()})
+    sys.exit(update(DOCS / "simulator.md", {"ablation": _ablations()}) or stale)

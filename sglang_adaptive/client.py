@@ -68,8 +68,9 @@ class Client:
     def force_steps(self, steps: int | None) -> list[bool]:
         """Hold the depth at *steps*, or release it with None.
 
-        Returns True for each data-parallel replica, False where there is nothing to hold: the server is not adaptive.
-        Raises RequestError for a depth that it was not built with.
+        Returns True for each data-parallel replica, False for one that was not asked to be adaptive. Raises
+        RequestError, whose message says why, for a depth that was not built, and where adapting was asked for and is
+        off.
         """
         held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
         return held

@@ -60,7 +60,6 @@ def _serve(listener: int, alive: int, first: int) -> None:
         # A child of SGLang's tells its parent that it failed with this signal; it means the first process.
         signal.signal(signal.SIGQUIT, lambda *_: os.kill(first, signal.SIGQUIT))
         forkserver.main(listener, alive, [])
-        code = 0
     except SystemExit:
         code = 0  # nobody is left that could ask for a child
     finally:

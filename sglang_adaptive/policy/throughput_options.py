@@ -77,7 +77,7 @@ def parse_options(options: Mapping[str, Any], source: str) -> ThroughputOptions:
             found[name] = value
     parsed = ThroughputOptions(**found)
     if parsed.probe_budget == 0 and 0 in parsed.candidate_steps:
-        # Rounds without drafts show nothing of the draft, so nothing but a probe would ever end them.
+        # Not every setup hears the draft at zero steps; where none is heard, nothing but a probe ever ends them.
         raise ConfigError(
             source,
             "throughput.probe_budget",

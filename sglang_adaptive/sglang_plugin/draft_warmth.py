@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """What a draft starts from, one row a request; fields of EagleDraftInput."""
 
+_Key = tuple[int, int]
+
 
 class DraftWarmth:
     """Holds the rows that the draft of one worker owes, and runs them in time."""
@@ -68,10 +70,11 @@ class DraftWarmth:
     def after_verify(self, extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
         """In a zero-step round, in the place of the draft's extend: hold its rows, and run them when it is time."""
         try:
-            self._listen(batch, result)
-            self._hold(batch, result)
+            keys = self._keys(batch)
+            self._listen(batch, result, keys)
+            self._hold(batch, result, keys)
             if self._pending.rounds >= self._every:
-                self._foretold = self._run(extend, batch, result.next_draft_input)
+                self._foretold = self._run(extend, batch, result.next_draft_input, keys)
             else:
                 self._worker._stub_skipped_draft_extend(batch, result)
                 self._take_over_read_event()
@@ -87,7 +90,7 @@ class DraftWarmth:
         if self._pending.rounds == 0:
             return
         try:
-            self._run(type(draft)._draft_extend_for_decode, batch, batch.spec_info)
+            self._run(type(draft)._draft_extend_for_decode, batch, batch.spec_info, self._keys(batch))
             # The extend of this very round reads the pools after us; without a graph it says nothing of it.
             draft.draft_runner.shared_read_done_event = None
         except Exception as error:
@@ -115,23 +118,23 @@ class DraftWarmth:
     def _owed(self, row: int | None) -> int:
         return 0 if row is None else self._pending.owed((row, int(self._draft.req_to_token_pool.req_generation[row])))
 
-    def _listen(self, batch: Any, result: Any) -> None:
+    def _listen(self, batch: Any, result: Any, keys: list[_Key]) -> None:
         if self._foretold is not None:
-            self._foretold.attach(result, self._keys(batch))
+            self._foretold.attach(result, keys)
             self._foretold = None
 
-    def _hold(self, batch: Any, result: Any) -> None:
+    def _hold(self, batch: Any, result: Any, keys: list[_Key]) -> None:
         block = HeldRound.of(batch, result)  # may raise, so first
-        self._pending.hold(self._keys(batch))
+        self._pending.hold(keys)
         self._held.append(block)
         self._rounds += 1
 
-    def _run(self, extend: Callable[..., None], batch: Any, draft_input: Any) -> Foretold | None:
-        """Extend what the requests of *batch* owe and write the outcome into their rows of *draft_input*.
+    def _run(self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[_Key]) -> Foretold | None:
+        """Extend what the requests *keys* of *batch* owe and write the outcome into their rows of *draft_input*.
 
         Returns what the draft foretells of them.
         """
-        keys, foretold = self._keys(batch), None
+        foretold = None
         plan = self._pending.catch_up(keys)
         if plan is not None:
             self._draft.draft_runner.shared_read_done_event = None
@@ -148,7 +151,7 @@ class DraftWarmth:
         self._held.clear()
         return foretold
 
-    def _keys(self, batch: Any) -> list[tuple[int, int]]:
+    def _keys(self, batch: Any) -> list[_Key]:
         """Name each request by its row of the pool and the row's generation, which grows when the row is reused."""
         rows = batch.req_pool_indices_cpu
         generations = self._draft.req_to_token_pool.req_generation[rows]

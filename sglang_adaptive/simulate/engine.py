@@ -11,14 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
+from sglang_adaptive.policy.readings import ZERO_CYCLE
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import IntArray
 from sglang_adaptive.simulate.trace import Trace
-
-EXTEND_EVERY = int(ZERO_STEP_EXTEND_EVERY.default)
-"""Zero-step rounds from one extend of the draft to the next, as a server has it by default."""
 
 
 class Drivable(Protocol):
@@ -108,7 +105,7 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
         """Return which first drafts would have been accepted, in a zero-step round that follows a draft's extend."""
         nonlocal zero_rounds
         before, zero_rounds = zero_rounds, 0 if steps else zero_rounds + 1
-        if steps or not before or before % EXTEND_EVERY:
+        if steps or not before or before % ZERO_CYCLE:
             return []
         return [min(k, 1) for k in accepted[index]]
 

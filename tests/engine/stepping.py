@@ -165,13 +165,13 @@ class Stepper:
     def _log_foretold(self) -> None:
         listen, expect = self.warmth._listen, self.controller.expect_result
 
-        def logged(batch: Any, result: Any) -> None:
+        def logged(batch: Any, result: Any, keys: list[tuple[int, int]]) -> None:
             foretold = self.warmth._foretold
-            rows = zip(batch.reqs, self.warmth._keys(batch), batch.seq_lens.tolist(), strict=True)
+            rows = zip(batch.reqs, keys, batch.seq_lens.tolist(), strict=True)
             for req, key, position in rows if foretold else ():
                 if key in foretold.places:
                     self.foretold.append((req, position, int(foretold.tokens[foretold.places[key]])))
-            listen(batch, result)
+            listen(batch, result, keys)
 
         def told(steps: int, context_tokens: int | None, foretold: list[int]) -> None:
             self.heard.extend(foretold)
