@@ -83,9 +83,10 @@ def _asked(arguments: argparse.Namespace) -> Any:
     most = max(*plan.batches, *(plan.concurrencies if "load" in arguments.workloads else ()), 1)
     extra = tuple(arguments.server_arguments.split())
     if arguments.host == "gpu":
-        host: hosts.Host = hosts.gpu(arguments.models, most, arguments.kv_tokens, arguments.prefill_graphs, extra)
+        memory = arguments.kv_tokens, arguments.prefill_graphs
+        host: hosts.Host = hosts.gpu(arguments.models, most, *memory, extra, arguments.strict_loads)
     else:
-        host = hosts.cpu(most, extra)
+        host = hosts.cpu(most, extra, arguments.strict_loads)
     arguments.output.mkdir(parents=True, exist_ok=True)
     output = arguments.output.resolve()
     profiles = (arguments.profiles or output / "profiles").resolve()
@@ -175,6 +176,7 @@ def _matrix_parser(parser: argparse.ArgumentParser, run: Callable[..., int]) -> 
     add("--start-timeout", type=float, default=280.0, metavar="SECONDS")
     add("--kv-tokens", type=int, default=100_000, help="KV cache of each server (gpu)")
     add("--prefill-graphs", action="store_true", help="capture CUDA graphs for prefills too (gpu)")
+    add("--strict-loads", action="store_true", help="a kernel that loads while serving ends an adaptive server")
     add("--server-arguments", default="", help="more arguments for every server, in one string")
     plan = parser.add_argument_group("what a workload does")
     for flag, kind in _PLAN.items():

@@ -14,6 +14,8 @@ from benchmarks.server.simulated import ENTRY_POINT
 OURS = "sglang_adaptive"
 """Name of this package's entry point."""
 
+STRICT_LOADS = "SGLANG_CRASH_ON_TRITON_LOAD_AFTER_READY"
+
 
 @dataclass(frozen=True)
 class Host:
@@ -23,6 +25,8 @@ class Host:
     draft: str
     max_requests: int
     extra: tuple[str, ...] = ()
+    strict_loads: bool = False
+    """A kernel that loads while serving ends a server with this package's plugin, in the place of a line in its log."""
 
     def command(self, policy: Policy, folder: Path, profiles: Path, port: int) -> list[str]:
         """Return the server's command line; writes the configuration into *folder*."""
@@ -36,7 +40,8 @@ class Host:
     def environment(self, policy: Policy) -> dict[str, str]:
         """Return the variables that a server of *policy* needs beside those of the simulation."""
         plugins = [ENTRY_POINT, *self._plugins(), *([OURS] if policy.ours else [])]
-        return {**self._variables(), **policy.variables, "SGLANG_PLUGINS": ",".join(plugins)}
+        strict = {STRICT_LOADS: "1"} if self.strict_loads and policy.ours else {}
+        return {**self._variables(), **policy.variables, **strict, "SGLANG_PLUGINS": ",".join(plugins)}
 
     def _base(self) -> list[str]:
         raise NotImplementedError
@@ -87,17 +92,19 @@ class Cpu(Host):
         return environment()
 
 
-def gpu(models: Path, max_requests: int, kv_tokens: int, prefill_graphs: bool, extra: tuple[str, ...]) -> Gpu:
+def gpu(
+    models: Path, max_requests: int, kv_tokens: int, prefill_graphs: bool, extra: tuple[str, ...], strict: bool
+) -> Gpu:
     """Return the GPU host; *models* holds llama8b/ and llama8b-eagle3/, config.json alone."""
     pair = str(models / "llama8b"), str(models / "llama8b-eagle3")
-    return Gpu(*pair, max_requests, extra, kv_tokens=kv_tokens, prefill_graphs=prefill_graphs)
+    return Gpu(*pair, max_requests, extra, strict, kv_tokens=kv_tokens, prefill_graphs=prefill_graphs)
 
 
-def cpu(max_requests: int, extra: tuple[str, ...]) -> Cpu:
+def cpu(max_requests: int, extra: tuple[str, ...], strict: bool) -> Cpu:
     """Return the CPU host with the tiny pair that the package ships."""
     from sglang_adaptive.cpu_engine import models
 
-    return Cpu(str(models.target_path()), str(models.draft_path()), max_requests, extra)
+    return Cpu(str(models.target_path()), str(models.draft_path()), max_requests, extra, strict)
 
 
 def merged_environment(*parts: Mapping[str, str]) -> dict[str, str]:

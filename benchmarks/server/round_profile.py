@@ -15,6 +15,7 @@ import argparse
 import gzip
 import json
 import random
+import shutil
 import tempfile
 import threading
 import time
@@ -40,7 +41,7 @@ def main() -> int:
         client = Client.from_url(url)
         held = _hold(client, options.steps)
         for batch in options.batches:
-            tally = profile(client, batch, options.rounds, options.activity)
+            tally = profile(client, batch, options.rounds, options.activity, _kept(options.keep, name, batch))
             rows.append({"server": name, "held_steps": held, "batch_size": batch, **tally})
             print(_table(rows[-1]), flush=True)
         if held is not None:
@@ -50,8 +51,11 @@ def main() -> int:
     return 0
 
 
-def profile(client: Client, batch: int, rounds: int, activity: str = "GPU") -> dict[str, Any]:
-    """Decode *batch* requests and tally *rounds* of them. Raises RuntimeError when no trace appears."""
+def profile(client: Client, batch: int, rounds: int, activity: str = "GPU", keep: Path | None = None) -> dict[str, Any]:
+    """Decode *batch* requests and tally *rounds* of them; the trace goes to *keep*.
+
+    Raises RuntimeError when no trace appears.
+    """
     draw = random.Random(batch)
     prompts = [[draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(batch)]
     # The longest accepts several tokens a round, and rounds before and after the recorded ones are needed as well.
@@ -59,10 +63,13 @@ def profile(client: Client, batch: int, rounds: int, activity: str = "GPU") -> d
     with tempfile.TemporaryDirectory() as folder:
         load.start()
         time.sleep(1.0)
-        ask = {"output_dir": folder, "num_steps": rounds, "activities": [activity], "with_stack": False}
+        ask = {"output_dir": folder, "num_steps": rounds, "activities": activity.split("+"), "with_stack": False}
         client.post("/start_profile", ask)
         load.join()
-        return tally(_events(_trace(Path(folder))), rounds, DEVICE if activity == "GPU" else HOST)
+        trace = _trace(Path(folder))
+        if keep is not None:
+            shutil.copy(trace, keep)
+        return tally(_events(trace), rounds, HOST if activity == "CPU" else DEVICE)
 
 
 def tally(events: Iterable[dict[str, Any]], rounds: int, kinds: tuple[str, ...]) -> dict[str, Any]:
@@ -110,6 +117,10 @@ def _trace(folder: Path) -> Path:
     raise RuntimeError(f"no trace within {TRACE_SECONDS:.0f} s; does the server share this machine's files?")
 
 
+def _kept(folder: Path | None, name: str, batch: int) -> Path | None:
+    return None if folder is None else folder / f"{name}-{batch}.trace.json.gz"
+
+
 def _hold(client: Client, steps: int) -> int | None:
     try:
         return steps if client.force_steps(steps) == [True] else None
@@ -137,7 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64])
     parser.add_argument("--steps", type=int, default=0, help="depth that adaptive servers hold (default: 0)")
     parser.add_argument("--rounds", type=int, default=32)
-    parser.add_argument("--activity", choices=("GPU", "CPU"), default="GPU")
+    parser.add_argument("--activity", choices=("GPU", "CPU", "CPU+GPU"), default="GPU")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="also keep the traces here, for a trace viewer")
     parser.add_argument("--output", type=Path, required=True)
     return parser
 

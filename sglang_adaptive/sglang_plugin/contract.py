@@ -63,7 +63,12 @@ HOOKED = (
         _WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
         ("speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
     ),
+    Needed(
+        _EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
+        ("self", "shape_key", "forward_fn"),
+    ),
     Needed(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", ("self", "batch")),
+    Needed(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Needed(_WORKER + "EAGLEWorkerV2.apply_runtime_state", ("self", "state")),
     Needed(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", ("self", "init_new_workspace")),
     Needed(_EXECUTOR + "pool_configurator.compute_swa_request_cap", ("page_size", "window", "max_running_requests")),
@@ -120,7 +125,26 @@ CALLED = (
     Needed(_SRT + "runtime_context.RuntimeContext.override", ("source",)),
     Needed(_SRT + "runtime_context.get_exec"),
     Needed(_SRT + "runtime_context.max_speculative_num_draft_tokens"),
-    Needed(_SRT + "speculative.eagle_info.EagleVerifyInput", fields=("draft_probs",)),
+    Needed(
+        _SRT + "speculative.eagle_info.EagleVerifyInput",
+        fields=(
+            "draft_token",
+            "custom_mask",
+            "positions",
+            "retrieve_index",
+            "retrieve_next_token",
+            "retrieve_next_sibling",
+            "retrieve_cum_len",
+            "spec_steps",
+            "topk",
+            "draft_token_num",
+            "capture_hidden_mode",
+            "seq_lens_sum",
+            "seq_lens_cpu",
+            "draft_probs",
+        ),
+    ),
+    Needed(_SRT + "layers.attention.verify_mask.VerifyMask", fields=("buffer", "is_read")),
     Needed(_SRT + "mem_cache.kv_index_translator.KVIndexTranslator.bind_and_verify_backends", ("backends",)),
     Needed(
         _SRT + "layers.attention.base_attn_backend.AttentionBackend",
@@ -194,12 +218,9 @@ CALLED = (
         ),
     ),
     # Held-back draft extends: see draft_warmth.py, draft_catch_up.py and warmth_setup.py.
-    Needed(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Needed(_WORKER + "EAGLEWorkerV2.last_shared_read_runner"),
     Needed(_SRT + "speculative.eagle_info.EagleDraftInput", fields=("topk_p", "topk_index", "hidden_states")),
-    Needed(
-        _SRT + "layers.logits_processor.LogitsProcessorOutput", fields=("next_token_logits", "hidden_states")
-    ),
+    Needed(_SRT + "layers.logits_processor.LogitsProcessorOutput", fields=("next_token_logits", "hidden_states")),
     Needed(
         _SRT + "managers.schedule_batch.ScheduleBatch",
         fields=(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.start_up import Device
+from sglang_adaptive.sglang_plugin import one_warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +58,20 @@ def build(
     An empty list captures nothing; None leaves the configured list.
     """
     arguments = (worker, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)
-    if cuda_graph_bs is None:
+    with one_warm_up.for_further_depths():
+        return _build_with_sizes(original, arguments, speculative_num_steps, cuda_graph_bs)
+
+
+def _build_with_sizes(
+    original: Callable[..., Any], arguments: tuple[Any, ...], steps: int, sizes: list[int] | None
+) -> Any:
+    if sizes is None:
         return original(*arguments)
     from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, with_phase
     from sglang.srt.runtime_context import get_exec
 
     graph = get_exec().graph
-    changes: dict[str, Any] = {"bs": list(cuda_graph_bs)} if cuda_graph_bs else {"backend": Backend.DISABLED}
-    logger.info(
-        "adaptive: building %d steps with CUDA graphs for batch sizes %s", speculative_num_steps, list(cuda_graph_bs)
-    )
+    changes: dict[str, Any] = {"bs": list(sizes)} if sizes else {"backend": Backend.DISABLED}
+    logger.info("adaptive: building %d steps with CUDA graphs for batch sizes %s", steps, list(sizes))
     with graph.override(cuda_graph_config=with_phase(graph.cuda_graph_config, Phase.DECODE, **changes)):
         return original(*arguments)

@@ -72,6 +72,13 @@ SCHEDULER = (
     Hook(_WORKER + "AdaptiveController", "replace", "worker:build_controller"),
     Hook(_WORKER + "SpecRuntimeState", "replace", "worker:SpecRuntimeState"),
     Hook(_WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "around", "graph_sizes:build"),
+    Hook(
+        _EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
+        "around",
+        "one_warm_up:capture_one",
+    ),
+    Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "around", "zero_step_inputs:verify_input"),
+    Hook(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", "around", "zero_step_inputs:stub_output"),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "after", "zero_step_sampling:add_draft_probs"),
     Hook(_WORKER + "EAGLEWorkerV2.apply_runtime_state", "after", "worker:compact_override_log"),
     Hook(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "after", "target_backends:finish"),
@@ -91,9 +98,7 @@ SCHEDULER = (
     Hook(_STATE + "set_internal_state", "before", "reconfigure:unpack"),
     Hook(_STATE + "_update_handlers", "after", "server_info:add_update_handlers"),
     Hook(_SRT + "managers.scheduler.Scheduler.get_init_info", "after", "landed:report"),
-    Hook(
-        _SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", "after", "landed:pass_on"
-    ),
+    Hook(_SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", "after", "landed:pass_on"),
 )
 
 PLAN_STREAM = (
@@ -108,9 +113,7 @@ PLAN_STREAM = (
 EARLY_PLAN = (
     Hook(_WORKER + "get_plan_stream", "replace", "early_plan:no_stream"),
     Hook(_WORKER + "prepare_for_draft", "after", "early_plan:note_draft"),
-    Hook(
-        _SRT + "speculative.eagle_worker_common.eagle_prepare_for_verify", "around", "early_plan:prepare_for_verify"
-    ),
+    Hook(_SRT + "speculative.eagle_worker_common.eagle_prepare_for_verify", "around", "early_plan:prepare_for_verify"),
     Hook(
         _SRT + "model_executor.runner_utils.buffers.DecodeInputBuffers.share_buffers", "around", "early_plan:keep_apart"
     ),

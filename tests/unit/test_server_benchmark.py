@@ -238,7 +238,7 @@ def test_tiers_from_the_log() -> None:
 
 
 def test_stock_policies_load_nothing_of_ours(tmp_path: Path) -> None:
-    host = hosts.gpu(Path("/models"), 64, 160_000, False, ())
+    host = hosts.gpu(Path("/models"), 64, 160_000, False, (), False)
     for name, policy in POLICIES.items():
         plugins = host.environment(policy)["SGLANG_PLUGINS"].split(",")
         command = host.command(policy, tmp_path, tmp_path / "kept", 30000)

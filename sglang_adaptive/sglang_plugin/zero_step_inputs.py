@@ -1,0 +1,78 @@
+"""What a round without drafts is given beside its tokens and lengths: the same numbers in every round.
+
+SGLang 0.5.23 makes them anew each time, seven small kernels a round: the links of a tree with one node, a mask that a
+chain's attention never reads, and zeros in the place of the draft's output. Here those of the largest batch so far are
+kept, and a smaller batch takes the first rows. Nothing writes to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class FirstRows:
+    """Tensors whose row i does not depend on how many rows there are."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._kept: dict[str, Any] = {}
+        self._rows = 0
+
+    def keep(self, source: Any, rows: int) -> None:
+        """Keep the tensors of *source*, which have *rows* rows."""
+        self._kept = {name: getattr(source, name) for name in self._names}
+        self._rows = rows
+
+    def of(self, rows: int) -> dict[str, Any] | None:
+        """Return *rows* rows of each tensor by its name, None where more are asked for than are kept."""
+        if not 0 < rows <= self._rows:
+            return None
+        return {name: None if kept is None else kept[:rows] for name, kept in self._kept.items()}
+
+
+_links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
+_outputs = FirstRows("topk_p", "topk_index", "hidden_states")
+
+
+def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
+    """Around EAGLEWorkerV2._build_trivial_verify_input, where nothing reads the mask."""
+    runner = worker.target_worker.model_runner
+    mask, requests = runner.attn_backend.verify_mask, batch.seq_lens.shape[0]
+    unread = mask is not None and not mask.is_read and mask.fits(requests) and runner.watermark_state is None
+    if not unread or batch.forward_mode.is_idle():
+        return original(worker, batch)
+    links = _links.of(requests)
+    if links is None:
+        made = original(worker, batch)
+        _links.keep(made, requests)
+        return made
+    import torch
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+    from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+    return EagleVerifyInput(
+        draft_token=batch.spec_info.bonus_tokens,
+        custom_mask=mask.buffer,
+        positions=batch.seq_lens.to(torch.int64),
+        **links,
+        retrieve_cum_len=None,
+        spec_steps=0,
+        topk=worker.topk,
+        draft_token_num=1,
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        seq_lens_sum=None,
+        seq_lens_cpu=None,
+    )
+
+
+def stub_output(original: Callable[..., None], worker: Any, batch: Any, result: Any) -> None:
+    """Around EAGLEWorkerV2._stub_skipped_draft_extend."""
+    requests = batch.seq_lens.shape[0]
+    zeros = _outputs.of(requests)
+    if zeros is None:
+        original(worker, batch, result)
+        _outputs.keep(result.next_draft_input, requests)
+        return
+    for name, value in zeros.items():
+        setattr(result.next_draft_input, name, value)

@@ -1,0 +1,227 @@
+"""Checks of small replacements inside SGLang's worker against SGLang's own code, in a process of the CPU engine.
+
+``python -m tests.worker_checks`` prints one JSON object: null for a check that holds, else why not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import traceback
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sglang_adaptive.sglang_plugin import one_warm_up, zero_step_inputs
+
+FIELDS = (
+    *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
+    *("retrieve_cum_len", "spec_steps", "topk", "draft_token_num", "capture_hidden_mode", "seq_lens_sum"),
+)
+HIDDEN = 16
+LINKS, OUTPUTS = zero_step_inputs._links._names, zero_step_inputs._outputs._names
+
+
+def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
+    """Field for field, and made anew only for a batch larger than any before."""
+    asked: list[int] = []
+    worker, original = _worker(), _counted(asked)
+    for requests in (4, 4, 1, 3, 9, 9, 2, 64):
+        batch = _batch(requests)
+        mine = zero_step_inputs.verify_input(original, worker, batch)
+        theirs = type(worker)._build_trivial_verify_input(worker, batch)
+        assert [name for name in FIELDS if not _same(getattr(mine, name), getattr(theirs, name))] == []
+        assert mine.custom_mask is _mask(worker).buffer
+    assert asked == [4, 9, 64], asked
+
+
+def sglang_makes_it_where_the_mask_is_read() -> None:
+    """As triton's attention does."""
+    _left_to_sglang(_worker(is_read=True), _batch(2))
+
+
+def sglang_makes_it_for_watermarks() -> None:
+    """They find a token's predecessors in the mask."""
+    _left_to_sglang(_worker(watermark=object()), _batch(2))
+
+
+def sglang_makes_it_for_an_idle_batch() -> None:
+    """It has a form of its own."""
+    _left_to_sglang(_worker(), _batch(2, idle=True))
+
+
+def sglang_makes_it_beyond_the_largest_graph() -> None:
+    """The mask's buffer is too small for such a batch."""
+    _left_to_sglang(_worker(), _batch(65))
+
+
+def stubs_are_zeros_of_the_batch() -> None:
+    """With and without hidden states."""
+    for hidden in (HIDDEN, None):
+        zero_step_inputs._outputs = zero_step_inputs.FirstRows(*OUTPUTS)
+        asked: list[int] = []
+
+        def original(worker: Any, batch: Any, result: Any, asked: list[int] = asked, hidden: Any = hidden) -> None:
+            rows, output = batch.seq_lens.shape[0], result.next_draft_input
+            asked.append(rows)
+            output.topk_p, output.topk_index = torch.zeros(rows, 1), torch.zeros(rows, 1, dtype=torch.int64)
+            output.hidden_states = None if hidden is None else torch.zeros(rows, hidden)
+
+        for requests in (3, 1, 3, 5, 2):
+            result = SimpleNamespace(next_draft_input=SimpleNamespace())
+            zero_step_inputs.stub_output(original, None, _batch(requests), result)
+            output = result.next_draft_input
+            assert output.topk_p.shape == output.topk_index.shape == (requests, 1)
+            assert output.hidden_states is None if hidden is None else output.hidden_states.shape == (requests, hidden)
+            assert not output.topk_p.any() and not output.topk_index.any()
+        assert asked == [3, 5], asked
+
+
+def a_launch_depth_is_captured_as_ever() -> None:
+    """Two runs, then the captured one, whose output is kept."""
+    events, output = _captured(further=False)
+    assert events == ["wait", "run", "reset", "wait", "run", "reset", "capture", "run"], events
+    assert output == "third", output
+
+
+def a_further_depth_runs_once_before_its_capture() -> None:
+    """The kept output is the captured run's here, too."""
+    events, output = _captured(further=True)
+    assert events == ["wait", "run", "reset", "wait", "reset", "capture", "run"], events
+    assert output == "second", output
+
+
+def a_fault_in_a_capture_ends_the_single_runs() -> None:
+    """The next capture is SGLang's again."""
+    with contextlib.suppress(RuntimeError), one_warm_up.for_further_depths():
+        raise RuntimeError("a capture failed")
+    calls: list[int] = []
+    one_warm_up.capture_one(
+        lambda backend, key, forward: [forward() for _ in range(3)], None, 1, lambda: calls.append(1)
+    )
+    assert len(calls) == 3
+
+
+CHECKS = (
+    every_size_of_a_zero_step_round_is_what_sglang_makes,
+    sglang_makes_it_where_the_mask_is_read,
+    sglang_makes_it_for_watermarks,
+    sglang_makes_it_for_an_idle_batch,
+    sglang_makes_it_beyond_the_largest_graph,
+    stubs_are_zeros_of_the_batch,
+    a_launch_depth_is_captured_as_ever,
+    a_further_depth_runs_once_before_its_capture,
+    a_fault_in_a_capture_ends_the_single_runs,
+)
+
+
+def _worker(is_read: bool = False, watermark: Any = None) -> Any:
+    from sglang.srt.layers.attention.verify_mask import maybe_create_verify_mask
+    from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+
+    mask = maybe_create_verify_mask(
+        is_draft_runner=False, skip_prefill=False, max_bs=64, max_context_len=32,
+        num_draft_tokens=1, device="cpu", is_read=is_read,
+    )  # fmt: skip
+    made = object.__new__(EAGLEWorkerV2)
+    backend = SimpleNamespace(verify_mask=mask, max_context_len=32)
+    made._target_worker = SimpleNamespace(
+        model_runner=SimpleNamespace(attn_backend=backend, watermark_state=watermark)
+    )
+    made.topk, made.device = 1, "cpu"
+    return made
+
+
+def _mask(worker: Any) -> Any:
+    return worker.target_worker.model_runner.attn_backend.verify_mask
+
+
+def _batch(requests: int, idle: bool = False) -> Any:
+    lengths = torch.arange(5, 5 + requests)
+    return SimpleNamespace(
+        forward_mode=SimpleNamespace(is_idle=lambda: idle),
+        seq_lens=lengths,
+        seq_lens_cpu=None,
+        seq_lens_sum=int(lengths.sum()),
+        spec_info=SimpleNamespace(bonus_tokens=torch.randint(0, 50, (requests,))),
+    )
+
+
+def _counted(asked: list[int]) -> Any:
+    def original(worker: Any, batch: Any) -> Any:
+        asked.append(batch.seq_lens.shape[0])
+        return type(worker)._build_trivial_verify_input(worker, batch)
+
+    return original
+
+
+def _left_to_sglang(worker: Any, batch: Any) -> None:
+    asked: list[Any] = []
+    zero_step_inputs._links.keep(SimpleNamespace(**dict.fromkeys(LINKS, torch.zeros(99))), 99)
+    zero_step_inputs.verify_input(lambda worker, batch: asked.append(batch), worker, batch)
+    assert asked == [batch]
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    if isinstance(theirs, torch.Tensor):
+        return bool(mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs))
+    return bool(mine == theirs)
+
+
+class _Device:
+    """What SGLang's capture calls of torch.cuda."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+
+    def synchronize(self) -> None:
+        self._events.append("wait")
+
+    @contextlib.contextmanager
+    def graph(self, **_: Any) -> Any:
+        self._events.append("capture")
+        yield
+
+
+def _captured(further: bool) -> tuple[list[str], Any]:
+    """Capture one shape; return what happened in which order, and the output that SGLang keeps."""
+    from sglang.srt.model_executor.runner_backend.full_cuda_graph_backend import FullCudaGraphBackend
+    from sglang.srt.model_executor.runner_utils.pool import GraphPoolPrecarve
+
+    torch.cuda.CUDAGraph = object  # not there without CUDA
+    events: list[str] = []
+    backend = object.__new__(FullCudaGraphBackend)
+    backend._graphs, backend._outputs, backend._pool, backend._capture_stream = {}, {}, None, None
+    backend._cuda_graph_runner, backend._device_module = SimpleNamespace(), _Device(events)
+    backend._tp_group = SimpleNamespace(barrier=lambda: None)
+    backend._precarve, backend._reuse_output_buffer, backend._memory_saver_adapter = GraphPoolPrecarve(), False, None
+    outputs = iter(["first", "second", "third"])
+
+    def forward() -> str:
+        events.append("run")
+        return next(outputs)
+
+    with one_warm_up.for_further_depths() if further else contextlib.nullcontext():
+        one_warm_up.capture_one(
+            FullCudaGraphBackend.capture_one, backend, 4, forward, post_warmup_hook=lambda: events.append("reset")
+        )
+    return events, backend._outputs[4]
+
+
+def main() -> None:
+    """Run CHECKS and print what came out."""
+    found: dict[str, str | None] = {}
+    for check in CHECKS:
+        zero_step_inputs._links = zero_step_inputs.FirstRows(*LINKS)
+        try:
+            check()
+            found[check.__name__] = None
+        except Exception as error:
+            traceback.print_exc()
+            found[check.__name__] = f"{type(error).__name__}: {error}"
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
