@@ -94,7 +94,7 @@ def _start(group: Sequence[Policy], matrix: Matrix, end: float, servers: list[Se
         servers.append(Server(policy, matrix.host, matrix.output, matrix.profiles, matrix.simulate))
         servers[-1].launch()
     for server in servers:
-        server.wait(min(matrix.start_timeout, max(1.0, end - time.monotonic())))
+        server.wait(min(time.monotonic() + matrix.start_timeout, end))
         print(f"  {server.name} ready after {server.start_seconds:.1f} s", flush=True)
 
 

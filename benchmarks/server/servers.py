@@ -144,15 +144,15 @@ class Server(Running):
             )  # fmt: skip
         self.pid = self._popen.pid
 
-    def wait(self, timeout: float) -> None:
-        """Return when the server answers. Raises NotStarted when it ends, or takes longer than *timeout* seconds."""
+    def wait(self, deadline: float) -> None:
+        """Return when the server answers. Raises NotStarted when it ends, or does not until *deadline* (monotonic)."""
         boot = BootLog(self.log)
         while not boot.ready:
             boot.new_stages()
-            waited = time.monotonic() - self._begin
             if not self.is_running():
                 raise NotStarted(f"{self.name} ended while it started:\n{self.log_tail()}")
-            if waited > timeout:
+            if time.monotonic() > deadline:
+                waited = time.monotonic() - self._begin
                 raise NotStarted(f"{self.name} was not ready after {waited:.0f} s:\n{self.log_tail()}")
             time.sleep(0.2)
         self.start_seconds = time.monotonic() - self._begin
