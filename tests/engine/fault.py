@@ -37,7 +37,7 @@ def register():
     def lying(clock, steps, batch_size):
         seconds = read(clock, steps, batch_size)
         # Rank 1 sees deep rounds as cheap: on its own clock it would decide otherwise.
-        return seconds if seconds is None or rank() == 0 else seconds / (1 + 3 * steps)
+        return seconds if seconds is None or rank() == 0 else seconds / (1 + {lie} * steps)
 
     def logged(controller, batch_size):
         activate(controller, batch_size)
@@ -56,9 +56,11 @@ def write_fault_plugin(folder: Path, after_rounds: int, steps: int) -> Path:
     return _write(folder, _MODULE.format(after_rounds=after_rounds, steps=steps, message=MESSAGE))
 
 
-def write_liar_plugin(folder: Path, log: str) -> Path:
-    """Write a plugin under which rank 1's clock lies and each rank logs its depths to *log* + its number."""
-    return _write(folder, _LIAR.format(log=log))
+def write_liar_plugin(folder: Path, log: str, lie: int = 3) -> Path:
+    """Write a plugin under which rank 1's clock lies, 0 for not at all, and each rank logs its depths to *log* + its
+    number.
+    """
+    return _write(folder, _LIAR.format(log=log, lie=lie))
 
 
 def _write(folder: Path, module: str) -> Path:
