@@ -93,11 +93,24 @@ class Cpu(Host):
 
 
 def gpu(
-    models: Path, max_requests: int, kv_tokens: int, prefill_graphs: bool, extra: tuple[str, ...], strict: bool
+    models: Path,
+    max_requests: int,
+    kv_tokens: int,
+    prefill_graphs: bool,
+    extra: tuple[str, ...],
+    strict: bool,
+    pair: str = "llama8b",
 ) -> Gpu:
-    """Return the GPU host; *models* holds llama8b/ and llama8b-eagle3/, config.json alone."""
-    pair = str(models / "llama8b"), str(models / "llama8b-eagle3")
-    return Gpu(*pair, max_requests, extra, strict, kv_tokens=kv_tokens, prefill_graphs=prefill_graphs)
+    """Return the GPU host; *models* holds PAIR/ and PAIR-eagle3/, config.json alone (shapes.py)."""
+    return Gpu(
+        str(models / pair),
+        str(models / f"{pair}-eagle3"),
+        max_requests,
+        extra,
+        strict,
+        kv_tokens=kv_tokens,
+        prefill_graphs=prefill_graphs,
+    )
 
 
 def cpu(max_requests: int, extra: tuple[str, ...], strict: bool) -> Cpu:
