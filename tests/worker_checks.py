@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import one_warm_up, zero_step_inputs
+from sglang_adaptive.sglang_plugin import further_captures, zero_step_inputs
 
 FIELDS = (
     *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
@@ -94,10 +94,10 @@ def a_further_depth_runs_once_before_its_capture() -> None:
 
 def a_fault_in_a_capture_ends_the_single_runs() -> None:
     """The next capture is SGLang's again."""
-    with contextlib.suppress(RuntimeError), one_warm_up.for_further_depths():
+    with contextlib.suppress(RuntimeError), further_captures.for_further_depths():
         raise RuntimeError("a capture failed")
     calls: list[int] = []
-    one_warm_up.capture_one(
+    further_captures.capture_one(
         lambda backend, key, forward: [forward() for _ in range(3)], None, 1, lambda: calls.append(1)
     )
     assert len(calls) == 3
@@ -202,8 +202,8 @@ def _captured(further: bool) -> tuple[list[str], Any]:
         events.append("run")
         return next(outputs)
 
-    with one_warm_up.for_further_depths() if further else contextlib.nullcontext():
-        one_warm_up.capture_one(
+    with further_captures.for_further_depths() if further else contextlib.nullcontext():
+        further_captures.capture_one(
             FullCudaGraphBackend.capture_one, backend, 4, forward, post_warmup_hook=lambda: events.append("reset")
         )
     return events, backend._outputs[4]

@@ -67,6 +67,7 @@ HOOKED = (
         _EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
         ("self", "shape_key", "forward_fn"),
     ),
+    Needed(_EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc", ("enable_cudagraph_gc",)),
     Needed(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", ("self", "batch")),
     Needed(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Needed(_WORKER + "EAGLEWorkerV2.apply_runtime_state", ("self", "state")),

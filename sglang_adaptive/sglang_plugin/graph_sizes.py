@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.sglang_plugin import one_warm_up
+from sglang_adaptive.sglang_plugin import further_captures
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def build(
     An empty list captures nothing; None leaves the configured list.
     """
     arguments = (worker, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)
-    with one_warm_up.for_further_depths():
+    with further_captures.for_further_depths():
         return _build_with_sizes(original, arguments, speculative_num_steps, cuda_graph_bs)
 
 

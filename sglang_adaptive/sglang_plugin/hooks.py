@@ -75,8 +75,9 @@ SCHEDULER = (
     Hook(
         _EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
         "around",
-        "one_warm_up:capture_one",
+        "further_captures:capture_one",
     ),
+    Hook(_EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc", "around", "further_captures:freeze_gc"),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "around", "zero_step_inputs:verify_input"),
     Hook(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", "around", "zero_step_inputs:stub_output"),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "after", "zero_step_sampling:add_draft_probs"),
