@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import traceback
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import further_captures, zero_step_inputs
+from sglang_adaptive.sglang_plugin import further_captures, shared_page_tables, zero_step_inputs
 
 FIELDS = (
     *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
@@ -103,7 +104,41 @@ def a_fault_in_a_capture_ends_the_single_runs() -> None:
     assert len(calls) == 3
 
 
+def depths_of_fa3_share_their_page_tables() -> None:
+    """Those of one place alone, on SGLang's own backend."""
+    first, other, second_draft = (_fa3(is_draft=draft, step=step) for draft, step in ((0, 0), (0, 0), (1, 1)))
+    larger = _fa3(is_draft=0, step=0, largest=8)
+    drafts = SimpleNamespace(attn_backends=[second_draft])
+    for backend in (first, other, drafts, larger, SimpleNamespace()):
+        shared_page_tables.share(SimpleNamespace(attn_backend=backend))
+    for name in ("decode_cuda_graph_metadata", "target_verify_metadata", "draft_extend_metadata"):
+        one, same, draft, wide = (getattr(backend, name) for backend in (first, other, second_draft, larger))
+        assert one["page_table"] is same["page_table"] and one["cache_seqlens"] is not same["cache_seqlens"]
+        assert one["page_table"] is not draft["page_table"] and one["page_table"] is not wide["page_table"]
+    tables = [first.decode_cuda_graph_metadata[name] for name in ("page_table", "page_table_draft_decode")]
+    assert tables[0] is not tables[1] and tables[1] is other.decode_cuda_graph_metadata["page_table_draft_decode"]
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    # What a graph is captured with is what every replay fills.
+    bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
+    assert bound.data_ptr() == first.target_verify_metadata["page_table"].data_ptr()
+
+
+def frozen_for_a_depth_and_collected_between_its_graphs() -> None:
+    """What was there before stays frozen inside, and nothing after."""
+    original: list[bool] = []
+    with further_captures.for_further_depths():
+        frozen = gc.get_freeze_count()
+        with further_captures.freeze_gc(original.append, False):
+            pass
+    assert frozen > 0 and gc.get_freeze_count() == 0 and original == []
+    further_captures.freeze_gc(original.append, True)
+    assert original == [True]
+
+
 CHECKS = (
+    depths_of_fa3_share_their_page_tables,
+    frozen_for_a_depth_and_collected_between_its_graphs,
     every_size_of_a_zero_step_round_is_what_sglang_makes,
     sglang_makes_it_where_the_mask_is_read,
     sglang_makes_it_for_watermarks,
@@ -126,10 +161,25 @@ def _worker(is_read: bool = False, watermark: Any = None) -> Any:
     )  # fmt: skip
     made = object.__new__(EAGLEWorkerV2)
     backend = SimpleNamespace(verify_mask=mask, max_context_len=32)
-    made._target_worker = SimpleNamespace(
-        model_runner=SimpleNamespace(attn_backend=backend, watermark_state=watermark)
-    )
+    made._target_worker = SimpleNamespace(model_runner=SimpleNamespace(attn_backend=backend, watermark_state=watermark))
     made.topk, made.device = 1, "cpu"
+    return made
+
+
+def _fa3(is_draft: int, step: int, largest: int = 4) -> Any:
+    """Return fa3's backend with its buffers for CUDA graphs, made by itself."""
+    import sgl_kernel
+
+    sgl_kernel.merge_state_v2 = None  # fa3's module asks for it by name; nothing here computes attention
+    from sglang.srt.layers.attention.flashattention_backend import FlashAttentionBackend
+
+    made = object.__new__(FlashAttentionBackend)
+    absent = ("local_attn_builder", "_get_scheduler_metadata", "_verify_mask", "_kv_shard_pool")
+    no = ("use_mla", "use_sliding_window_kv_pool", "has_swa", "is_encoder_decoder", "is_prefill_aware_swa")
+    numbers = {"max_context_len": 32, "page_size": 1, "topk": 1, "speculative_num_draft_tokens": 3}
+    values = {**dict.fromkeys(absent), **dict.fromkeys(no, False), **numbers, "skip_prefill": False, "device": "cpu"}
+    made.__dict__.update(values, is_draft_runner=bool(is_draft), speculative_step_id=step)
+    made.init_cuda_graph_state(largest, 3 * largest)
     return made
 
 

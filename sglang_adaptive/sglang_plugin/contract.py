@@ -68,6 +68,7 @@ HOOKED = (
         ("self", "shape_key", "forward_fn"),
     ),
     Needed(_EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc", ("enable_cudagraph_gc",)),
+    Needed(_EXECUTOR + "runner.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture", ("self",)),
     Needed(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", ("self", "batch")),
     Needed(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Needed(_WORKER + "EAGLEWorkerV2.apply_runtime_state", ("self", "state")),

@@ -78,6 +78,11 @@ SCHEDULER = (
         "further_captures:capture_one",
     ),
     Hook(_EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc", "around", "further_captures:freeze_gc"),
+    Hook(
+        _EXECUTOR + "runner.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture",
+        "before",
+        "shared_page_tables:share",
+    ),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "around", "zero_step_inputs:verify_input"),
     Hook(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", "around", "zero_step_inputs:stub_output"),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "after", "zero_step_sampling:add_draft_probs"),

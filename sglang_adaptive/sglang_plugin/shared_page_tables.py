@@ -1,0 +1,40 @@
+"""fa3's page tables, one set for all depths in the place of one a depth.
+
+Every attention backend of fa3 that CUDA graphs are captured on keeps four tables of (largest batch, pages of the
+longest context) int32 numbers: 0.13 GB at batch 64 and 131,072 tokens, 0.5 GB at batch 256. A depth of n steps has
+n + 1 such backends: one for the verify, one for the draft's extend, and one for each of its drafts but the first. Only
+one depth runs at a time, and each fills its tables anew before each of its graphs runs, so all depths can use the same:
+the verify of one those of another's, the second draft of one those of another's second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+_TABLES = {
+    "decode_cuda_graph_metadata": ("page_table", "page_table_draft_decode", "swa_page_table"),
+    "target_verify_metadata": ("page_table", "swa_page_table"),
+    "draft_extend_metadata": ("page_table", "swa_page_table"),
+}
+"""Attributes of the backend, each a dict, and which of its entries are tables."""
+
+_shared: dict[Hashable, Any] = {}
+
+
+def share(runner: Any) -> None:
+    """Before DecodeCudaGraphRunner.capture: use the tables of the first depth's backends in the same places."""
+    for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
+        if type(backend).__name__ == "FlashAttentionBackend":
+            _share(backend)
+
+
+def _share(backend: Any) -> None:
+    place = (backend.is_draft_runner, backend.speculative_step_id)
+    for attribute, names in _TABLES.items():
+        tables = getattr(backend, attribute, {})
+        for name in names:
+            own = tables.get(name)
+            if own is not None:
+                alike = (*place, attribute, name, own.shape, own.dtype, own.device)
+                tables[name] = _shared.setdefault(alike, own)
