@@ -75,6 +75,7 @@ HOOKED = (
     Needed(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", ("self", "init_new_workspace")),
     Needed(_EXECUTOR + "pool_configurator.compute_swa_request_cap", ("page_size", "window", "max_running_requests")),
     Needed(_WORKER + "EAGLEWorkerV2.init_cuda_graphs", ("self",)),
+    Needed("sglang.kernels.ops.memory.small_copy.try_small_copy", ("dsts", "srcs")),
     Needed(_WORKER + "EagleDraftWorker._draft_extend_for_decode", ("self", "batch", "batch_result", "kv_loc_plan")),
     Needed(_WORKER + "EagleDraftWorker.draft", ("self", "batch")),
     Needed(_SRT + "managers.schedule_batch.Req.owned_kv_len", ("self",)),
@@ -146,6 +147,7 @@ CALLED = (
             "draft_probs",
         ),
     ),
+    Needed("sglang.kernels.ops.memory.common.write_req_to_token_pool_triton"),
     Needed(_SRT + "layers.attention.verify_mask.VerifyMask", fields=("buffer", "is_read")),
     Needed(_SRT + "mem_cache.kv_index_translator.KVIndexTranslator.bind_and_verify_backends", ("backends",)),
     Needed(

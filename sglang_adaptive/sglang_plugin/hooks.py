@@ -89,6 +89,8 @@ SCHEDULER = (
     Hook(_WORKER + "EAGLEWorkerV2.apply_runtime_state", "after", "worker:compact_override_log"),
     Hook(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "after", "target_backends:finish"),
     Hook(_EXECUTOR + "pool_configurator.compute_swa_request_cap", "around", "swa_reserve:at_the_widest"),
+    Hook(_WORKER + "EAGLEWorkerV2.init_cuda_graphs", "before", "kernel_variants:ignore_alignment"),
+    Hook("sglang.kernels.ops.memory.small_copy.try_small_copy", "around", "kernel_variants:copy_from_aligned"),
     Hook(_WORKER + "EAGLEWorkerV2.init_cuda_graphs", "after", "draft_warmth:install"),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "before", "draft_warmth:watch_reads"),
     Hook(_WORKER + "EagleDraftWorker._draft_extend_for_decode", "around", "draft_warmth:extend_for_decode"),
@@ -106,6 +108,14 @@ SCHEDULER = (
     Hook(_SRT + "managers.scheduler.Scheduler.get_init_info", "after", "landed:report"),
     Hook(_SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", "after", "landed:pass_on"),
 )
+
+_FA3 = _SRT + "layers.attention.flashattention_backend."
+
+FA3 = (
+    Hook(_FA3 + "FlashAttentionBackend.forward_extend", "around", "verify_schedule:forward_extend"),
+    Hook(_FA3 + "flash_attn_with_kvcache", "around", "verify_schedule:flash_attn_with_kvcache"),
+)
+"""More for a scheduler with a CUDA device: without one the module cannot be imported."""
 
 PLAN_STREAM = (
     Hook(
@@ -129,10 +139,13 @@ EARLY_PLAN = (
 
 def of_scheduler() -> tuple[Hook, ...]:
     """Return the hooks that this process, a scheduler, is asked to have by its environment."""
+    from sglang.srt.utils import is_cuda
+
     from sglang_adaptive.sglang_plugin import plan_stream
 
+    on_cuda = FA3 if is_cuda() else ()
     on_stream = PLAN_STREAM if plan_stream.asked() else ()
-    return (*SCHEDULER, *on_stream, *(EARLY_PLAN if plan_stream.early() else ()))
+    return (*SCHEDULER, *on_cuda, *on_stream, *(EARLY_PLAN if plan_stream.early() else ()))
 
 
 def add(hooks: Iterable[Hook]) -> None:

@@ -34,6 +34,10 @@ VOCABULARY = 256
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
 SAMPLED_SIZES = (1, 3)
+PREFILL_SIZES = (1, 3, 16)
+PREFILL_TOKENS = (32, 33)
+"""Of the last prompt; the others have the first of them. To Triton it matters whether the number of prompts, and that of
+all their tokens, is 1, a multiple of 16 or neither."""
 
 
 def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -112,6 +116,9 @@ class _Server:
             tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
             missed = self._pass(GREEDY, batch_sizes(largest), tiers)
             missed += self._pass(SAMPLED, [size for size in SAMPLED_SIZES if size <= largest], tiers)
+            for size in (size for size in PREFILL_SIZES if size <= largest):
+                for length in PREFILL_TOKENS:
+                    self._generate([PREFILL_TOKENS[0]] * (size - 1) + [length], 1, GREEDY)
         finally:
             self._set(END)
         self._send("POST", "/flush_cache", admin=True, params={"timeout": 10.0})
@@ -132,21 +139,20 @@ class _Server:
         missed = []
         for size in sizes:
             for attempt in range(ATTEMPTS):
-                self._generate(size, tokens * (attempt + 1), sampling)
+                # One prompt is long and the others are short, so that prefills of several lengths run as well.
+                lengths = [5 + row % 12 if row else LONG + size for row in range(size)]
+                self._generate(lengths, tokens * (attempt + 1), sampling)
                 if self._covered(size):
                     break
             else:
                 missed.append(size)
         return missed
 
-    def _generate(self, size: int, tokens: int, sampling: Mapping[str, Any]) -> None:
-        """Run *size* requests at once on each replica. As token ids in one message they start as one batch.
-
-        One prompt is long and the others are short, so that prefills of several lengths run as well.
-        """
+    def _generate(self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any]) -> None:
+        """Run prompts of *lengths* at once on each replica. As token ids in one message they start as one batch."""
         prompts = [
-            [(7 * row + 11 * column + size) % VOCABULARY for column in range(5 + row % 12 if row else LONG + size)]
-            for row in range(size * self._replicas)
+            [(7 * row + 11 * column + len(lengths)) % VOCABULARY for column in range(length)]
+            for row, length in enumerate([*lengths] * self._replicas)
         ]
         parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
         self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters})
