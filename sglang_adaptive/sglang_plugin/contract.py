@@ -118,6 +118,17 @@ HOOKED = (
 )
 """Attributes that the package overrides."""
 
+_FA3 = _SRT + "layers.attention.flashattention_backend."
+
+FA3 = (
+    Needed(_FA3 + "FlashAttentionBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
+    Needed(_FA3 + "flash_attn_with_kvcache", ("scheduler_metadata",)),
+    Needed(
+        _FA3 + "FlashAttentionMetadata", fields=("cache_seqlens_int32", "cu_seqlens_q", "max_seq_len_q", "page_table")
+    ),
+)
+"""What is overridden and read of fa3's module, which can be imported with a CUDA device alone."""
+
 CALLED = (
     Needed(_SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
     Needed(_SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
@@ -264,6 +275,13 @@ ASKED = (
 def problems(needed: Iterable[Needed] = (*HOOKED, *CALLED)) -> list[str]:
     """Return every mismatch between *needed* and the installed SGLang, as one phrase each."""
     return [problem for entry in needed if (problem := entry.problem()) is not None]
+
+
+def of_scheduler() -> list[str]:
+    """Return the mismatches of what only a scheduler on this machine's devices uses."""
+    from sglang.srt.utils import is_cuda
+
+    return problems(FA3) if is_cuda() else []
 
 
 def require() -> None:

@@ -4,12 +4,13 @@ FlashAttention 3 begins each call with variable lengths by a kernel that lays ou
 0.5.23 computes the layout once and hands it to every layer; in a verify pass, of one token a request as well, each
 layer computes it again: 32 kernels and 0.1 to 0.13 ms a round of an 8B model on an H200, 2% of it. The layout follows
 from the lengths, which are those of the pass. Here the first layer's call makes it, also inside a CUDA graph, and the
-others of the pass use it.
+others of the pass use it. SGLANG_ADAPTIVE_VERIFY_SCHEDULE=0 in the server's environment leaves SGLang's way.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ _ON_BACKEND = "_sglang_adaptive_schedule"
 _current: Any = None
 """The schedule for the attention call that runs now, None for a call that makes its own."""
 
-_off = False
+_off = os.environ.get("SGLANG_ADAPTIVE_VERIFY_SCHEDULE") == "0"
 
 
 def forward_extend(

@@ -36,8 +36,8 @@ SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
 SAMPLED_SIZES = (1, 3)
 PREFILL_SIZES = (1, 3, 16)
 PREFILL_TOKENS = (32, 33)
-"""Of the last prompt; the others have the first of them. To Triton it matters whether the number of prompts, and that of
-all their tokens, is 1, a multiple of 16 or neither."""
+"""Of the last prompt; the others have the first of them. To Triton it matters whether the number of prompts, and that
+of all their tokens, is 1, a multiple of 16 or neither."""
 
 
 def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:

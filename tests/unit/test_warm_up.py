@@ -60,9 +60,11 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     server = Noted()
     server.warm_up()
     loads = [body for path, body in server.sent if path == "/generate"]
-    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2]  # one request a replica; then one sampled pass
-    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [6, 12, 6]
-    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 1.0]
+    # One request a replica; then one sampled pass; then prefills of either kind of length.
+    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2]
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [6, 12, 6, 1, 1]
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 1.0, 0.0, 0.0]
+    assert [[len(ids) for ids in load["input_ids"]] for load in loads[3:]] == [[32, 32], [33, 33]]
     switches = [body["server_args"]["adaptive_warm_up"] for path, body in server.sent if path == "/set_internal_state"]
     assert switches == [1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache"
