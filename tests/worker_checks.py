@@ -14,7 +14,15 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import further_captures, shared_page_tables, zero_step_inputs
+from sglang_adaptive.sglang_plugin import (
+    contract,
+    further_captures,
+    hooks,
+    kernel_variants,
+    shared_page_tables,
+    verify_schedule,
+    zero_step_inputs,
+)
 
 FIELDS = (
     *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
@@ -136,7 +144,67 @@ def frozen_for_a_depth_and_collected_between_its_graphs() -> None:
     assert original == [True]
 
 
+def a_verify_pass_has_one_schedule() -> None:
+    """Made by its first layer, for its own lengths, and for layers that attend to everything alone."""
+    made: list[int] = []
+    backend = _scheduling(made)
+    for length in (5, 6):
+        backend.forward_metadata.cache_seqlens_int32 = torch.full((2,), length)
+        assert [_attended(backend, layer) for layer in (0, 1, 2)] == [len(made)] * 3
+    assert made == [5, 6], made
+    assert _attended(backend, 3, sliding_window_size=128) is None
+    assert _attended(backend, 3, is_cross_attention=True) is None
+    assert _attended(backend, 3, mode="DRAFT_EXTEND_V2") is None
+    assert _attended(backend, 3, ragged=object()) is None
+    assert _attended(_scheduling(made, topk=4), 0) is None and made == [5, 6]
+
+
+def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
+    """From then on, and without an exception."""
+    verify_schedule._off = False
+    backend = _scheduling([])
+    del backend.forward_metadata
+    try:
+        assert _attended(backend, 0) is None and verify_schedule._off
+    finally:
+        verify_schedule._off = False
+
+
+def the_hooks_of_fa3_fit_and_land() -> None:
+    """On SGLang's own module, imported here without its kernels."""
+    _import_fa3()
+    assert contract.problems(contract.FA3) == []
+    assert {hook.target for hook in hooks.FA3} <= {needed.target for needed in contract.FA3}
+    hooks.add_and_apply(hooks.FA3)
+
+
+def the_kernel_that_writes_slots_compiles_in_one_variant() -> None:
+    """As far as Triton compiles without a device."""
+    from triton._C.libtriton import ir
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler.compiler import make_backend
+
+    kernel_variants.ignore_alignment(None)
+    from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton as kernel
+
+    target = GPUTarget("cuda", 90, 32)
+    backend, context = make_backend(target), ir.context()
+    options = backend.parse_options({})
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    kinds = ["*i32", "*i64", "*u64", "*i64", "*i64", "*i64", "*i64", "constexpr"]
+    signature = dict(zip((parameter.name for parameter in kernel.params), kinds, strict=True))
+    source = ASTSource(fn=kernel, signature=signature, constexprs={(7,): 131076}, attrs={})
+    functions = backend.get_codegen_implementation(options)
+    assert "tt.func" in str(source.make_ir(target, options, functions, backend.get_module_map(), context))
+
+
 CHECKS = (
+    a_verify_pass_has_one_schedule,
+    a_schedule_that_cannot_be_made_leaves_each_layer_its_own,
+    the_hooks_of_fa3_fit_and_land,
+    the_kernel_that_writes_slots_compiles_in_one_variant,
     depths_of_fa3_share_their_page_tables,
     frozen_for_a_depth_and_collected_between_its_graphs,
     every_size_of_a_zero_step_round_is_what_sglang_makes,
@@ -166,11 +234,51 @@ def _worker(is_read: bool = False, watermark: Any = None) -> Any:
     return made
 
 
-def _fa3(is_draft: int, step: int, largest: int = 4) -> Any:
-    """Return fa3's backend with its buffers for CUDA graphs, made by itself."""
+def _attended(
+    backend: Any, layer: int, mode: str = "TARGET_VERIFY", ragged: Any = None, **unlike_a_plain_layer: Any
+) -> Any:
+    """Return the schedule that reaches the kernel in the call of a layer."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    def kernel(**arguments: Any) -> Any:
+        return arguments.get("scheduler_metadata")
+
+    def forward(*_: Any) -> Any:
+        return verify_schedule.flash_attn_with_kvcache(kernel, causal=True)
+
+    plain = {"layer_id": layer, "sliding_window_size": -1, "is_cross_attention": False}
+    batch = SimpleNamespace(forward_mode=ForwardMode[mode], spec_info=SimpleNamespace(ragged_verify_layout=ragged))
+    return verify_schedule.forward_extend(
+        forward, backend, None, None, None, SimpleNamespace(**{**plain, **unlike_a_plain_layer}), batch
+    )
+
+
+def _scheduling(made: list[int], topk: int = 1) -> Any:
+    """Return what the schedule is made from; *made* notes each one's length, and the schedule is their number."""
+
+    def schedule(cache_seqlens: Any, **_: Any) -> int:
+        made.append(int(cache_seqlens[0]))
+        return len(made)
+
+    lengths = torch.full((2,), 5)
+    metadata = {"cache_seqlens_int32": lengths, "cu_seqlens_q": None, "max_seq_len_q": 4}
+    return SimpleNamespace(
+        _get_scheduler_metadata=schedule, use_mla=False, _disable_scheduler_metadata_precompute=False, topk=topk,
+        local_attn_builder=None, attn_cp_size=1, _kv_shard_pool=None, is_encoder_decoder=False, page_size=1,
+        num_attention_heads=4, num_kv_heads=2, head_dim=8, kv_cache_dtype=torch.bfloat16, has_softcap=False,
+        num_splits=0, forward_metadata=SimpleNamespace(**metadata, page_table=torch.zeros(2, 32)),
+    )  # fmt: skip
+
+
+def _import_fa3() -> None:
     import sgl_kernel
 
     sgl_kernel.merge_state_v2 = None  # fa3's module asks for it by name; nothing here computes attention
+
+
+def _fa3(is_draft: int, step: int, largest: int = 4) -> Any:
+    """Return fa3's backend with its buffers for CUDA graphs, made by itself."""
+    _import_fa3()
     from sglang.srt.layers.attention.flashattention_backend import FlashAttentionBackend
 
     made = object.__new__(FlashAttentionBackend)

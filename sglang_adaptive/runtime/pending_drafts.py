@@ -23,6 +23,16 @@ class CatchUp:
         """Return the sources at *width* tokens a request, flat; a short one repeats its last, as filling."""
         return [place for own in self.sources for place in (*own, *(own[-1],) * (width - len(own)))]
 
+    def is_one_of_each(self, held: Sequence[int]) -> bool:
+        """Whether every request owes one token of each held round, and all rounds held these alone, in this order.
+
+        *held* is how many tokens each round held.
+        """
+        requests = len(self.rows)
+        if any(tokens != requests for tokens in held):
+            return False
+        return all(own == tuple(range(row, requests * len(held), requests)) for row, own in enumerate(self.sources))
+
     def last_places(self, width: int) -> list[int]:
         """Return where each request's last token lies in :meth:`padded_sources`."""
         return [index * width + count - 1 for index, count in enumerate(self.counts)]

@@ -24,4 +24,5 @@ def ignore_alignment(worker: Any) -> None:
     from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton
 
     for parameter in write_req_to_token_pool_triton.params:
-        parameter.do_not_specialize_on_alignment = True
+        # Triton refuses to compile a constant that is named so.
+        parameter.do_not_specialize_on_alignment = not parameter.is_constexpr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin import contract, hooks
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.worker import controller_of
 
@@ -15,6 +15,8 @@ BUILT = "sglang_adaptive_built"
 
 def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
     """After Scheduler.get_init_info: assert that every hook of this process landed, and say so."""
+    if found := contract.of_scheduler():
+        raise ContractError(f"sglang-adaptive supports {contract.SUPPORTED}: {'; '.join(found)}")
     wanted = hooks.of_scheduler()
     hooks.require_landed((*hooks.EVERY_PROCESS, *wanted))
     controller = controller_of(scheduler.draft_worker)

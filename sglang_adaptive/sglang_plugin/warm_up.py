@@ -57,13 +57,14 @@ def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -
     original(*call.args, **call.kwargs)
 
 
-def batch_sizes(largest: int) -> list[int]:
-    """Return 1, 2, 3, 4, 7, 8, 13, 16, 25, 32, ... up to *largest*, which is the last.
+def batch_sizes(largest: int, graphs: Iterable[int] = ()) -> list[int]:
+    """Return 1, 2, 3, 4, 7, 8, 13, 16, 25, 32, ... up to *largest*, which is the last, and the sizes of *graphs*.
 
     Triton specialises by the next power of two, where a kernel takes it as a constant, and by whether a number is 1 or
-    a multiple of 16; from 16 on there are two sizes a power, one of each kind.
+    a multiple of 16; from 16 on there are two sizes a power, one of each kind. A CUDA graph is sent to the device when
+    it is first launched.
     """
-    sizes, power = {1, largest}, 2
+    sizes, power = {1, largest, *(size for size in graphs if size <= largest)}, 2
     while power <= largest:
         sizes |= {power, 3 * power // 4 + (power > 4)}
         power *= 2
@@ -114,7 +115,7 @@ class _Server:
         try:
             states = self._states()
             tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
-            missed = self._pass(GREEDY, batch_sizes(largest), tiers)
+            missed = self._pass(GREEDY, batch_sizes(largest, _graphs(states)), tiers)
             missed += self._pass(SAMPLED, [size for size in SAMPLED_SIZES if size <= largest], tiers)
             for size in (size for size in PREFILL_SIZES if size <= largest):
                 for length in PREFILL_TOKENS:
@@ -200,6 +201,12 @@ class _Server:
         )
         answer.raise_for_status()
         return answer
+
+
+def _graphs(states: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return every batch size that some depth has a CUDA graph for."""
+    every = [tier["graph_batch_sizes"] for state in states for tier in state["adaptive"]["startup"]["tiers"]]
+    return {size for sizes in every for size in sizes or ()}
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:

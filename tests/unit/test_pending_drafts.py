@@ -48,6 +48,32 @@ def test_padding_fills_up_with_the_last_token(rounds: list[list[int]], spare: in
     assert len(padded) == width * len(plan.rows)
 
 
+@given(rounds=ROUNDS)
+def test_in_order_is_what_needs_no_looking_up(rounds: list[list[int]]) -> None:
+    pending = PendingDrafts()
+    for keys in rounds:
+        pending.hold(keys)
+    plan = pending.catch_up(range(7))
+    assert plan is not None
+    starts = [sum(map(len, rounds[:number])) for number in range(len(rounds))]
+    straight = [[start + row for start in starts] for row in range(len(plan.rows))]
+    alike = {len(keys) for keys in rounds} == {len(plan.rows)}
+    assert plan.is_one_of_each([len(keys) for keys in rounds]) == (alike and [*map(list, plan.sources)] == straight)
+
+
+def test_steady_rounds_are_in_order_until_somebody_joins() -> None:
+    pending = PendingDrafts()
+    for _ in range(3):
+        pending.hold("abc")
+    plan = pending.catch_up("abc")
+    assert plan is not None and plan.is_one_of_each([3, 3, 3])
+    swapped = pending.catch_up("bac")
+    assert swapped is not None and not swapped.is_one_of_each([3, 3, 3])
+    pending.hold("abcd")
+    joined = pending.catch_up("abcd")
+    assert joined is not None and not joined.is_one_of_each([3, 3, 3, 4])
+
+
 def test_settled_rows_are_gone_and_the_next_round_starts_anew() -> None:
     pending = PendingDrafts()
     pending.hold(["a", "b"])

@@ -17,6 +17,12 @@ def test_each_power_of_two_has_a_size_that_is_no_multiple_of_16() -> None:
     assert batch_sizes(40) == [1, 2, 3, 4, 7, 8, 13, 16, 25, 32, 40]
 
 
+def test_every_graph_runs_once() -> None:
+    assert batch_sizes(16, {1, 6, 12, 16, 24}) == [1, 2, 3, 4, 6, 7, 8, 12, 13, 16]
+    tiers = [{"graph_batch_sizes": [1, 6]}, {"graph_batch_sizes": None}, {"graph_batch_sizes": [6, 12]}]
+    assert warm_up._graphs([{"adaptive": {"startup": {"tiers": tiers}}}]) == {1, 6, 12}
+
+
 def test_ours_runs_before_sglangs_and_its_failure_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
