@@ -113,10 +113,10 @@ def a_fault_in_a_capture_ends_the_single_runs() -> None:
 
 
 def depths_of_fa3_share_their_page_tables() -> None:
-    """Those of one place alone, on SGLang's own backend."""
+    """Those of one use, on SGLang's own backend; two drafts of a depth read a table each."""
     first, other, second_draft = (_fa3(is_draft=draft, step=step) for draft, step in ((0, 0), (0, 0), (1, 1)))
+    drafts = SimpleNamespace(attn_backends=[_fa3(is_draft=1, step=0), second_draft])
     larger = _fa3(is_draft=0, step=0, largest=8)
-    drafts = SimpleNamespace(attn_backends=[second_draft])
     for backend in (first, other, drafts, larger, SimpleNamespace()):
         shared_page_tables.share(SimpleNamespace(attn_backend=backend))
     for name in ("decode_cuda_graph_metadata", "target_verify_metadata", "draft_extend_metadata"):
@@ -125,6 +125,9 @@ def depths_of_fa3_share_their_page_tables() -> None:
         assert one["page_table"] is not draft["page_table"] and one["page_table"] is not wide["page_table"]
     tables = [first.decode_cuda_graph_metadata[name] for name in ("page_table", "page_table_draft_decode")]
     assert tables[0] is not tables[1] and tables[1] is other.decode_cuda_graph_metadata["page_table_draft_decode"]
+    two = [backend.decode_cuda_graph_metadata for backend in drafts.attn_backends]
+    assert two[0]["page_table_draft_decode"] is not two[1]["page_table_draft_decode"]
+    assert two[0]["page_table"] is two[1]["page_table"]
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     # What a graph is captured with is what every replay fills.

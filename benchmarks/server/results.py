@@ -64,7 +64,7 @@ class Result:
             "command": _words(server.command),
             "plugins": server.plugins.split(","),
             "startup": server.startup(),
-            "adaptive": server.adaptive() if server.policy.ours else None,
+            "adaptive": _without(server.folder, server.adaptive()) if server.policy.ours else None,
         }
 
     def write(self) -> None:
@@ -75,11 +75,17 @@ class Result:
         partial.replace(self.path)
 
 
-def origin(argv: Sequence[str]) -> dict[str, Any]:
+def _without(folder: Path, told: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a server said, less the names of the machine's folders in its own files' paths."""
+    cleaned: dict[str, Any] | None = json.loads(json.dumps(told).replace(f"{folder}{os.sep}", ""))
+    return cleaned
+
+
+def origin(argv: Sequence[str], module: str = "benchmarks.server") -> dict[str, Any]:
     """Return versions, commit, hardware, day and command line; no folder of the machine."""
     names = ("sglang", "torch", "triton", "sglang-kernel", "flashinfer-python", "aiohttp")
     return {
-        "command": _words(["python", "-m", "benchmarks.server", *argv]),
+        "command": _words(["python", "-m", module, *argv]),
         "commit": provenance.git_commit() or os.environ.get("BENCHMARK_COMMIT"),
         "versions": provenance.versions(*names),
         "gpu": _gpu(),

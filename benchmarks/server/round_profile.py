@@ -16,6 +16,7 @@ import gzip
 import json
 import random
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive import provenance
+from benchmarks.server.results import origin
 from sglang_adaptive.client import Client, RequestError
 
 PROMPT_TOKENS, VOCABULARY = 128, 200
@@ -46,7 +47,7 @@ def main() -> int:
             print(_table(rows[-1]), flush=True)
         if held is not None:
             client.force_steps(None)
-    about = {"versions": provenance.versions("sglang", "torch"), "commit": provenance.git_commit()}
+    about = origin(sys.argv[1:], "benchmarks.server.round_profile")
     options.output.write_text(json.dumps({"activity": options.activity, "provenance": about, "rows": rows}, indent=1))
     return 0
 

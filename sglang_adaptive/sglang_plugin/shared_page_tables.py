@@ -2,9 +2,10 @@
 
 Every attention backend of fa3 that CUDA graphs are captured on keeps four tables of (largest batch, pages of the
 longest context) int32 numbers: 0.13 GB at batch 64 and 131,072 tokens, 0.5 GB at batch 256. A depth of n steps has
-n + 1 such backends: one for the verify, one for the draft's extend, and one for each of its drafts but the first. Only
-one depth runs at a time, and each fills its tables anew before each of its graphs runs, so all depths can use the same:
-the verify of one those of another's, the second draft of one those of another's second.
+n + 1 such backends: one for the verify, one for the draft's extend, and one for each of its drafts but the first; each
+uses one of its four. Only one depth runs at a time, and a table is filled anew before each graph that reads it runs, so
+all depths can use the same: the verify of one those of another's, the second draft of one that of another's second. The
+drafts of one depth are filled together and run after that, so each keeps a table of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ _TABLES = {
 }
 """Attributes of the backend, each a dict, and which of its entries are tables."""
 
+_OF_ONE_DRAFT = ("page_table_draft_decode", "swa_page_table")
+"""Those that a step of drafting reads."""
+
 _shared: dict[Hashable, Any] = {}
 
 
@@ -30,11 +34,11 @@ def share(runner: Any) -> None:
 
 
 def _share(backend: Any) -> None:
-    place = (backend.is_draft_runner, backend.speculative_step_id)
     for attribute, names in _TABLES.items():
         tables = getattr(backend, attribute, {})
         for name in names:
             own = tables.get(name)
             if own is not None:
-                alike = (*place, attribute, name, own.shape, own.dtype, own.device)
+                step = backend.speculative_step_id if name in _OF_ONE_DRAFT else None
+                alike = (backend.is_draft_runner, step, attribute, name, own.shape, own.dtype, own.device)
                 tables[name] = _shared.setdefault(alike, own)
