@@ -51,5 +51,5 @@ def _series(axes: Axes, name: str, values: Sequence[float | None]) -> None:
     shown = [float("nan") if value is None else value for value in values]
     axes.plot(
         range(len(shown)), shown, marker="o", markersize=4 if ours else 2.5, linewidth=1.6 if ours else 0.7,
-        alpha=1.0 if ours else 0.7, label=name, zorder=3 if ours else 2,
+        alpha=1.0 if ours else 0.7, label=name, zorder=3 if ours else 2, **({"color": "black"} if ours else {}),
     )  # fmt: skip
