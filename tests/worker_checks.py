@@ -65,6 +65,22 @@ def sglang_makes_it_beyond_the_largest_graph() -> None:
     _left_to_sglang(_worker(), _batch(65))
 
 
+def a_fault_leaves_the_inputs_to_sglang() -> None:
+    """In that round and every later one, and without an exception."""
+    asked: list[int] = []
+    worker, original = _worker(), _counted(asked)
+    zero_step_inputs.verify_input(original, worker, _batch(3))
+    runner = worker.target_worker.model_runner
+    del runner.watermark_state
+    try:
+        zero_step_inputs.verify_input(original, worker, _batch(2))
+        runner.watermark_state = None
+        zero_step_inputs.verify_input(original, worker, _batch(2))
+    finally:
+        zero_step_inputs._off = False
+    assert asked == [3, 2, 2], asked
+
+
 def stubs_are_zeros_of_the_batch() -> None:
     """With and without hidden states."""
     for hidden in (HIDDEN, None):
@@ -215,6 +231,7 @@ CHECKS = (
     sglang_makes_it_for_watermarks,
     sglang_makes_it_for_an_idle_batch,
     sglang_makes_it_beyond_the_largest_graph,
+    a_fault_leaves_the_inputs_to_sglang,
     stubs_are_zeros_of_the_batch,
     a_launch_depth_is_captured_as_ever,
     a_further_depth_runs_once_before_its_capture,

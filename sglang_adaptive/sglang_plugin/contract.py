@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -284,9 +284,9 @@ def of_scheduler() -> list[str]:
     return problems(FA3) if is_cuda() else []
 
 
-def require() -> None:
-    """Raise ContractError, in one line, unless the installed SGLang fits."""
-    found = problems()
+def require(found: Sequence[str] | None = None) -> None:
+    """Raise ContractError, in one line, for what was *found*, of all that is needed by default."""
+    found = problems() if found is None else found
     if found:
         import sglang
 

@@ -47,7 +47,7 @@ def capture_one(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Around FullCudaGraphBackend.capture_one, which calls *forward_fn* twice before the call that it captures."""
+    """Around FullCudaGraphBackend.capture_one: for a further depth run the model once before the capture, not twice."""
     original(backend, shape_key, _second_from_first(forward_fn) if _active else forward_fn, *args, **kwargs)
 
 

@@ -23,6 +23,6 @@ def ignore_alignment(worker: Any) -> None:
     """Before EAGLEWorkerV2.init_cuda_graphs, which nothing is launched before: one variant of what writes slots."""
     from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton
 
-    for parameter in write_req_to_token_pool_triton.params:
+    for parameter in getattr(write_req_to_token_pool_triton, "params", ()):
         # Triton refuses to compile a constant that is named so.
         parameter.do_not_specialize_on_alignment = not parameter.is_constexpr

@@ -15,8 +15,7 @@ BUILT = "sglang_adaptive_built"
 
 def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
     """After Scheduler.get_init_info: assert that every hook of this process landed, and say so."""
-    if found := contract.of_scheduler():
-        raise ContractError(f"sglang-adaptive supports {contract.SUPPORTED}: {'; '.join(found)}")
+    contract.require(contract.of_scheduler())
     wanted = hooks.of_scheduler()
     hooks.require_landed((*hooks.EVERY_PROCESS, *wanted))
     controller = controller_of(scheduler.draft_worker)

@@ -10,8 +10,11 @@ drafts of one depth are filled together and run after that, so each keeps a tabl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 _TABLES = {
     "decode_cuda_graph_metadata": ("page_table", "page_table_draft_decode", "swa_page_table"),
@@ -28,9 +31,12 @@ _shared: dict[Hashable, Any] = {}
 
 def share(runner: Any) -> None:
     """Before DecodeCudaGraphRunner.capture: use the tables of the first depth's backends in the same places."""
-    for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
-        if type(backend).__name__ == "FlashAttentionBackend":
-            _share(backend)
+    try:
+        for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
+            if type(backend).__name__ == "FlashAttentionBackend":
+                _share(backend)
+    except Exception:
+        logger.exception("adaptive: a depth keeps page tables of its own")
 
 
 def _share(backend: Any) -> None:

@@ -28,7 +28,7 @@ def forward_extend(
     original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
     **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Around FlashAttentionBackend.forward_extend."""
+    """Around FlashAttentionBackend.forward_extend: in a verify pass, have one tile schedule for all layers."""
     global _current, _off
     if not _off and forward_batch.forward_mode.is_target_verify():
         try:
@@ -43,7 +43,7 @@ def forward_extend(
 
 
 def flash_attn_with_kvcache(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around the kernel's function, as fa3's backend calls it."""
+    """Around the kernel's function, as fa3's backend calls it: hand it the pass's schedule."""
     if _current is not None:
         kwargs["scheduler_metadata"] = _current
     return original(*args, **kwargs)

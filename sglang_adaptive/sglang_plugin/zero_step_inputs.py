@@ -7,8 +7,11 @@ kept, and a smaller batch takes the first rows. Nothing writes to them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 class FirstRows:
@@ -33,27 +36,59 @@ class FirstRows:
 
 _links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 _outputs = FirstRows("topk_p", "topk_index", "hidden_states")
+_off = False
 
 
 def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
-    """Around EAGLEWorkerV2._build_trivial_verify_input, where nothing reads the mask."""
+    """Around EAGLEWorkerV2._build_trivial_verify_input: use an earlier round's tensors where nothing reads the mask."""
+    global _off
+    mine = mask = None
+    try:
+        mask = None if _off else _unread_mask(worker, batch)
+        mine = None if mask is None else _built(worker, batch, mask)
+    except Exception:
+        _off = True
+        logger.exception("adaptive: a zero-step round's inputs are made anew in each round from now on")
+    if mine is not None:
+        return mine
+    made = original(worker, batch)
+    if mask is not None:
+        _links.keep(made, batch.seq_lens.shape[0])
+    return made
+
+
+def stub_output(original: Callable[..., None], worker: Any, batch: Any, result: Any) -> None:
+    """Around EAGLEWorkerV2._stub_skipped_draft_extend: use an earlier round's zeros."""
+    requests = batch.seq_lens.shape[0]
+    zeros = _outputs.of(requests)
+    if zeros is None:
+        original(worker, batch, result)
+        _outputs.keep(result.next_draft_input, requests)
+        return
+    for name, value in zeros.items():
+        setattr(result.next_draft_input, name, value)
+
+
+def _unread_mask(worker: Any, batch: Any) -> Any:
+    """Return the buffer for the round's tree mask, None where somebody may read what is in it."""
     runner = worker.target_worker.model_runner
     mask, requests = runner.attn_backend.verify_mask, batch.seq_lens.shape[0]
     unread = mask is not None and not mask.is_read and mask.fits(requests) and runner.watermark_state is None
-    if not unread or batch.forward_mode.is_idle():
-        return original(worker, batch)
-    links = _links.of(requests)
+    return mask.buffer if unread and not batch.forward_mode.is_idle() else None
+
+
+def _built(worker: Any, batch: Any, mask: Any) -> Any:
+    """Return what SGLang would make, None where the batch is larger than any before."""
+    links = _links.of(batch.seq_lens.shape[0])
     if links is None:
-        made = original(worker, batch)
-        _links.keep(made, requests)
-        return made
+        return None
     import torch
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
     return EagleVerifyInput(
         draft_token=batch.spec_info.bonus_tokens,
-        custom_mask=mask.buffer,
+        custom_mask=mask,
         positions=batch.seq_lens.to(torch.int64),
         **links,
         retrieve_cum_len=None,
@@ -64,15 +99,3 @@ def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
         seq_lens_sum=None,
         seq_lens_cpu=None,
     )
-
-
-def stub_output(original: Callable[..., None], worker: Any, batch: Any, result: Any) -> None:
-    """Around EAGLEWorkerV2._stub_skipped_draft_extend."""
-    requests = batch.seq_lens.shape[0]
-    zeros = _outputs.of(requests)
-    if zeros is None:
-        original(worker, batch, result)
-        _outputs.keep(result.next_draft_input, requests)
-        return
-    for name, value in zeros.items():
-        setattr(result.next_draft_input, name, value)
