@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -107,6 +108,7 @@ class _Server:
         self._verify = ssl_verify_of(server_args)
         self._key, self._admin_key = serving.api_key, serving.admin_api_key or serving.api_key
         self._replicas = get_parallel().num_dp_ranks
+        self._draw = random.Random(0)
 
     def warm_up(self) -> None:
         """Run the ladder greedily and a few sizes sampled, then flush what they left in the cache."""
@@ -151,10 +153,8 @@ class _Server:
 
     def _generate(self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any]) -> None:
         """Run prompts of *lengths* at once on each replica. As token ids in one message they start as one batch."""
-        prompts = [
-            [(7 * row + 11 * column + len(lengths)) % VOCABULARY for column in range(length)]
-            for row, length in enumerate([*lengths] * self._replicas)
-        ]
+        # Drawn anew each time: a prompt that the prefix cache knows would be a shorter prefill.
+        prompts = [[self._draw.randrange(VOCABULARY) for _ in range(length)] for length in [*lengths] * self._replicas]
         parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
         self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters})
 

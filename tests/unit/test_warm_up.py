@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +48,7 @@ class Noted(warm_up._Server):
 
     def __init__(self) -> None:
         self._replicas = 2
+        self._draw = random.Random(0)
         self.sent: list[tuple[str, Any]] = []
         self.covered_after = 2
 
@@ -71,6 +73,8 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [6, 12, 6, 1, 1]
     assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 1.0, 0.0, 0.0]
     assert [[len(ids) for ids in load["input_ids"]] for load in loads[3:]] == [[32, 32], [33, 33]]
+    first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
+    assert len(set(first_tokens)) == len(first_tokens)  # nothing that the prefix cache knows
     switches = [body["server_args"]["adaptive_warm_up"] for path, body in server.sent if path == "/set_internal_state"]
     assert switches == [1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache"
