@@ -21,6 +21,8 @@ FREE_PROBES = 4
 LEARNING_ROUNDS = 150
 """They are free only so long after the first round there, or after a change of acceptance."""
 REST_ROUNDS = 800
+LONGER, MOST_RESTS = 4, 64
+"""Each rest is so many times as long as the one before, up to so many times REST_ROUNDS, until acceptance changes."""
 _ROOT = math.sqrt(2.0 * math.pi)
 
 
@@ -52,8 +54,8 @@ class ProbeAccount:
         self.charged_seconds = 0.0
         self.served_seconds = 0.0
         self._credit: float | None = None
-        self._rests: dict[int, tuple[int, int]] = {}
-        """By anchor: the round at which the rest ends, free probes used."""
+        self._rests: dict[int, tuple[int, int, int]] = {}
+        """By anchor: the round at which the rest ends, free probes used, rests since acceptance changed."""
         self._first: dict[int, int] = {}
         """By anchor: the round at which learning began there."""
 
@@ -94,15 +96,18 @@ class ProbeAccount:
 
     def rested(self, anchor: int, round_index: int) -> bool:
         """Whether there may be a probe near this batch size."""
-        return round_index >= self._rests.get(anchor, (0, 0))[0]
+        return round_index >= self._rests.get(anchor, (0, 0, 0))[0]
 
     def rest(self, anchor: int, round_index: int) -> None:
         """Let this batch size rest after a probe, unless it was one of the first."""
-        count = self._rests.get(anchor, (0, 0))[1] + 1
-        free = count < FREE_PROBES and self.learning(anchor, round_index)
-        self._rests[anchor] = (0 if free else round_index + REST_ROUNDS, count)
+        _, used, rests = self._rests.get(anchor, (0, 0, 0))
+        if used + 1 < FREE_PROBES and self.learning(anchor, round_index):
+            self._rests[anchor] = (0, used + 1, rests)
+        else:
+            length = REST_ROUNDS * min(MOST_RESTS, LONGER**rests)
+            self._rests[anchor] = (round_index + length, used + 1, min(rests + 1, MOST_RESTS))
 
     def refresh(self) -> None:
         """End all rests and give every batch size one more free probe: acceptance has changed."""
-        self._rests = {anchor: (0, min(count, FREE_PROBES) - 1) for anchor, (_, count) in self._rests.items()}
+        self._rests = {anchor: (0, min(used, FREE_PROBES) - 1, 0) for anchor, (_, used, _) in self._rests.items()}
         self._first.clear()

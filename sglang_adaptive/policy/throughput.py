@@ -30,7 +30,7 @@ from sglang_adaptive.policy.views import View, Views
 
 FIRST_SYNCS = (4, 8, 16)
 """Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
-DOUBT = 0.5
+DOUBT = 0.75
 """Standard deviations of the two rates' ratio by which a gain must exceed the margin."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""

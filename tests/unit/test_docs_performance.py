@@ -76,6 +76,12 @@ def test_the_readme_tells_the_same() -> None:
     assert f"Where a draft is useless it is {low} to {high}% slower" in readme
 
 
+def test_steady_load() -> None:
+    hourly = [round(draw["switches_per_hour"]) for draw in results("simulation/steady.json")["draws"]]
+    page = " ".join((ROOT / "docs" / "how-it-decides.md").read_text().split())
+    assert f"the policy switches {min(hourly)} to {max(hourly)} times an hour" in page
+
+
 def test_costs() -> None:
     policies = results("policy/overhead.json")["policies"]
     ours, theirs, sync = policies["throughput"], policies["SGLang EMA"], policies["throughput hand-over"]

@@ -11,10 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import steady_switches
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.probing import ALLOWANCE_ROUNDS, expected_improvement
+from sglang_adaptive.policy.probing import (
+    ALLOWANCE_ROUNDS,
+    LEARNING_ROUNDS,
+    MOST_RESTS,
+    REST_ROUNDS,
+    ProbeAccount,
+    expected_improvement,
+)
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.policy.throughput_options import OPTION_NAMES, ThroughputOptions, parse_options
@@ -314,6 +322,32 @@ def test_expected_improvement_is_the_mean_of_the_positive_part() -> None:
     drawn = [max(0.0, rng.gauss(-0.02, 0.05)) for _ in range(200_000)]
     assert expected_improvement(0.02, 0.05) == pytest.approx(math.fsum(drawn) / len(drawn), rel=0.02)
     assert expected_improvement(0.02, 0.0) == 0.0
+
+
+def test_rests_between_probes_grow_until_acceptance_changes() -> None:
+    account, ends = ProbeAccount(0.01), []
+    now = 10 * LEARNING_ROUNDS
+    account.learning(8, 0)
+    for _ in range(5):
+        account.rest(8, now)
+        length = next(rounds for rounds in range(1, 10**6) if account.rested(8, now + rounds))
+        ends.append(length // REST_ROUNDS)
+        now += length
+    assert ends == [1, 4, 16, 64, 64] and ends[-1] == MOST_RESTS
+    assert account.rested(4, 0)  # another batch size
+    account.refresh()
+    assert account.rested(8, now)
+    account.learning(8, now)
+    account.rest(8, now + LEARNING_ROUNDS)
+    assert not account.rested(8, now + LEARNING_ROUNDS + REST_ROUNDS - 1)
+    assert account.rested(8, now + LEARNING_ROUNDS + REST_ROUNDS)
+
+
+def test_steady_load_is_left_alone() -> None:
+    """Fewer than 60 switches an hour once the first minute is over, in the mean of three draws; a probe is two."""
+    found = [steady_switches.measure(32, seed, rounds=40_000) for seed in (1, 2, 3)]
+    assert min(one["minutes"] for one in found) > 4.0
+    assert math.fsum(one["switches_per_hour"] for one in found) / len(found) < 60.0
 
 
 def test_options_keep_their_defaults() -> None:
