@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.server import hosts, round_profile, simulated
+from benchmarks.server import hosts, results, round_profile, shapes, simulated, two_ranks
 from benchmarks.server.__main__ import main
 from benchmarks.server.compare import best_static, rates, table
 from benchmarks.server.load import Answer, request_body
@@ -380,3 +380,43 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(BadResult, match="holds no result"):
         read_folder(tmp_path)
+
+
+# -- two ranks, and shapes --------------------------------------------------------------------------------------
+
+
+def test_ranks_that_ran_alike_and_ranks_that_did_not() -> None:
+    alike = two_ranks.compare(["1 3", "1 3", "8 0"], ["1 3", "1 3"])  # one is a round ahead
+    assert alike["identical"] and alike["rounds"] == 2 and alike["switches"] == 1
+    assert alike["rounds_by_depth"] == {"0": 1, "3": 2}
+    apart = two_ranks.compare(["1 3", "1 5"], ["1 3", "1 3"])
+    assert not apart["identical"] and apart["first_unlike"] == {"round": 1, "ranks": ["1 5", "1 3"]}
+    assert not two_ranks.compare(["1 3"] * 9, ["1 3"])["identical"]  # one has stopped
+
+
+def test_every_shape_comes_with_a_draft_as_wide(tmp_path: Path) -> None:
+    shapes.write(tmp_path)
+    for name, target in shapes.TARGETS.items():
+        written = json.loads((tmp_path / name / "config.json").read_text())
+        draft = json.loads((tmp_path / f"{name}-eagle3" / "config.json").read_text())
+        assert written == target
+        assert draft["num_hidden_layers"] == 1 and draft["draft_vocab_size"] == 32000
+        for shared in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"):
+            assert draft[shared] == target[shared], (name, shared)
+
+
+def test_only_adaptive_servers_end_at_a_late_kernel(tmp_path: Path) -> None:
+    host = hosts.gpu(Path("/models"), 64, 160_000, False, (), True, pair="llama70b")
+    strict = {name for name, policy in POLICIES.items() if hosts.STRICT_LOADS in host.environment(policy)}
+    assert strict == {name for name, policy in POLICIES.items() if policy.ours}
+    command = host.command(POLICIES["throughput"], tmp_path, tmp_path / "kept", 30000)
+    assert "/models/llama70b" in command and "/models/llama70b-eagle3" in command
+
+
+def test_a_server_s_folders_stay_out_of_results() -> None:
+    told = {"profile": {"path": "/somewhere/run/throughput-learnt/a.json"}, "rounds": 3}
+    assert results._without(Path("/somewhere/run"), told) == {
+        "profile": {"path": "throughput-learnt/a.json"},
+        "rounds": 3,
+    }
+    assert results._without(Path("/somewhere/run"), None) is None
