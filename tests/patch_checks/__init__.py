@@ -11,6 +11,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     config_alone,
     config_file,
     feedback,
+    frozen_heap,
     graph_sizes,
     on_cpu,
     override_log,

@@ -1,0 +1,66 @@
+"""0014: Garbage while the graphs of the tiers are captured."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+from tests.patch_checks.graph_sizes import replaced
+from tests.patch_checks.parts import adaptive_worker, published
+from tests.patch_checks.registry import kept, repaired
+
+DRAFT = (
+    *("draft_attn_backend", "cuda_graph_runner"),
+    *("draft_extend_attn_backend", "cuda_graph_runner_for_draft_extend"),
+)
+TARGET = ("attn_backend", "decode_cuda_graph_runner")
+
+
+@repaired
+def the_heap_is_frozen_once_for_all_tiers() -> None:
+    """Between two tiers, and after a kind of graph of one of them."""
+    from sglang.srt.model_executor.runner.base_cuda_graph_runner import freeze_gc
+    from sglang.srt.speculative import eagle_worker_v2
+
+    frozen: list[int] = []
+
+    def build(**_: Any) -> Any:
+        with freeze_gc(False):
+            pass
+        frozen.append(gc.get_freeze_count())
+        return SimpleNamespace(speculative_num_steps=1)
+
+    def nothing(*_: Any, **__: Any) -> Any:
+        return contextlib.nullcontext()
+
+    contexts = ("draft_tp_context", "speculative_moe_backend_context", "speculative_moe_a2a_backend_context")
+    with ExitStack() as stack:
+        stack.enter_context(published(device="cpu", cuda_graph_bs_decode=[1]))
+        worker = adaptive_worker(launch_steps=3)
+        draft, target = worker._draft_worker, worker._target_worker.model_runner
+        draft.__dict__.update(dict.fromkeys(("parallel_layout", *DRAFT)))
+        target.__dict__.update(dict.fromkeys(TARGET))
+        worker.adaptive_controller = SimpleNamespace(
+            register=lambda state: None, init_states=lambda **_: [build(), build()]
+        )
+        stack.enter_context(replaced(eagle_worker_v2, **dict.fromkeys(contexts, nothing)))
+        stack.enter_context(replaced(eagle_worker_v2, SpecRuntimeState=nothing, check_cuda_graph_backend=nothing))
+        stack.enter_context(replaced(eagle_worker_v2.BaseSpecWorker, init_cuda_graphs=lambda self: None))
+        worker.init_cuda_graphs()
+    assert all(frozen), f"nothing was frozen any more after a graph: {frozen}"
+    assert gc.get_freeze_count() == 0, "the heap stayed frozen"
+
+
+@kept
+def a_capture_of_its_own_freezes_and_thaws() -> None:
+    """As without tiers."""
+    from sglang.srt.model_executor.runner.base_cuda_graph_runner import freeze_gc
+
+    with freeze_gc(False):
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+    with freeze_gc(True):
+        assert gc.get_freeze_count() == 0
