@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import json
-import traceback
 
 from sglang_adaptive.sglang_plugin import hooks
+from tests import checks
 from tests.patch_checks import graph_sizes, swa_reserve, target_backends, zero_step_sampling
 from tests.patch_checks.registry import Check
 
@@ -27,15 +27,7 @@ CHECKS: tuple[Check, ...] = (
 def main() -> None:
     """Apply the hooks of MODULES, run CHECKS and print what came out."""
     hooks.add_and_apply(hook for hook in hooks.SCHEDULER if hook.where.startswith(MODULES))
-    found: dict[str, str | None] = {}
-    for check in CHECKS:
-        try:
-            check()
-            found[check.__name__] = None
-        except Exception as error:
-            traceback.print_exc()
-            found[check.__name__] = f"{type(error).__name__}: {error}"
-    print(json.dumps(found))
+    print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
-import traceback
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from sglang_adaptive.sglang_plugin import (
     verify_schedule,
     zero_step_inputs,
 )
+from tests import checks
 
 FIELDS = (
     *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
@@ -387,18 +389,14 @@ def _captured(further: bool) -> tuple[list[str], Any]:
     return events, backend._outputs[4]
 
 
+def _on_fresh_links(check: Callable[[], None]) -> None:
+    zero_step_inputs._links = zero_step_inputs.FirstRows(*LINKS)
+    check()
+
+
 def main() -> None:
     """Run CHECKS and print what came out."""
-    found: dict[str, str | None] = {}
-    for check in CHECKS:
-        zero_step_inputs._links = zero_step_inputs.FirstRows(*LINKS)
-        try:
-            check()
-            found[check.__name__] = None
-        except Exception as error:
-            traceback.print_exc()
-            found[check.__name__] = f"{type(error).__name__}: {error}"
-    print(json.dumps(found))
+    print(json.dumps(checks.run({check.__name__: functools.partial(_on_fresh_links, check) for check in CHECKS})))
 
 
 if __name__ == "__main__":

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import traceback
 from pathlib import Path
 
+from tests import checks
 from tests.patch_checks import KEPT, REPAIRED
 
 
 def main() -> None:
-    """Print one JSON object; the tracebacks of what is not a plain "does not hold" go to standard error."""
+    """Print one JSON object."""
     import sglang
 
-    found: dict[str, str | None] = {"sglang": str(Path(sglang.__file__).parent)}
-    for name, check in {**REPAIRED, **KEPT}.items():
-        try:
-            check()
-            found[name] = None
-        except AssertionError as error:
-            found[name] = f"AssertionError: {error}"
-        except Exception as error:
-            traceback.print_exc()
-            found[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps(found))
+    where = {"sglang": str(Path(sglang.__file__).parent)}
+    print(json.dumps({**where, **checks.run({**REPAIRED, **KEPT})}))
 
 
 if __name__ == "__main__":

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from email import message_from_string
 from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import environment
+from tests import checks
+from tests.checks import Findings
 from tests.patch_checks import KEPT, REPAIRED
 from tests.patched_sglang import PATCHES, copy_touched, git_apply, package, patched_site
-
-ROOT = Path(__file__).parents[2]
-Findings = dict[str, str | None]
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
@@ -51,8 +45,9 @@ def test_the_readme_names_every_patch() -> None:
 def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Findings]:
     """What the checks say of stock SGLang and of the patched copy; both run at the same time."""
     site = patched_site(tmp_path_factory.mktemp("patched"))
-    running = {"stock": _start_checks(), "patched": _start_checks(site)}
-    found = {which: _finish_checks(process) for which, process in running.items()}
+    sites = {"stock": None, "patched": site}
+    running = {which: checks.start("tests.patch_checks", at, TRITON_INTERPRET="1") for which, at in sites.items()}
+    found = {which: checks.finish(process) for which, process in running.items()}
     assert found["stock"]["sglang"] == str(package())
     assert found["patched"]["sglang"] == str(site / "sglang")
     return found
@@ -72,18 +67,3 @@ def test_stock_sglang_needs_the_repair(name: str, findings: dict[str, Findings])
 @pytest.mark.parametrize("name", KEPT)
 def test_patched_sglang_keeps_what_worked(name: str, findings: dict[str, Findings]) -> None:
     assert (findings["stock"][name], findings["patched"][name]) == (None, None)
-
-
-def _start_checks(site: Path | None = None) -> subprocess.Popen[str]:
-    engine = {**os.environ, **environment(), "TRITON_INTERPRET": "1"}
-    if site is not None:
-        engine["PYTHONPATH"] = os.pathsep.join([str(site), engine["PYTHONPATH"]])
-    command = [sys.executable, "-m", "tests.patch_checks"]
-    return subprocess.Popen(command, cwd=ROOT, env=engine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def _finish_checks(process: subprocess.Popen[str]) -> Findings:
-    output, errors = process.communicate(timeout=180)
-    assert process.returncode == 0, errors
-    found: Findings = json.loads(output.splitlines()[-1])
-    return found

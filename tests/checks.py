@@ -1,0 +1,55 @@
+"""Named checks that need a process of their own: one side runs them, the other reads what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sglang_adaptive.cpu_engine.launcher import environment
+
+Findings = dict[str, str | None]
+"""By check: None where it holds, else the error in a line."""
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 180
+
+
+def run(checks: Mapping[str, Callable[[], None]]) -> Findings:
+    """Run every check, go on after an error; the tracebacks go to standard error."""
+    found: Findings = {}
+    for name, check in checks.items():
+        try:
+            check()
+            found[name] = None
+        except Exception as error:
+            traceback.print_exc()
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def start(module: str, site: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+    """Start ``python -m MODULE``, which prints findings as JSON in its last line, with the CPU engine's *variables*.
+
+    Where *site* is given, packages are looked for there first.
+    """
+    engine = {**os.environ, **environment(), **variables}
+    if site is not None:
+        engine["PYTHONPATH"] = os.pathsep.join([str(site), engine["PYTHONPATH"]])
+    command = [sys.executable, "-m", module]
+    return subprocess.Popen(command, cwd=ROOT, env=engine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> Findings:
+    """Wait for what was started and return its findings."""
+    try:
+        output, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()  # which does nothing to one that has ended
+    assert process.returncode == 0, errors
+    found: Findings = json.loads(output.splitlines()[-1])
+    return found
