@@ -22,7 +22,7 @@ LEARNING_ROUNDS = 150
 """They are free only so long after the first round there, or after a change of acceptance."""
 REST_ROUNDS = 800
 LONGER, MOST_RESTS = 4, 64
-"""Each rest is so many times as long as the one before, up to so many times REST_ROUNDS, until acceptance changes."""
+"""Each rest is LONGER times as long as the one before, up to MOST_RESTS * REST_ROUNDS, until acceptance changes."""
 _ROOT = math.sqrt(2.0 * math.pi)
 
 
@@ -55,7 +55,7 @@ class ProbeAccount:
         self.served_seconds = 0.0
         self._credit: float | None = None
         self._rests: dict[int, tuple[int, int, int]] = {}
-        """By anchor: the round at which the rest ends, free probes used, rests since acceptance changed."""
+        """By anchor: the round at which the rest ends, free probes used, the length of the next rest in REST_ROUNDS."""
         self._first: dict[int, int] = {}
         """By anchor: the round at which learning began there."""
 
@@ -96,18 +96,18 @@ class ProbeAccount:
 
     def rested(self, anchor: int, round_index: int) -> bool:
         """Whether there may be a probe near this batch size."""
-        return round_index >= self._rests.get(anchor, (0, 0, 0))[0]
+        return round_index >= self._rests.get(anchor, (0, 0, 1))[0]
 
     def rest(self, anchor: int, round_index: int) -> None:
         """Let this batch size rest after a probe, unless it was one of the first."""
-        _, used, rests = self._rests.get(anchor, (0, 0, 0))
+        _, used, length = self._rests.get(anchor, (0, 0, 1))
         if used + 1 < FREE_PROBES and self.learning(anchor, round_index):
-            self._rests[anchor] = (0, used + 1, rests)
+            self._rests[anchor] = (0, used + 1, length)
         else:
-            length = REST_ROUNDS * min(MOST_RESTS, LONGER**rests)
-            self._rests[anchor] = (round_index + length, used + 1, min(rests + 1, MOST_RESTS))
+            end = round_index + REST_ROUNDS * length
+            self._rests[anchor] = (end, used + 1, min(MOST_RESTS, LONGER * length))
 
     def refresh(self) -> None:
         """End all rests and give every batch size one more free probe: acceptance has changed."""
-        self._rests = {anchor: (0, min(used, FREE_PROBES) - 1, 0) for anchor, (_, used, _) in self._rests.items()}
+        self._rests = {anchor: (0, min(used, FREE_PROBES) - 1, 1) for anchor, (_, used, _) in self._rests.items()}
         self._first.clear()
