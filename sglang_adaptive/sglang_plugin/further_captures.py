@@ -1,8 +1,8 @@
 """The CUDA graphs of the depths beside the launch depth, captured in less time than SGLang 0.5.23 takes.
 
 - SGLang collects garbage over the whole process before and after each kind of graph, six times a depth and 0.4 s each:
-  three quarters of the time that an 8B model's depth takes on an H200. What was there before the further depths is
-  frozen here, once, and only what is newer is looked at.
+  three quarters of the time that an 8B model's depth takes on an H200. What was there before a further depth is
+  frozen here while that depth is built, and only what is newer is looked at.
 - It runs the model twice before each capture, to load kernels and to make what is made once. The launch depth's graphs
   have had that; what is new to another depth, the kernels of its width, one run loads as well.
 """
