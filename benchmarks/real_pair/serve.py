@@ -4,7 +4,7 @@
 
 Four questions, each a part of the JSON: how fast every depth and the policy serve each family of prompts and a
 sequence that alternates them; whether greedy output equals the plain server's; whether tokens sampled at temperature 1
-follow the target's distribution while depths switch; and how long accepted drafts are by context length.
+follow the target's distribution while depths switch; and how long accepted drafts are by depth and context length.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ TOKENS = 192
 PHASE_TOKENS = 256
 CONCURRENCY = (1, 16)
 PHASES = ("code", "noise", "prose", "code", "noise", "prose")
+CONTEXT_TIERS = (1, 3, 7)
 SAMPLES, SAMPLES_A_CALL = 20_000, 500
 LEAST_EXPECTED = 20.0
 """Counts below this are pooled, as a chi-square test asks for."""
@@ -42,12 +43,12 @@ def main() -> int:
     parts: dict[str, Callable[[], Any]] = {
         "depths": lambda: depths(client, families, tiers),
         "switching": lambda: switching(client, families, tiers),
-        "contexts": lambda: contexts(client, prompts["contexts"], max(tiers)),
+        "contexts": lambda: contexts(client, prompts["contexts"], [tier for tier in CONTEXT_TIERS if tier in tiers]),
     }
     if options.plain:
         plain = Client.from_url(options.plain)
         parts["lossless"] = lambda: lossless(client, plain, families)
-        parts["sampling"] = lambda: sampling(client, plain, families["code"][0], tiers)
+        parts["sampling"] = lambda: sampling(client, plain, families["code"], tiers)
     found: dict[str, Any] = {"what": "a real pair, no simulation", "note": options.note, "tiers": tiers}
     for name in options.parts.split(",") if options.parts else parts:
         begin = time.monotonic()
@@ -94,14 +95,15 @@ def switching(client: Client, families: dict[str, list[Ids]], tiers: Sequence[in
     return rows
 
 
-def contexts(client: Client, prompts: dict[str, list[Ids]], steps: int) -> list[dict[str, Any]]:
-    """Accept length at the deepest tier by the length of the context, batch 1."""
-    _force(client, steps)
+def contexts(client: Client, prompts: dict[str, list[Ids]], tiers: Sequence[int]) -> list[dict[str, Any]]:
+    """Accept length by depth and by the length of the context, one request at a time."""
     rows = []
-    for length, some in prompts.items():
-        served = [_serve(client, [prompt], TOKENS) for prompt in some]
-        rounds, tokens = (sum(found[key] for found in served) for key in ("rounds", "tokens"))
-        rows.append({"context": int(length), "steps": steps, "accept_length": tokens / rounds if rounds else None})
+    for steps in tiers:
+        _force(client, steps)
+        for length, some in prompts.items():
+            served = [_serve(client, [prompt], TOKENS) for prompt in some]
+            rounds, tokens = (sum(found[key] for found in served) for key in ("rounds", "tokens"))
+            rows.append({"context": int(length), "steps": steps, "accept_length": tokens / rounds if rounds else None})
     _force(client, None)
     return rows
 
@@ -129,15 +131,15 @@ def _first_difference(plain: Client, prompt: Ids, one: Ids, other: Ids) -> float
     return round(abs(top[one[at]] - top[other[at]]), 5)
 
 
-def sampling(client: Client, plain: Client, prompt: Ids, tiers: Sequence[int]) -> dict[str, Any]:
+def sampling(client: Client, plain: Client, prompts: list[Ids], tiers: Sequence[int]) -> dict[str, Any]:
     """Chi-square of the token after a fixed prefix against the target's distribution, while depths switch.
 
-    The first new token comes from prefill. The prefix is therefore the prompt and the likeliest first token; of all
-    samples those that begin with it are counted, by their second token, which a verify chose.
+    The first new token comes from prefill. The prefix is therefore a prompt and its likeliest first token; of all
+    samples those that begin with it are counted, by their second token, which a verify chose. The prompt is the one
+    of *prompts* whose samples say most: many begin with the prefix, and what follows is open.
     """
-    first = _next_logprobs(plain, prompt)
-    begins = max(first, key=lambda token: first[token])
-    second = _next_logprobs(plain, [*prompt, begins])
+    choices = [_continuation(plain, prompt) for prompt in prompts]
+    prompt, begins, share, second = max(choices, key=lambda choice: choice[2] * _entropy(choice[3]))
     counts: Counter[int] = Counter()
     drawn = 0
     for call in range(10 * SAMPLES // SAMPLES_A_CALL):
@@ -150,7 +152,18 @@ def sampling(client: Client, plain: Client, prompt: Ids, tiers: Sequence[int]) -
         if sum(counts.values()) >= SAMPLES:
             break
     _force(client, None)
-    return {"drawn": drawn, "prefix_probability": math.exp(first[begins]), **chi_square(counts, second)}
+    return {"drawn": drawn, "prefix_probability": share, "entropy_nats": _entropy(second), **chi_square(counts, second)}
+
+
+def _continuation(plain: Client, prompt: Ids) -> tuple[Ids, int, float, dict[int, float]]:
+    """Return *prompt*, its likeliest next token, the probability of that, and what may follow both."""
+    first = _next_logprobs(plain, prompt)
+    begins = max(first, key=lambda token: first[token])
+    return prompt, begins, math.exp(first[begins]), _next_logprobs(plain, [*prompt, begins])
+
+
+def _entropy(logprobs: dict[int, float]) -> float:
+    return -sum(math.exp(one) * one for one in logprobs.values())
 
 
 def chi_square(counts: Counter[int], logprobs: dict[int, float]) -> dict[str, Any]:

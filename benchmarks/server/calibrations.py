@@ -4,7 +4,8 @@
 
 A pair is a name of benchmarks/server/shapes.py, whose config files are written into --models. Its server has the
 throughput policy, real acceptance and the arguments after the colon: 'llama8b:--quantization fp8'. A pair that fails is
-said so, and the next one runs. Writes PAIR.json, PAIR.png and PAIR.log.
+said so, and the next one runs. With --together all servers start at once, which saves time where they fit on the
+device side by side; each is measured while the others are idle. Writes PAIR/profile.json, profile.png and a log.
 """
 
 from __future__ import annotations
@@ -27,35 +28,47 @@ def main() -> int:
     options = _parser().parse_args()
     shapes.write(options.models)
     failed = 0
-    for asked in options.pairs:
-        pair, _, arguments = asked.partition(":")
+    for group in [options.pairs] if options.together else [[pair] for pair in options.pairs]:
+        servers: list[Server] = []
         try:
-            _measure(options, pair, tuple(arguments.split()))
-        except Exception:
-            traceback.print_exc()
-            failed += 1
+            for asked in group:
+                servers.append(_server(options, asked))
+                servers[-1].launch()
+            failed += sum(not _measured(server, options) for server in servers)
+        finally:
+            for server in servers:
+                server.stop()
     return 1 if failed else 0
 
 
-def _measure(options: argparse.Namespace, pair: str, arguments: tuple[str, ...]) -> None:
-    name = "-".join([pair, *re.findall(r"[a-z0-9]+", " ".join(arguments))])
-    folder = options.output / name
+def _server(options: argparse.Namespace, asked: str) -> Server:
+    pair, _, written = asked.partition(":")
+    arguments = tuple(written.split())
+    folder = options.output / "-".join([pair, *re.findall(r"[a-z0-9]+", written)])
     folder.mkdir(parents=True)
     host: hosts.Host = hosts.cpu(options.largest, arguments, False)
     if options.host == "gpu":
         host = hosts.gpu(options.models, options.largest, options.kv_tokens, False, arguments, False, pair=pair)
-    server = Server(POLICIES["throughput"], host, folder, folder / "profiles", simulate=False)
-    server.launch()
+    return Server(POLICIES["throughput"], host, folder, folder / "profiles", simulate=False)
+
+
+def _measured(server: Server, options: argparse.Namespace) -> bool:
+    """Measure a launched server, and return whether that went well."""
+    name = server.folder.name
     try:
         server.wait(time.monotonic() + options.start_timeout)
         print(f"{name}: ready after {server.start_seconds:.1f} s", flush=True)
         begin = time.monotonic()
-        written = ["--output", str(folder / "profile.json"), "--png", str(folder / "profile.png")]
+        written = ["--output", str(server.folder / "profile.json"), "--png", str(server.folder / "profile.png")]
         if calibrate.main(["--url", server.client.url, "--rounds", str(options.rounds), *written]) != 0:
             raise RuntimeError(f"{name} was not measured:\n{server.log_tail(8)}")
         print(f"{name}: measured in {time.monotonic() - begin:.1f} s", flush=True)
+    except Exception:
+        traceback.print_exc()
+        return False
     finally:
         server.stop()
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--models", type=Path, default=Path("/tmp/m"))
     parser.add_argument("--host", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument("--together", action="store_true", help="start all servers at once")
     parser.add_argument("--largest", type=int, default=64, help="largest batch (default: 64)")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--kv-tokens", type=int, default=100_000)
