@@ -189,8 +189,7 @@ class Prober:
     ) -> tuple[Probe, float]:
         """Return the probe, and the seconds a round that pay for themselves: positions already known are accepted."""
         free = acceptance.tokens[min(steps, live)] * view.seconds[live] / acceptance.tokens[live]
-        at_most = view.seconds[steps] * math.exp(2.0 * view.deviation[steps])
-        return Probe(steps, self.length, view.anchor, self.length * max(0.0, at_most - free)), free
+        return Probe(steps, self.length, view.anchor, self.length * max(0.0, view.at_most[steps] - free)), free
 
     def _start(self, probe: Probe) -> None:
         self.account.pay(probe)

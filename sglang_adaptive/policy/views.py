@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sglang_adaptive.policy.cost import CostModel
+from sglang_adaptive.policy.cost import CostModel, CostRow
 from sglang_adaptive.policy.pruning import contenders
 
 MOST_VIEWS = 512
@@ -30,6 +30,8 @@ class View:
     """By steps, the whole ladder."""
     deviation: Mapping[int, float]
     """Relative standard deviation of ``seconds``."""
+    at_most: Mapping[int, float]
+    """Seconds two standard deviations up; never more than those of a deeper depth, for deeper is never quicker."""
     log_base: Mapping[int, float]
     """Log of the base table's seconds, which readings are compared with."""
     zero: float | None
@@ -104,6 +106,7 @@ class Views:
             allowed=allowed,
             seconds=dict(row.by_steps),
             deviation=dict(zip(ladder, row.deviation, strict=True)),
+            at_most=_at_most(row),
             log_base=dict(zip(ladder, logs, strict=True)),
             zero=row.seconds[0] if has_zero else None,
             zero_at_most=row.seconds[0] * math.exp(min(MOST_BENEFIT, 2.0 * row.deviation[0])) if has_zero else None,
@@ -112,3 +115,11 @@ class Views:
     def _padded(self, batch_size: int) -> int:
         at = bisect_left(self._graph_sizes, batch_size)
         return self._graph_sizes[at] if at < len(self._graph_sizes) else batch_size
+
+
+def _at_most(row: CostRow) -> dict[int, float]:
+    bounds: dict[int, float] = {}
+    least = math.inf
+    for (steps, seconds), deviation in zip(reversed(row.by_steps), reversed(row.deviation), strict=True):
+        bounds[steps] = least = min(least, seconds * math.exp(2.0 * deviation))
+    return bounds

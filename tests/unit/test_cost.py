@@ -163,6 +163,30 @@ def test_what_changed_while_a_cell_was_away_is_its_own() -> None:
     assert readings.cells[16, 3].median == pytest.approx(math.log(1.3), abs=0.01)
 
 
+def test_a_slowdown_that_ended_while_a_cell_was_away_is_over_for_all() -> None:
+    readings, index = Readings(), 0
+    for steps, factor in ((1, 1.0), (3, 1.0), (3, 1.5), (1, 1.0)):  # it began in the second cell and ended unseen
+        for _ in range(2 * ABSENT_ROUNDS):
+            readings.add(16, steps, 0.0, factor, index)
+            index += 1
+    assert readings.drift == pytest.approx(0.0, abs=0.01)
+    assert readings.cells[16, 1].median == pytest.approx(0.0, abs=0.01)
+
+
+def test_the_drift_does_not_grow_where_slow_spells_come_and_go() -> None:
+    """A busy neighbour slows everything by half now and then, and what is timed changes meanwhile."""
+    readings, rng = Readings(), random.Random(0)
+    places, slow, left, place, most = [(1, 1), (1, 3), (4, 1), (4, 7)], False, 0, (1, 1), 0.0
+    for index in range(20_000):
+        slow ^= rng.random() < 1 / 150
+        left -= 1
+        if left < 0:
+            place, left = rng.choice(places), rng.randint(80, 250)
+        readings.add(*place, 0.0, (1.5 if slow else 1.0) * rng.lognormvariate(0.0, 0.03), index)
+        most = max(most, abs(readings.drift))
+    assert most < math.log(1.5) + 0.15
+
+
 def test_readings_stay_few_and_travel_as_builtins() -> None:
     readings = Readings()
     for index in range(5000):

@@ -209,6 +209,15 @@ def test_probes_stay_within_their_bound(suite: str) -> None:
     assert probed > 0
 
 
+def test_a_depth_is_not_feared_more_than_a_deeper_one_that_was_timed() -> None:
+    policy = ThroughputPolicy(3)
+    policy.import_cost({"drift": 0.0, "share": 1.0, "cells": [[1, 0, 1.5, 30, 0.0], [4, 1, 0.0, 30, 0.0]]})
+    view = policy._views.at(4)
+    assert view.deviation[0] > 10 * view.deviation[1]
+    assert view.at_most[0] == view.at_most[1] == pytest.approx(view.seconds[1], rel=0.02)
+    assert view.at_most[2] > 2 * view.seconds[2]  # nothing deeper here was timed
+
+
 def test_without_a_budget_nothing_is_probed() -> None:
     policy = ThroughputPolicy(3, ThroughputOptions(probe_budget=0.0))
     serve(policy, 0.0, 16, 600)
