@@ -81,12 +81,12 @@ def _asked(arguments: argparse.Namespace) -> Any:
         raise ValueError(f"--workloads: {unknown[0]} is none of {', '.join(WORKLOADS)}")
     plan = _plan(arguments)
     most = max(*plan.batches, *(plan.concurrencies if "load" in arguments.workloads else ()), 1)
-    extra = tuple(arguments.server_arguments.split())
+    more = {"extra": tuple(arguments.server_arguments.split()), "strict_loads": arguments.strict_loads}
     if arguments.host == "gpu":
-        memory = arguments.kv_tokens, arguments.prefill_graphs
-        host: hosts.Host = hosts.gpu(arguments.models, most, *memory, extra, arguments.strict_loads)
+        memory = {"kv_tokens": arguments.kv_tokens, "prefill_graphs": arguments.prefill_graphs}
+        host: hosts.Host = hosts.gpu(arguments.models, most, **memory, **more)
     else:
-        host = hosts.cpu(most, extra, arguments.strict_loads)
+        host = hosts.cpu(most, **more)
     arguments.output.mkdir(parents=True, exist_ok=True)
     output = arguments.output.resolve()
     profiles = (arguments.profiles or output / "profiles").resolve()

@@ -46,9 +46,11 @@ def _server(options: argparse.Namespace, asked: str) -> Server:
     arguments = tuple(written.split())
     folder = options.output / "-".join([pair, *re.findall(r"[a-z0-9]+", written)])
     folder.mkdir(parents=True)
-    host: hosts.Host = hosts.cpu(options.largest, arguments, False)
     if options.host == "gpu":
-        host = hosts.gpu(options.models, options.largest, options.kv_tokens, False, arguments, False, pair=pair)
+        sizes = {"max_requests": options.largest, "kv_tokens": options.kv_tokens}
+        host: hosts.Host = hosts.gpu(options.models, pair=pair, extra=arguments, **sizes)
+    else:
+        host = hosts.cpu(options.largest, extra=arguments)
     return Server(POLICIES["throughput"], host, folder, folder / "profiles", simulate=False)
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.server.policies import Policy
 from benchmarks.server.simulated import ENTRY_POINT
@@ -92,32 +93,16 @@ class Cpu(Host):
         return environment()
 
 
-def gpu(
-    models: Path,
-    max_requests: int,
-    kv_tokens: int,
-    prefill_graphs: bool,
-    extra: tuple[str, ...],
-    strict: bool,
-    pair: str = "llama8b",
-) -> Gpu:
-    """Return the GPU host; *models* holds PAIR/ and PAIR-eagle3/, config.json alone (shapes.py)."""
-    return Gpu(
-        str(models / pair),
-        str(models / f"{pair}-eagle3"),
-        max_requests,
-        extra,
-        strict,
-        kv_tokens=kv_tokens,
-        prefill_graphs=prefill_graphs,
-    )
+def gpu(models: Path, max_requests: int, pair: str = "llama8b", **more: Any) -> Gpu:
+    """Return the GPU host, *more* being fields of it; *models* holds PAIR/ and PAIR-eagle3/ (shapes.py)."""
+    return Gpu(str(models / pair), str(models / f"{pair}-eagle3"), max_requests, **more)
 
 
-def cpu(max_requests: int, extra: tuple[str, ...], strict: bool) -> Cpu:
+def cpu(max_requests: int, **more: Any) -> Cpu:
     """Return the CPU host with the tiny pair that the package ships."""
     from sglang_adaptive.cpu_engine import models
 
-    return Cpu(str(models.target_path()), str(models.draft_path()), max_requests, extra, strict)
+    return Cpu(str(models.target_path()), str(models.draft_path()), max_requests, **more)
 
 
 def merged_environment(*parts: Mapping[str, str]) -> dict[str, str]:

@@ -65,9 +65,11 @@ def run(options: argparse.Namespace, folder: Path, lie: int) -> dict[str, Any]:
     log = folder / "depths-of-rank-"
     plugins = write_liar_plugin(folder / "plugin-of-ranks", str(log), lie)
     extra = ("--tp-size", "2", *options.server_arguments.split())
-    host: hosts.Host = hosts.cpu(64, extra, False)
     if options.host == "gpu":
-        host = hosts.gpu(options.models, 64, options.kv_tokens, False, extra, options.strict_loads)
+        more = {"kv_tokens": options.kv_tokens, "strict_loads": options.strict_loads}
+        host: hosts.Host = hosts.gpu(options.models, 64, extra=extra, **more)
+    else:
+        host = hosts.cpu(64, extra=extra)
     server = Server(POLICIES["throughput"], host, folder, folder / "profiles")
     names = [*server.environment["SGLANG_PLUGINS"].split(","), PLUGIN]
     paths = [server.environment.get("PYTHONPATH", ""), str(plugins)]

@@ -28,13 +28,14 @@ def main(argv: Sequence[str]) -> int:
         client = Client.from_url(arguments.url, api_key=arguments.api_key)
         server = AdaptiveServer(client)
         sizes = arguments.batch_sizes or _ladder(server)
-        profile = _measure(server, sizes, arguments)
+        profile, ended = _measure(server, sizes, arguments)
     except ValueError as error:
         return failed("calibrate", f"--url: {error}", 2)
     except NotReady as error:
         return failed("calibrate", str(error), 1)
     print(table(profile))
-    return _keep(profile, arguments)
+    kept = _keep(profile, arguments)
+    return failed("calibrate", f"{ended}; what had been measured was kept", 1) if ended and not kept else kept
 
 
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
@@ -53,7 +54,10 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace) -> CostProfile:
+def _measure(
+    server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace
+) -> tuple[CostProfile, str | None]:
+    """Return what was measured, and why it ended early, if it did; minutes of work are not thrown away."""
     wanted = sum(len(depths(server.state, size)) for size in sizes) * arguments.rounds
     cells: list[ProfileCell] = []
     # disable=None: a bar on a terminal only
@@ -63,9 +67,15 @@ def _measure(server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.N
             bar.set_description(f"batch {batch_size}, {steps} steps", refresh=False)
             bar.update(len(cells) * rounds + done - bar.n)
 
-        for cell in measure(server, sizes, arguments.rounds, arguments.tokens, show):
-            cells.append(cell)
-    return CostProfile(ProfileKey(**server.state["profile_key"]), ordered(cells), _how(server))
+        ended = None
+        try:
+            for cell in measure(server, sizes, arguments.rounds, arguments.tokens, show):
+                cells.append(cell)
+        except (NotReady, KeyboardInterrupt) as reason:
+            if not cells:
+                raise
+            ended = str(reason) or "interrupted"
+    return CostProfile(ProfileKey(**server.state["profile_key"]), ordered(cells), _how(server)), ended
 
 
 def _how(server: AdaptiveServer) -> str:
@@ -92,7 +102,7 @@ def parser() -> CommandParser:
             ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",
              "as a file and a picture, two batch sizes only"),
         ],
-        "0 done; 1 the server cannot be measured; 2 bad usage",
+        "0 done; 1 the server cannot be measured, or not to the end (what was is kept); 2 bad usage",
     )  # fmt: skip
     add_server(parser, url=None)
     parser.add_argument("--output", type=new_file, metavar="FILE", help="write the profile to this file (JSON)")

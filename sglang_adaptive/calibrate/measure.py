@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sglang_adaptive.calibrate.load import SteadyLoad
+from sglang_adaptive.calibrate.load import PROMPT_TOKENS, SteadyLoad
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.policy.profile import ProfileCell
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
+SPARE_TOKENS = 128
+"""KV slots of a request beside its text: what SGLang reserves ahead of it."""
+LEAST_TOKENS = 64
+"""Shorter requests would be prefills most of the time."""
 Progress = Callable[[int, int, int, int], None]
 """Called with batch size, steps, rounds timed so far, rounds wanted."""
 
@@ -26,15 +30,32 @@ def measure(
     """Yield a cell for every batch size and every depth that the server has built, and has graphs for if it uses any.
 
     The depth is forced, so every figure is of steady rounds at one depth. It is released at the end, also after a
-    failure. Raises NotReady when the server stops answering or a batch size does not settle.
+    failure. Requests are shorter than *max_new_tokens* where the KV cache would not hold the batch otherwise. Raises
+    NotReady when the server stops answering or a batch size does not settle.
     """
     try:
         for batch_size in batch_sizes:
-            with SteadyLoad(server.client, batch_size, max_new_tokens) as load:
+            tokens = min(max_new_tokens, room(server.info, batch_size))
+            with SteadyLoad(server.client, batch_size, tokens) as load:
                 for steps in depths(server.state, batch_size):
                     yield _cell(server, load, batch_size, steps, rounds, progress)
     finally:
         server.force(None)
+
+
+def room(info: Mapping[str, Any], batch_size: int) -> int:
+    """Return how many tokens each of *batch_size* requests can generate in the server's KV cache; NotReady if too few.
+
+    SGLang retracts requests that do not fit, so the batch would never stay at its size.
+    """
+    slots = int(info["max_total_num_tokens"])
+    tokens = slots // batch_size - PROMPT_TOKENS - SPARE_TOKENS
+    if tokens < LEAST_TOKENS:
+        raise NotReady(
+            f"{batch_size} requests do not fit into the server's KV cache of {slots} tokens; expected at least "
+            f"{batch_size * (LEAST_TOKENS + PROMPT_TOKENS + SPARE_TOKENS)}, or smaller --batch-sizes"
+        )
+    return tokens
 
 
 def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:

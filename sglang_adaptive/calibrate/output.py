@@ -15,12 +15,12 @@ def write(profile: CostProfile, path: Path) -> None:
 
 
 def table(profile: CostProfile) -> str:
-    """Return milliseconds a round, batch sizes down and steps across, as aligned text."""
+    """Return milliseconds a round, batch sizes down and steps across, as aligned text; "-" where none was measured."""
     steps = sorted({cell.steps for cell in profile.cells})
-    seconds = {(cell.batch_size, cell.steps): cell.seconds for cell in profile.cells}
+    shown = {(cell.batch_size, cell.steps): f"{1000 * cell.seconds:.2f}" for cell in profile.cells}
     head = "ms a round   " + "".join(f"{f'{s} steps':>10}" for s in steps)
     rows = [
-        f"batch {batch:<7}" + "".join(f"{1000 * seconds[batch, s]:>10.2f}" for s in steps)
+        f"batch {batch:<7}" + "".join(f"{shown.get((batch, s), '-'):>10}" for s in steps)
         for batch in sorted({cell.batch_size for cell in profile.cells})
     ]
     return "\n".join([f"{profile.key.target_model} on {profile.key.gpu_name}", head, *rows])

@@ -1,8 +1,19 @@
-"""Which depths calibration measures at a batch size."""
+"""What calibration measures at a batch size, with which requests, and what is left when it ends early."""
 
 from __future__ import annotations
 
-from sglang_adaptive.calibrate.measure import depths
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.calibrate import command
+from sglang_adaptive.calibrate.measure import depths, room
+from sglang_adaptive.calibrate.server import NotReady
+from sglang_adaptive.policy.profile import ProfileCell
 
 
 def state(**graphs: list[int] | None) -> dict[str, object]:
@@ -18,3 +29,38 @@ def test_a_depth_is_measured_where_it_has_the_graph_that_the_batch_runs_in() -> 
 
 def test_without_graphs_every_depth_is_measured() -> None:
     assert depths(state(_0=None, _3=None), 4) == [0, 3]
+
+
+def test_requests_are_as_long_as_the_cache_holds_of_a_whole_batch() -> None:
+    info = {"max_total_num_tokens": 40_000}
+    assert 64 * (room(info, 64) + 128) < 40_000 < 64 * (1024 + 128)
+    with pytest.raises(NotReady, match="128 requests do not fit into the server's KV cache of 40000 tokens"):
+        room(info, 128)
+
+
+@pytest.mark.parametrize("ends", [NotReady("the server is gone"), KeyboardInterrupt()])
+def test_what_was_measured_is_kept_when_it_ends_early(
+    ends: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = {"target_model": "t", "draft_model": "d", "gpu_name": "g", "gpu_count": 1, "tp_size": 1}
+    told = {**state(_0=None, _3=None), "policy": "throughput", "profile_key": {**key, "attention_backend": "fa3"}}
+    done = [ProfileCell(1, 0, 0.004, 40), ProfileCell(1, 3, 0.005, 40), ProfileCell(2, 0, 0.0045, 40)]
+
+    def measured(*_: Any) -> Iterator[ProfileCell]:
+        yield from done
+        raise ends
+
+    monkeypatch.setattr(command, "measure", measured)
+    monkeypatch.setattr(command, "AdaptiveServer", lambda client: SimpleNamespace(state=told))
+    path = tmp_path / "profile.json"
+    asked = ["--url", "http://127.0.0.1:1", "--batch-sizes", "1,2", "--output", str(path)]
+    assert command.main(asked) == 1
+    shown = capsys.readouterr()
+    assert "what had been measured was kept" in shown.err and "batch 2            4.50         -" in shown.out
+    assert len(json.loads(path.read_text())["cells"]) == 3
+    done.clear()
+    if isinstance(ends, KeyboardInterrupt):  # nothing to keep: the command line says so, like everywhere
+        with pytest.raises(KeyboardInterrupt):
+            command.main(asked)
+    else:
+        assert command.main(asked) == 1

@@ -238,7 +238,7 @@ def test_tiers_from_the_log() -> None:
 
 
 def test_stock_policies_load_nothing_of_ours(tmp_path: Path) -> None:
-    host = hosts.gpu(Path("/models"), 64, 160_000, False, (), False)
+    host = hosts.gpu(Path("/models"), 64, kv_tokens=160_000)
     for name, policy in POLICIES.items():
         plugins = host.environment(policy)["SGLANG_PLUGINS"].split(",")
         command = host.command(policy, tmp_path, tmp_path / "kept", 30000)
@@ -406,7 +406,7 @@ def test_every_shape_comes_with_a_draft_as_wide(tmp_path: Path) -> None:
 
 
 def test_only_adaptive_servers_end_at_a_late_kernel(tmp_path: Path) -> None:
-    host = hosts.gpu(Path("/models"), 64, 160_000, False, (), True, pair="llama70b")
+    host = hosts.gpu(Path("/models"), 64, pair="llama70b", kv_tokens=160_000, strict_loads=True)
     strict = {name for name, policy in POLICIES.items() if hosts.STRICT_LOADS in host.environment(policy)}
     assert strict == {name for name, policy in POLICIES.items() if policy.ours}
     command = host.command(POLICIES["throughput"], tmp_path, tmp_path / "kept", 30000)
