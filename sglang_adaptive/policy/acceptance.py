@@ -66,8 +66,8 @@ class AcceptanceEstimator:
         share = 1.0 / (1.0 + requests / SATURATION)
         detector = self._detector
         detector.mark(self._hits, self._reached)
-        accepted, up, down = self._count(steps, num_correct_drafts_per_req, self._weight * share)
-        dropped = detector.step(up * share, down * share, self.wary)
+        accepted, up, far, down = self._count(steps, num_correct_drafts_per_req, self._weight * share)
+        dropped = detector.step(up * share, far * share, down * share, self.wary)
         if dropped is not None:
             self._drop(*dropped)
         self._estimate()
@@ -123,27 +123,28 @@ class AcceptanceEstimator:
         self._reached = [value * part for value in self._reached]
         self._restart()
 
-    def _count(self, steps: int, counts: Sequence[int], weight: float) -> tuple[int, float, float]:
-        """Add the round's hits and trials; return accepted drafts and the log-likelihood ratios up and down."""
+    def _count(self, steps: int, counts: Sequence[int], weight: float) -> tuple[int, float, float, float]:
+        """Add the round's hits and trials; return accepted drafts and the log-likelihood ratios up, far up and down."""
         rejected_at = bytes(counts).count
         steps = min(steps, self.depth)
         hits, reached, ratios = self._hits, self._reached, self._detector.ratios
         alive = len(counts)
         accepted = 0
-        up = down = 0.0
+        up = far = down = 0.0
         for index in range(steps):
             misses = rejected_at(index)
             alive_after = alive - misses
             accepted += alive_after
             hits[index] += weight * alive_after
             reached[index] += weight * alive
-            up_hit, up_miss, down_hit, down_miss = ratios[index]
+            up_hit, up_miss, far_hit, far_miss, down_hit, down_miss = ratios[index]
             up += alive_after * up_hit + misses * up_miss
+            far += alive_after * far_hit + misses * far_miss
             down += alive_after * down_hit + misses * down_miss
             alive = alive_after
             if not alive:
                 break
-        return accepted, up, down
+        return accepted, up, far, down
 
     def _estimate(self) -> None:
         # Without shrinkage a position that was never reached still has to take the one before it.

@@ -1,7 +1,8 @@
-"""An explicit test for a change of acceptance: CUSUM of log-likelihood ratios (Page 1954), one sum up, one down.
+"""An explicit test for a change of acceptance: CUSUM of log-likelihood ratios (Page 1954), two sums up, one down.
 
-Each drafted position that was reached is a coin with the believed probability ``h``. The up sum weighs it against
-the coin whose log-odds are ``SHIFT`` higher, the down sum against ``SHIFT`` lower (or further, see below):
+Each drafted position that was reached is a coin with the believed probability ``h``. The up sums weigh it against
+the coins whose log-odds are ``SHIFT`` and ``FAR_SHIFT`` higher, the down sum against ``SHIFT`` lower (or further, see
+below). The far sum finds a draft that becomes good at once in half the coins, which are few at zero steps:
 
     S = max(0, S + sum_j [hits_j * ln(h'_j / h_j) + misses_j * ln((1 - h'_j) / (1 - h_j))])
 
@@ -15,6 +16,8 @@ import math
 
 SHIFT = 0.8
 """Log-odds by which acceptance must move to be tested for; smaller moves are left to forgetting."""
+FAR_SHIFT, FAR_MORE = 2.4, 1.0
+"""The same for the far sum, and the nats by which it must exceed the threshold: two sums err more often than one."""
 WORTH_TRYING = 0.25
 """The up test looks for at least this acceptance: a draft that was useless has to become useful to matter."""
 FALL = 0.75
@@ -22,36 +25,40 @@ FALL = 0.75
 _GRID = 128
 _LOWEST, _HIGHEST = 0.02, 0.98
 
-Ratios = tuple[float, float, float, float]
+Ratios = tuple[float, float, float, float, float, float]
 
 
 def _ratios(h: float) -> Ratios:
     h = min(_HIGHEST, max(_LOWEST, h))
-    odds = h / (1.0 - h)
-    up = max(WORTH_TRYING, odds * math.exp(SHIFT) / (1.0 + odds * math.exp(SHIFT)))
-    down = min(FALL * h, odds * math.exp(-SHIFT) / (1.0 + odds * math.exp(-SHIFT)))
-    return (
-        math.log(up / h),
-        math.log((1.0 - up) / (1.0 - h)),
-        math.log(down / h),
-        math.log((1.0 - down) / (1.0 - h)),
-    )
+    up, far = max(WORTH_TRYING, _shifted(h, SHIFT)), max(WORTH_TRYING, _shifted(h, FAR_SHIFT))
+    down = min(FALL * h, _shifted(h, -SHIFT))
+    return (*_against(up, h), *_against(far, h), *_against(down, h))
+
+
+def _shifted(h: float, log_odds: float) -> float:
+    odds = h / (1.0 - h) * math.exp(log_odds)
+    return odds / (1.0 + odds)
+
+
+def _against(other: float, h: float) -> tuple[float, float]:
+    """Return the log-likelihood ratios of a hit and of a miss."""
+    return math.log(other / h), math.log((1.0 - other) / (1.0 - h))
 
 
 _TABLE: tuple[Ratios, ...] = tuple(_ratios(index / _GRID) for index in range(_GRID + 1))
 
 
 class ChangeDetector:
-    """The two sums over all positions, and the counts as they were when each sum was last zero."""
+    """The sums over all positions, and the counts as they were when each sum was last zero."""
 
-    __slots__ = ("_down", "_down_mark", "_threshold", "_up", "_up_mark", "ratios")
+    __slots__ = ("_down", "_down_mark", "_far", "_far_mark", "_threshold", "_up", "_up_mark", "ratios")
 
     def __init__(self, conditional: list[float], threshold: float) -> None:
         self._threshold = threshold
-        self._up = self._down = 0.0
-        self._up_mark = self._down_mark = ([0.0] * len(conditional), [0.0] * len(conditional))
+        self._up = self._far = self._down = 0.0
+        self._up_mark = self._far_mark = self._down_mark = ([0.0] * len(conditional), [0.0] * len(conditional))
         self.ratios: list[Ratios] = []
-        """By position: (up hit, up miss, down hit, down miss), in nats."""
+        """By position: (up hit, up miss, far hit, far miss, down hit, down miss), in nats."""
         self.believe(conditional)
 
     @property
@@ -67,27 +74,32 @@ class ChangeDetector:
         """Remember the counts before a round, wherever a change could start with it."""
         if not self._up:
             self._up_mark = (hits[:], reached[:])
+        if not self._far:
+            self._far_mark = (hits[:], reached[:])
         if not self._down:
             self._down_mark = (hits[:], reached[:])
 
-    def step(self, up: float, down: float, wary: bool) -> tuple[list[float], list[float]] | None:
-        """Add a round's two log-likelihood ratios; half the evidence of a fall is enough when *wary*.
+    def step(self, up: float, far: float, down: float, wary: bool) -> tuple[list[float], list[float]] | None:
+        """Add a round's log-likelihood ratios; half the evidence of a fall is enough when *wary*.
 
         Return the marked counts to drop when acceptance has changed, else None.
         """
         self._up = up = max(0.0, self._up + up)
+        self._far = far = max(0.0, self._far + far)
         self._down = down = max(0.0, self._down + down)
         if up > self._threshold:
             return self._up_mark
+        if far > self._threshold + FAR_MORE:
+            return self._far_mark
         needed = 0.5 * self._threshold if wary else self._threshold
         return self._down_mark if down > needed else None
 
     def scale(self, factor: float) -> None:
         """Multiply the remembered counts by *factor*, as their owner does with its own."""
-        for mark in {id(m): m for m in (self._up_mark, self._down_mark)}.values():
+        for mark in {id(m): m for m in (self._up_mark, self._far_mark, self._down_mark)}.values():
             for counts in mark:
                 counts[:] = [value * factor for value in counts]
 
     def restart(self) -> None:
-        """Begin both sums anew: the counts were replaced."""
-        self._up = self._down = 0.0
+        """Begin the sums anew: the counts were replaced."""
+        self._up = self._far = self._down = 0.0

@@ -83,7 +83,7 @@ def rounds_to_leave(hears: bool) -> list[int]:
 
 def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
     heard_of, probed = rounds_to_leave(True), rounds_to_leave(False)
-    assert max(heard_of) <= 40 * EVERY
+    assert max(heard_of) <= 16 * EVERY
     assert statistics.median(probed) > 4 * max(heard_of)  # probes alone, whose cost is bounded, take longer
 
 

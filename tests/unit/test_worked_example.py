@@ -90,7 +90,7 @@ def test_the_ema_policy_on_the_same_round() -> None:
 
 
 def test_the_constants_that_the_page_names() -> None:
-    from sglang_adaptive.policy import acceptance, change, guard, prober, probing, readings, shape
+    from sglang_adaptive.policy import acceptance, change, cost_learnt, guard, prober, probing, readings, shape
     from sglang_adaptive.policy import regions as by_batch
     from sglang_adaptive.policy import throughput as policy
     from sglang_adaptive.policy.throughput_options import ThroughputOptions
@@ -106,9 +106,14 @@ def test_the_constants_that_the_page_names() -> None:
         f"position 1 has {acceptance.PRIOR_TRIALS:g} trials of {acceptance.PRIOR_ACCEPTANCE:g}",
         f"no h is above {acceptance.HIGHEST:g}",
         f"`h'` has log-odds {change.SHIFT:g} higher, and at least {change.WORTH_TRYING:g}",
+        f"{change.FAR_SHIFT:g} higher for the second",
+        f"{change.FAR_MORE:g} nat more for the second",
         f"{change.SHIFT:g} lower, and at most `{change.FALL:g} * h`",
         f"`change_threshold` ({options.change_threshold:g} nats)",
         f"the median of {readings.RING} readings",
+        f"When {readings.JUMP_READINGS} readings in a row are off by more than {readings.JUMP:.0%}",
+        f"not being timed move {cost_learnt.DRIFT_SHARE:.0%} as far",
+        f"comes back after {readings.ABSENT_ROUNDS} rounds",
         f"margin + {policy.DOUBT:g} * sd",
         f"promise {policy.ZERO_MARGIN:.0%} more than zero steps to go on and {2 * policy.ZERO_MARGIN:.0%} to begin",
         f"worst stretch within {guard.WINDOW_ROUNDS} rounds has lost {guard.WARY:g}",
