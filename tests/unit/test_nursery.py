@@ -44,6 +44,7 @@ def wait():
     time.sleep(60)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job begins without it
     os.environ["GONE"] = "before"
     if sys.argv[1] == "nursery":
         open_nursery(["colorsys"])
