@@ -17,8 +17,9 @@ if [ "$step" = train ]; then
     # shellcheck disable=SC2086
     python3 -m benchmarks.real_pair.train --out "$pair" --text $TEXT \
         --target-seconds "${TARGET_SECONDS:-240}" --draft-seconds "${DRAFT_SECONDS:-150}" >"$work/train.log" 2>&1
+    code=$?
     tail -n 20 "$work/train.log"
-    exit
+    exit "$code"
 fi
 [ -e "$pair/prompts.json" ] || { echo "the training failed"; exit 1; }
 

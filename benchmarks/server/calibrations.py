@@ -15,6 +15,7 @@ import re
 import sys
 import time
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.server import hosts, shapes
@@ -29,29 +30,31 @@ def main() -> int:
     shapes.write(options.models)
     failed = 0
     for group in [options.pairs] if options.together else [[pair] for pair in options.pairs]:
-        servers: list[Server] = []
-        try:
-            for asked in group:
-                servers.append(_server(options, asked))
-                servers[-1].launch()
-            failed += sum(not _measured(server, options) for server in servers)
-        finally:
-            for server in servers:
-                server.stop()
+        with ExitStack() as stop:
+            launched = [_launched(options, asked, stop) for asked in group]
+            failed += sum(server is None or not _measured(server, options) for server in launched)
     return 1 if failed else 0
 
 
-def _server(options: argparse.Namespace, asked: str) -> Server:
+def _launched(options: argparse.Namespace, asked: str, stop: ExitStack) -> Server | None:
+    """Launch the server of *asked*, which *stop* will stop; None when it could not be."""
     pair, _, written = asked.partition(":")
     arguments = tuple(written.split())
     folder = options.output / "-".join([pair, *re.findall(r"[a-z0-9]+", written)])
-    folder.mkdir(parents=True)
-    if options.host == "gpu":
-        sizes = {"max_requests": options.largest, "kv_tokens": options.kv_tokens}
-        host: hosts.Host = hosts.gpu(options.models, pair=pair, extra=arguments, **sizes)
-    else:
-        host = hosts.cpu(options.largest, extra=arguments)
-    return Server(POLICIES["throughput"], host, folder, folder / "profiles", simulate=False)
+    try:
+        folder.mkdir(parents=True)
+        if options.host == "gpu":
+            sizes = {"max_requests": options.largest, "kv_tokens": options.kv_tokens}
+            host: hosts.Host = hosts.gpu(options.models, pair=pair, extra=arguments, **sizes)
+        else:
+            host = hosts.cpu(options.largest, extra=arguments)
+        server = Server(POLICIES["throughput"], host, folder, folder / "profiles", simulate=False)
+        stop.callback(server.stop)
+        server.launch()
+    except Exception:
+        traceback.print_exc()
+        return None
+    return server
 
 
 def _measured(server: Server, options: argparse.Namespace) -> bool:
@@ -69,7 +72,7 @@ def _measured(server: Server, options: argparse.Namespace) -> bool:
         traceback.print_exc()
         return False
     finally:
-        server.stop()
+        server.stop()  # now, for the next one may need its memory
     return True
 
 

@@ -16,7 +16,8 @@ import os
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,11 @@ def main() -> int:
     options = _parser().parse_args()
     runs: list[dict[str, Any]] = []
     about = {"acceptance": SIMULATED, "provenance": origin(sys.argv[1:], "benchmarks.server.two_ranks")}
-    with ThreadPoolExecutor(len(CLOCKS) if options.together else 1) as pool:
-        for found in as_completed([pool.submit(_tried, options, clocks) for clocks in CLOCKS]):
-            runs.append(found.result())
-            print(json.dumps(runs[-1]), flush=True)
+    with ThreadPoolExecutor(len(CLOCKS)) as pool:
+        each = pool.map if options.together else map  # one after the other in this thread, which an interrupt reaches
+        for found in each(partial(_tried, options), CLOCKS):
+            runs.append(found)
+            print(json.dumps(found), flush=True)
             options.output.write_text(json.dumps({**about, "runs": runs}, indent=1))
     return 0 if all(one.get("identical") for one in runs) else 1
 

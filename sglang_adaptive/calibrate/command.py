@@ -116,7 +116,8 @@ def parser() -> CommandParser:
     parser.add_argument(
         "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to what the server runs, <= 64"
     )
-    for flag, default, meaning in (("--rounds", 40, "rounds timed a cell"), ("--tokens", 1024, "tokens a request")):
+    numbers = (("--rounds", 40, "rounds timed a cell"), ("--tokens", 1024, "tokens a request at most"))
+    for flag, default, meaning in numbers:
         parser.add_argument(flag, type=_count, default=default, metavar="N", help=f"{meaning} (default %(default)s)")
     return parser
 

@@ -72,12 +72,15 @@ class ChangeDetector:
 
     def mark(self, hits: list[float], reached: list[float]) -> None:
         """Remember the counts before a round, wherever a change could start with it."""
+        if self._up and self._far and self._down:
+            return
+        now = (hits[:], reached[:])  # one copy for all: marks are read, and scaled once each
         if not self._up:
-            self._up_mark = (hits[:], reached[:])
+            self._up_mark = now
         if not self._far:
-            self._far_mark = (hits[:], reached[:])
+            self._far_mark = now
         if not self._down:
-            self._down_mark = (hits[:], reached[:])
+            self._down_mark = now
 
     def step(self, up: float, far: float, down: float, wary: bool) -> tuple[list[float], list[float]] | None:
         """Add a round's log-likelihood ratios; half the evidence of a fall is enough when *wary*.

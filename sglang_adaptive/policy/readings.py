@@ -61,7 +61,7 @@ class Cell:
         return len(self._ring) >= SETTLED and self._check is None
 
     def add(self, value: float, drift: float) -> float:
-        """Take one reading in, from which *drift* was taken; return by how much that was too much or too little."""
+        """Take in one reading, from which *drift* was subtracted; return what is to be added to the drift."""
         self.readings += 1
         if self._check is None:
             self._keep(value)

@@ -85,12 +85,15 @@ def test_a_busy_or_small_machine_is_warned_of() -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_becomes_an_interruption(signum: signal.Signals) -> None:
-    inherited = signal.signal(signum, signal.SIG_DFL)  # under nohup SIGHUP is ignored, and stays so
+    def before(*_: object) -> None:
+        raise AssertionError("the handler of before was called")
+
+    inherited = signal.signal(signum, before)  # under nohup SIGHUP is ignored, and stays so
     try:
         with pytest.raises(Interrupted) as stop, StopSignals():
             os.kill(os.getpid(), signum)
         assert stop.value.exit_code == 128 + signum
-        assert signal.getsignal(signum) == signal.SIG_DFL
+        assert signal.getsignal(signum) is before
     finally:
         signal.signal(signum, inherited)
 
