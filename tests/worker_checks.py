@@ -30,8 +30,7 @@ FIELDS = (
     *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
     *("retrieve_cum_len", "spec_steps", "topk", "draft_token_num", "capture_hidden_mode", "seq_lens_sum"),
 )
-HIDDEN = 16
-LINKS, OUTPUTS = zero_step_inputs._links._names, zero_step_inputs._outputs._names
+LINKS = zero_step_inputs._links._names
 
 
 def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
@@ -81,28 +80,6 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
     finally:
         zero_step_inputs._off = False
     assert asked == [3, 2, 2], asked
-
-
-def stubs_are_zeros_of_the_batch() -> None:
-    """With and without hidden states."""
-    for hidden in (HIDDEN, None):
-        zero_step_inputs._outputs = zero_step_inputs.FirstRows(*OUTPUTS)
-        asked: list[int] = []
-
-        def original(worker: Any, batch: Any, result: Any, asked: list[int] = asked, hidden: Any = hidden) -> None:
-            rows, output = batch.seq_lens.shape[0], result.next_draft_input
-            asked.append(rows)
-            output.topk_p, output.topk_index = torch.zeros(rows, 1), torch.zeros(rows, 1, dtype=torch.int64)
-            output.hidden_states = None if hidden is None else torch.zeros(rows, hidden)
-
-        for requests in (3, 1, 3, 5, 2):
-            result = SimpleNamespace(next_draft_input=SimpleNamespace())
-            zero_step_inputs.stub_output(original, None, _batch(requests), result)
-            output = result.next_draft_input
-            assert output.topk_p.shape == output.topk_index.shape == (requests, 1)
-            assert output.hidden_states is None if hidden is None else output.hidden_states.shape == (requests, hidden)
-            assert not output.topk_p.any() and not output.topk_index.any()
-        assert asked == [3, 5], asked
 
 
 def a_launch_depth_is_captured_as_ever() -> None:
@@ -234,7 +211,6 @@ CHECKS = (
     sglang_makes_it_for_an_idle_batch,
     sglang_makes_it_beyond_the_largest_graph,
     a_fault_leaves_the_inputs_to_sglang,
-    stubs_are_zeros_of_the_batch,
     a_launch_depth_is_captured_as_ever,
     a_further_depth_runs_once_before_its_capture,
     a_fault_in_a_capture_ends_the_single_runs,

@@ -76,7 +76,8 @@ class DraftWarmth:
             if self._pending.rounds >= self._every:
                 self._foretold = self._run(extend, batch, result.next_draft_input, keys)
             else:
-                self._worker._stub_skipped_draft_extend(batch, result)
+                if not batch.enable_overlap:  # there, rows of the relay stay as they are where it is given none
+                    self._worker._stub_skipped_draft_extend(batch, result)
                 self._take_over_read_event()
         except Exception as error:
             self._give_up(error)

@@ -84,7 +84,6 @@ SCHEDULER = (
         "shared_page_tables:share",
     ),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "around", "zero_step_inputs:verify_input"),
-    Hook(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", "around", "zero_step_inputs:stub_output"),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "after", "zero_step_sampling:add_draft_probs"),
     Hook(_WORKER + "EAGLEWorkerV2.apply_runtime_state", "after", "worker:compact_override_log"),
     Hook(_EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "after", "target_backends:finish"),

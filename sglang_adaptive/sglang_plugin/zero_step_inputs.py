@@ -1,8 +1,8 @@
 """What a round without drafts is given beside its tokens and lengths: the same numbers in every round.
 
-SGLang 0.5.23 makes them anew each time, seven small kernels a round: the links of a tree with one node, a mask that a
-chain's attention never reads, and zeros in the place of the draft's output. Here those of the largest batch so far are
-kept, and a smaller batch takes the first rows. Nothing writes to them.
+SGLang 0.5.23 makes them anew each time, four small kernels a round: the links of a tree with one node, and a mask that
+a chain's attention never reads. Here those of the largest batch so far are kept, and a smaller batch takes the first
+rows. Nothing writes to them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ class FirstRows:
         """Return *rows* rows of each tensor by its name, None where more are asked for than are kept."""
         if not 0 < rows <= self._rows:
             return None
-        return {name: None if kept is None else kept[:rows] for name, kept in self._kept.items()}
+        return {name: kept[:rows] for name, kept in self._kept.items()}
 
 
 _links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
-_outputs = FirstRows("topk_p", "topk_index", "hidden_states")
 _off = False
 
 
@@ -55,18 +54,6 @@ def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
     if mask is not None:
         _links.keep(made, batch.seq_lens.shape[0])
     return made
-
-
-def stub_output(original: Callable[..., None], worker: Any, batch: Any, result: Any) -> None:
-    """Around EAGLEWorkerV2._stub_skipped_draft_extend: use an earlier round's zeros."""
-    requests = batch.seq_lens.shape[0]
-    zeros = _outputs.of(requests)
-    if zeros is None:
-        original(worker, batch, result)
-        _outputs.keep(result.next_draft_input, requests)
-        return
-    for name, value in zeros.items():
-        setattr(result.next_draft_input, name, value)
 
 
 def _unread_mask(worker: Any, batch: Any) -> Any:
