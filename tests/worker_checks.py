@@ -274,7 +274,7 @@ def _import_fa3() -> None:
     sgl_kernel.merge_state_v2 = None  # fa3's module asks for it by name; nothing here computes attention
 
 
-def _fa3(is_draft: int, step: int, largest: int = 4) -> Any:
+def _fa3(is_draft: int, step: int, largest: int = 4, device: str = "cpu") -> Any:
     """Return fa3's backend with its buffers for CUDA graphs, made by itself."""
     _import_fa3()
     from sglang.srt.layers.attention.flashattention_backend import FlashAttentionBackend
@@ -283,7 +283,7 @@ def _fa3(is_draft: int, step: int, largest: int = 4) -> Any:
     absent = ("local_attn_builder", "_get_scheduler_metadata", "_verify_mask", "_kv_shard_pool")
     no = ("use_mla", "use_sliding_window_kv_pool", "has_swa", "is_encoder_decoder", "is_prefill_aware_swa")
     numbers = {"max_context_len": 32, "page_size": 1, "topk": 1, "speculative_num_draft_tokens": 3}
-    values = {**dict.fromkeys(absent), **dict.fromkeys(no, False), **numbers, "skip_prefill": False, "device": "cpu"}
+    values = {**dict.fromkeys(absent), **dict.fromkeys(no, False), **numbers, "skip_prefill": False, "device": device}
     made.__dict__.update(values, is_draft_runner=bool(is_draft), speculative_step_id=step)
     made.init_cuda_graph_state(largest, 3 * largest)
     return made

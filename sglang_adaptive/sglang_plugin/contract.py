@@ -122,6 +122,26 @@ _FA3 = _SRT + "layers.attention.flashattention_backend."
 FA3 = (
     Needed(_FA3 + "FlashAttentionBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
     Needed(_FA3 + "flash_attn_with_kvcache", ("scheduler_metadata",)),
+    Needed(_FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph", ("self", "forward_batch", "in_capture")),
+    Needed(_FA3 + "FlashAttentionBackend.draft_extend_metadata_captured_in_graph", ("self",)),
+    Needed(
+        _SRT + "speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner.execute",
+        ("self", "forward_batch", "select_index"),
+    ),
+    Needed(
+        _FA3 + "normal_decode_set_metadata",
+        (
+            *("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token", "req_pool_indices"),
+            *("max_seq_pages", "seq_lens", "seq_len_delta", "page_size"),
+        ),
+    ),
+    Needed(
+        _FA3 + "draft_extend_set_metadata",
+        (
+            *("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table", "req_to_token"),
+            *("req_pool_indices", "seq_lens", "extend_seq_lens", "page_size", "full_to_swa_index_mapping"),
+        ),
+    ),
     Needed(
         _FA3 + "FlashAttentionMetadata", fields=("cache_seqlens_int32", "cu_seqlens_q", "max_seq_len_q", "page_table")
     ),

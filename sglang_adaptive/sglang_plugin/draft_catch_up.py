@@ -30,23 +30,12 @@ class HeldRound:
     """[requests, width of the target's features]; a copy, for the next replay of a CUDA graph overwrites them."""
 
     token_ids: Tensor
-    """[requests], int64: the token that the target chose."""
-
-    positions: Tensor
-    """[requests], int64: the position that the features belong to, the request's length before the round."""
-
-    positions_cpu: Tensor | None
-    """The same on the host, where SGLang has them there; else None."""
+    """[requests]: the token that the target chose; made anew in every round, so it can be kept as it is."""
 
     @classmethod
-    def of(cls, batch: Any, result: Any) -> HeldRound:
-        """Copy the rows of a verified batch, on the stream that verified it."""
-        return cls(
-            hidden_states=result.logits_output.hidden_states.clone(),
-            token_ids=result.next_token_ids.to(torch.int64, copy=True),
-            positions=batch.seq_lens.clone(),
-            positions_cpu=None if batch.seq_lens_cpu is None else batch.seq_lens_cpu.clone(),
-        )
+    def of(cls, result: Any) -> HeldRound:
+        """Keep the rows of a verified batch, on the stream that verified it."""
+        return cls(result.logits_output.hidden_states.clone(), result.next_token_ids)
 
 
 def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int) -> SpecRuntimeState:
@@ -60,10 +49,11 @@ def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int)
 
 
 def run_catch_up(
-    draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], extend: Any
+    draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], ahead: int, extend: Any
 ) -> tuple[Tensor, Any]:
     """Extend the draft over what *plan* owes.
 
+    *ahead* is by how many tokens the requests are longer than *batch* says: 1 after a verify pass, 0 before one.
     *extend* is SGLang's ``_draft_extend_for_decode``. Returns the rows of the batch that were extended, on the
     device, and the draft's output at the last token of each, as SGLang's EagleDraftInput. Nothing waits for the
     device; *batch* is left as it is.
@@ -73,18 +63,21 @@ def run_catch_up(
     from sglang.srt.speculative.eagle_info import EagleDraftInput
 
     width = state.speculative_num_draft_tokens
-    first = [own[0] for own in plan.sources]
+    # A zero-step round makes a request one token longer, so the first token owed stands as far back as it owes.
+    back = [ahead - count for count in plan.counts]
     # Where nobody came or left since the last one, as in steady zero steps, rows need no looking up.
     in_order = width == len(held) and plan.is_one_of_each([block.token_ids.shape[0] for block in held])
-    parts = [plan.rows, plan.counts, plan.last_places(width), first, () if in_order else plan.padded_sources(width)]
-    rows, counts, last, first_on_device, looked_up = on_device(parts, batch.device)
+    parts = [plan.rows, plan.counts, plan.last_places(width), back, () if in_order else plan.padded_sources(width)]
+    rows, counts, last, back_on_device, looked_up = on_device(parts, batch.device)
     sources = None if in_order else looked_up
     late = _batch_of(batch, plan, rows)
-    late.seq_lens = torch.cat([block.positions for block in held])[first_on_device]
-    late.seq_lens_cpu, late.seq_lens_sum = _lengths_on_host(held, first)
+    late.seq_lens = late.seq_lens + back_on_device
+    if batch.seq_lens_cpu is not None:
+        late.seq_lens_cpu = late.seq_lens_cpu + torch.tensor(back)
+        late.seq_lens_sum = int(late.seq_lens_cpu.sum())
     late.out_cache_loc = _slots(batch.req_to_token_pool.req_to_token, late.req_pool_indices, late.seq_lens, width)
     accept_lens = counts.to(torch.int32)
-    token_ids = _gathered([block.token_ids for block in held], sources)
+    token_ids = _gathered([block.token_ids for block in held], sources).to(torch.int64)
     result = GenerationBatchResult(
         logits_output=LogitsProcessorOutput(
             next_token_logits=None, hidden_states=_gathered([block.hidden_states for block in held], sources)
@@ -126,23 +119,22 @@ def on_device(parts: Sequence[Sequence[int]], device: Any) -> list[Tensor]:
 def _batch_of(batch: Any, plan: CatchUp, rows: Tensor) -> Any:
     """Return a copy of *batch* with the requests of *plan* alone, without what only their target pass needs."""
     late = copy.copy(batch)
-    late.reqs = [batch.reqs[row] for row in plan.rows]
-    late.req_pool_indices = batch.req_pool_indices[rows]
-    late.req_pool_indices_cpu = batch.req_pool_indices_cpu[list(plan.rows)]
-    late.orig_seq_lens = None if batch.orig_seq_lens is None else batch.orig_seq_lens[rows]
-    if batch.multimodal_inputs is not None:
-        late.multimodal_inputs = [batch.multimodal_inputs[row] for row in plan.rows]
+    if len(plan.rows) < len(batch.reqs):
+        on_host = list(plan.rows)
+        late.reqs = [batch.reqs[row] for row in on_host]
+        for name in ("req_pool_indices", "seq_lens", "orig_seq_lens"):
+            setattr(late, name, _rows_of(getattr(batch, name), rows))
+        for name in ("req_pool_indices_cpu", "seq_lens_cpu"):
+            setattr(late, name, _rows_of(getattr(batch, name), on_host))
+        if batch.multimodal_inputs is not None:
+            late.multimodal_inputs = [batch.multimodal_inputs[row] for row in on_host]
     late.sampling_info = copy.copy(batch.sampling_info)  # SGLang puts the grammars of the forward pass into it
     late.has_grammar = late.return_logprob = False
     return late
 
 
-def _lengths_on_host(held: Sequence[HeldRound], first: list[int]) -> tuple[Tensor | None, int | None]:
-    blocks = [block.positions_cpu for block in held if block.positions_cpu is not None]
-    if len(blocks) < len(held):
-        return None, None
-    lengths = torch.cat(blocks)[first]
-    return lengths, int(lengths.sum())
+def _rows_of(values: Tensor | None, rows: Any) -> Tensor | None:
+    return None if values is None else values[rows]
 
 
 def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, width: int) -> Tensor:

@@ -72,9 +72,9 @@ class DraftWarmth:
         try:
             keys = self._keys(batch)
             self._listen(batch, result, keys)
-            self._hold(batch, result, keys)
+            self._hold(result, keys)
             if self._pending.rounds >= self._every:
-                self._foretold = self._run(extend, batch, result.next_draft_input, keys)
+                self._foretold = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
             else:
                 if not batch.enable_overlap:  # there, rows of the relay stay as they are where it is given none
                     self._worker._stub_skipped_draft_extend(batch, result)
@@ -91,7 +91,7 @@ class DraftWarmth:
         if self._pending.rounds == 0:
             return
         try:
-            self._run(type(draft)._draft_extend_for_decode, batch, batch.spec_info, self._keys(batch))
+            self._run(type(draft)._draft_extend_for_decode, batch, batch.spec_info, self._keys(batch), ahead=0)
             # The extend of this very round reads the pools after us; without a graph it says nothing of it.
             draft.draft_runner.shared_read_done_event = None
         except Exception as error:
@@ -124,13 +124,15 @@ class DraftWarmth:
             self._foretold.attach(result, keys)
             self._foretold = None
 
-    def _hold(self, batch: Any, result: Any, keys: list[_Key]) -> None:
-        block = HeldRound.of(batch, result)  # may raise, so first
+    def _hold(self, result: Any, keys: list[_Key]) -> None:
+        block = HeldRound.of(result)  # may raise, so first
         self._pending.hold(keys)
         self._held.append(block)
         self._rounds += 1
 
-    def _run(self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[_Key]) -> Foretold | None:
+    def _run(
+        self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[_Key], ahead: int
+    ) -> Foretold | None:
         """Extend what the requests *keys* of *batch* owe and write the outcome into their rows of *draft_input*.
 
         Returns what the draft foretells of them.
@@ -142,7 +144,7 @@ class DraftWarmth:
             state = choose_state(self._states, max(plan.counts), len(plan.rows))
             self._running = True
             try:
-                rows, outcome = run_catch_up(self._draft, state, batch, plan, self._held, extend)
+                rows, outcome = run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend)
             finally:
                 self._running = False
             _write_rows(draft_input, outcome, plan, rows, len(batch.reqs))

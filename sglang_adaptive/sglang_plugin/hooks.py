@@ -113,6 +113,14 @@ _FA3 = _SRT + "layers.attention.flashattention_backend."
 FA3 = (
     Hook(_FA3 + "FlashAttentionBackend.forward_extend", "around", "verify_schedule:forward_extend"),
     Hook(_FA3 + "flash_attn_with_kvcache", "around", "verify_schedule:flash_attn_with_kvcache"),
+    Hook(_FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph", "around", "extend_metadata:out_graph"),
+    Hook(
+        _SRT + "speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner.execute",
+        "around",
+        "extend_metadata:execute",
+    ),
+    Hook(_FA3 + "normal_decode_set_metadata", "around", "length_kernel:normal_decode_set_metadata"),
+    Hook(_FA3 + "draft_extend_set_metadata", "around", "length_kernel:draft_extend_set_metadata"),
 )
 """More for a scheduler with a CUDA device: without one the module cannot be imported."""
 

@@ -145,7 +145,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs += [_pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
     pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
     warmth = lab.warmth
-    with mock.patch.object(warmth, "_run", lambda *_: warmth._pending.settle() or warmth._held.clear()):
+    with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
         pairs.append(_pair(lab, "resume after 21", every=8, fault="never extended"))
     with mock.patch.object(warmth, "owned_length", lambda owned, req: owned):
         pairs.append(_pair(lab, "second turn", every=8, fault="cached all the same"))

@@ -1,0 +1,211 @@
+"""What fa3 is told of lengths and page tables, by this package and by SGLang, held against each other.
+
+``TRITON_INTERPRET=1 python -m tests.metadata_checks`` runs the kernels without a device and prints one JSON object:
+null for a check that holds, else why not. tests/gpu/test_metadata.py runs the same on a device.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sglang_adaptive.sglang_plugin import extend_metadata, length_kernel
+from tests import checks
+
+POISON = -7
+OUTPUTS = ("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table")
+
+
+def a_decode_is_told_what_sglang_tells() -> None:
+    """For one request and for more than a variant's requests, and for rows longer than a block's first turn."""
+    for requests, width in ((1, 2200), (3, 2200), (33, 40), (300, 8)):
+        for page, more in ((1, 0), (1, 5), (16, 1)):
+            mine, theirs = (_decoded(which, requests, width, page, more) for which in (True, False))
+            _equal(mine, theirs, (requests, width, page, more))
+
+
+def an_extend_is_told_what_sglang_tells() -> None:
+    """The same, with the prefix sums of the queries."""
+    for requests, width, page in ((1, 2200, 1), (33, 40, 1), (300, 8, 16)):
+        mine, theirs = (_extended(which, requests, width, page) for which in (True, False))
+        _equal(mine, theirs, (requests, width, page))
+
+
+def other_tables_are_left_to_sglang() -> None:
+    """Those of sliding windows and of virtual memory, and strided ones."""
+    given, asked = _given(3, 40, 1), []
+
+    def original(*_: Any, **options: Any) -> None:
+        asked.append(options)
+
+    ordered = (*(given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")),)
+    rest = (given["req_pool_indices"], 40, given["seq_lens"], 0, 1)
+    for option in ("full_to_swa_index_mapping", "full_v2p", "zero_tail", "skip_page_table"):
+        length_kernel.normal_decode_set_metadata(original, *ordered, *rest, **{option: True})
+    strided = given["seq_lens"].repeat_interleave(2)[::2]
+    length_kernel.normal_decode_set_metadata(original, *ordered, rest[0], 40, strided, 0, 1)
+    length_kernel.draft_extend_set_metadata(original, **{**given, "full_to_swa_index_mapping": object()})
+    assert len(asked) == 6 and not length_kernel._off, asked
+
+
+def a_fault_leaves_lengths_to_sglang() -> None:
+    """From then on, and without an exception."""
+    asked: list[Any] = []
+    try:
+        for _ in range(2):
+            given = {**_given(3, 40, 1), "req_pool_indices": None}
+            length_kernel.draft_extend_set_metadata(lambda **_: asked.append(1), **given)
+        assert length_kernel._off and asked == [1, 1]
+    finally:
+        length_kernel._off = False
+
+
+def a_replayed_extend_is_told_once() -> None:
+    """By the graph, on SGLang's own backend: as much as by both."""
+    told = []
+    for ours in (False, True):
+        backend, batch = _replay()
+
+        def prepare(runner: Any, batch: Any, backend: Any = backend) -> None:
+            extend_metadata.out_graph(type(backend).init_forward_metadata_out_graph, backend, batch)
+
+        if ours:
+            extend_metadata.execute(prepare, SimpleNamespace(draft_extend_attn_backend=backend), batch)
+            assert bool((backend.forward_metadata.page_table == POISON).all()), "it was filled in before the replay"
+        else:
+            prepare(None, batch)
+        backend.init_forward_metadata_in_graph(batch)
+        told.append({name: getattr(backend.forward_metadata, name) for name in OUTPUTS})
+    _equal(*told, "replay")
+    assert extend_metadata._replaying is None
+
+
+def elsewhere_an_extend_is_told_as_ever() -> None:
+    """Outside a replay, on another backend, and where a graph leaves something out."""
+    backend, batch = _replay()
+    asked: list[Any] = []
+
+    def original(*given: Any) -> None:
+        asked.append(given)
+
+    def prepare(runner: Any, told: Any) -> None:
+        extend_metadata.out_graph(original, backend, told)
+
+    prepare(None, batch)
+    extend_metadata.execute(prepare, SimpleNamespace(draft_extend_attn_backend=object()), batch)
+    mine = SimpleNamespace(draft_extend_attn_backend=backend)
+    extend_metadata.execute(prepare, mine, SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)}))
+    backend.use_sliding_window_kv_pool = True
+    backend.token_to_kv_pool = SimpleNamespace(full_to_swa_index_mapping=torch.zeros(4))
+    extend_metadata.execute(prepare, mine, batch)
+    assert len(asked) == 4 and not extend_metadata._off
+
+
+def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dict[str, Any]:
+    from sglang.kernels.ops.attention.metadata import normal_decode_set_metadata as theirs
+
+    given = _given(requests, width, page)
+    first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
+    ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
+    if mine:
+        length_kernel.normal_decode_set_metadata(_not_asked, *ordered, skip_page_table=False)
+    else:
+        theirs(*ordered)
+    return given
+
+
+def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any]:
+    from sglang.kernels.ops.attention.metadata import draft_extend_set_metadata as theirs
+
+    given = _given(requests, width, page)
+    if mine:
+        length_kernel.draft_extend_set_metadata(_not_asked, **given)
+    else:
+        theirs(**given)
+    return given
+
+
+def _given(requests: int, width: int, page: int, device: str | None = None) -> dict[str, Any]:
+    """Return random requests, the same for the same arguments, and outputs that nobody wrote to."""
+    draw = torch.Generator().manual_seed(requests)
+
+    def drawn(least: int, most: int, *shape: int, kind: Any = torch.int32) -> Any:
+        return torch.randint(least, most, shape, generator=draw, dtype=kind)
+
+    given = {
+        "req_to_token": drawn(0, 10**6, requests + 2, width * page),
+        "req_pool_indices": torch.randperm(requests + 2, generator=draw)[:requests],
+        "seq_lens": drawn(1, width * page - 5, requests, kind=torch.int64),
+        "extend_seq_lens": drawn(1, 9, requests),
+        "cache_seqlens_int32": torch.full((requests,), POISON, dtype=torch.int32),
+        "cu_seqlens_k": torch.full((requests + 1,), POISON, dtype=torch.int32),
+        "cu_seqlens_q": torch.full((requests + 1,), POISON, dtype=torch.int32),
+        "page_table": torch.full((requests, width), POISON, dtype=torch.int32),
+    }
+    return {**{name: tensor.to(device or _device()) for name, tensor in given.items()}, "page_size": page}
+
+
+def _replay() -> tuple[Any, Any]:
+    """Return fa3's backend with its buffers for CUDA graphs, and a batch that its extend's graph would run."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    from tests.worker_checks import _fa3
+
+    requests, width = 2, 3
+    backend = _fa3(is_draft=1, step=0, device=_device())
+    draw = torch.Generator().manual_seed(1)
+    backend.req_to_token = torch.randint(0, 999, (9, 32), generator=draw, dtype=torch.int32).to(_device())
+    backend.kv_index_translator = SimpleNamespace(is_translating=False, reads_are_translated=False)
+    backend.fa_impl_ver, backend.needs_cpu_seq_lens = 3, False
+    table = backend.draft_extend_metadata
+    for name in ("page_table", "cache_seqlens", "cu_seqlens_q", "cu_seqlens_k"):
+        table[name].fill_(POISON)
+    mode = ForwardMode.DRAFT_EXTEND_V2
+    spec = SimpleNamespace(num_tokens_per_req=width, extend_seq_lens_tensor=None, extend_seq_lens_cpu=[width, width])
+    backend._bind_metadata_buffers(requests, requests * width, None, mode, spec, _device())
+    batch = SimpleNamespace(
+        forward_mode=mode, batch_size=requests, seq_lens=torch.tensor([7, 21], device=_device()), encoder_lens=None,
+        req_pool_indices=torch.tensor([4, 1], device=_device()), spec_info=spec, seq_lens_cpu=None, kv_loc_plan=None,
+        extend_seq_lens=torch.full((requests,), width, device=_device()), out_cache_loc=None,
+    )  # fmt: skip
+    return backend, batch
+
+
+def _equal(mine: dict[str, Any], theirs: dict[str, Any], case: Any) -> None:
+    """What fa3 reads; a row of the table as far as the request is long."""
+    for name in OUTPUTS[:3]:
+        assert torch.equal(mine[name], theirs[name]), (case, name, mine[name], theirs[name])
+    for row, length in enumerate(mine["cache_seqlens_int32"].tolist()):
+        pages = -(-length // mine.get("page_size", 1))
+        one, other = (told["page_table"][row][:pages] for told in (mine, theirs))
+        assert torch.equal(one, other), (case, row)
+
+
+def _not_asked(*_: Any, **__: Any) -> None:
+    raise AssertionError("it was left to SGLang")
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+CHECKS = (
+    a_decode_is_told_what_sglang_tells,
+    an_extend_is_told_what_sglang_tells,
+    other_tables_are_left_to_sglang,
+    a_fault_leaves_lengths_to_sglang,
+    a_replayed_extend_is_told_once,
+    elsewhere_an_extend_is_told_as_ever,
+)
+
+
+def main() -> None:
+    """Run CHECKS and print what came out."""
+    print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
+
+
+if __name__ == "__main__":
+    main()
