@@ -152,6 +152,11 @@ class AdaptiveController:
         self._keep_warm_up()
         self._warm_up = WarmUp(self._reachable)
 
+    @property
+    def warms_up(self) -> bool:
+        """Whether rounds are those of the warm-up."""
+        return self._warm_up is not None
+
     def end_warm_up(self) -> None:
         """Let the policy decide again, from the launch depth on; to be called while no request runs."""
         if self._warm_up is None or self._warm_up_begun is None:

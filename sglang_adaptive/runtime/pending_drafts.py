@@ -50,6 +50,7 @@ class PendingDrafts:
         self._places: dict[Hashable, list[int]] = {}
         self._left_out: dict[Hashable, int] = {}
         self._tokens = 0
+        self._latest = 0  # tokens before those of the latest round
         self._rounds = 0
 
     @property
@@ -59,6 +60,7 @@ class PendingDrafts:
 
     def hold(self, keys: Sequence[Hashable]) -> None:
         """Add a round that verified one token for each of *keys*, in this order."""
+        self._latest = self._tokens
         for place, key in enumerate(keys, self._tokens):
             self._places.setdefault(key, []).append(place)
         self._tokens += len(keys)
@@ -79,6 +81,17 @@ class PendingDrafts:
             sources=tuple(tuple(places) for _, places in owing),
         )
 
+    def all_in_latest(self, keys: Sequence[Hashable]) -> bool:
+        """Whether the latest round held a token of each of *keys*."""
+        return all(self._places.get(key, (-1,))[-1] >= self._latest for key in keys)
+
+    def keep_latest(self, keys: Sequence[Hashable]) -> None:
+        """Let go of all but the latest round, which held a token of each of *keys*; their others were written."""
+        kept = {key: [self._places[key][-1] - self._latest] for key in keys}
+        tokens = self._tokens - self._latest
+        self.settle(keys)
+        self._places, self._tokens, self._rounds = kept, tokens, 1
+
     def settle(self, keys: Sequence[Hashable] = ()) -> None:
         """Let go of all that is held: the requests of *keys* were extended, and the others are leaving.
 
@@ -87,5 +100,5 @@ class PendingDrafts:
         """
         extended = set(keys)
         self._left_out = {key: len(places) for key, places in self._places.items() if key not in extended}
-        self._places.clear()
-        self._tokens = self._rounds = 0
+        self._places = {}
+        self._tokens = self._latest = self._rounds = 0

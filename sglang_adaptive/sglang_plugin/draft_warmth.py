@@ -14,6 +14,7 @@ from typing import Any
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin import draft_writes
 from sglang_adaptive.sglang_plugin.draft_catch_up import HeldRound, choose_state, run_catch_up
 from sglang_adaptive.sglang_plugin.foretold import Foretold
 from sglang_adaptive.sglang_plugin.warmth_setup import why_every_round
@@ -25,6 +26,17 @@ _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """What a draft starts from, one row a request; fields of EagleDraftInput."""
 
 _Key = tuple[int, int]
+
+MOST_WRITES = 3
+
+
+def writes_between(requests: int) -> int:
+    """Return how many times held rows are only written (draft_writes.py) between two extends with outputs.
+
+    An output foretells a token for each request, so a batch is heard of often enough if it is heard of less often: one
+    token in four rounds, at eight rounds held, where a single request yields one in eight.
+    """
+    return min(MOST_WRITES, max(0, requests // 2 - 1))
 
 
 class DraftWarmth:
@@ -41,7 +53,9 @@ class DraftWarmth:
         self._foretold: Foretold | None = None  # by the extend that ended the round before
         self._running = False  # SGLang's extend is called from here
         self._failed: str | None = None
-        self._rounds = self._extends = 0
+        self._can_write = draft_writes.why_not(self._draft) is None
+        self._since_heard = 0  # times that held rows were only written
+        self._rounds = self._extends = self._writes = 0
 
     @property
     def max_every(self) -> int:
@@ -59,6 +73,7 @@ class DraftWarmth:
             "reason": self._failed,
             "held_rounds": self._rounds,
             "extends": self._extends,
+            "writes": self._writes,
         }
 
     def applies(self, draft: Any, batch: Any) -> bool:
@@ -73,12 +88,14 @@ class DraftWarmth:
             keys = self._keys(batch)
             self._listen(batch, result, keys)
             self._hold(result, keys)
-            if self._pending.rounds >= self._every:
-                self._foretold = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
-            else:
-                if not batch.enable_overlap:  # there, rows of the relay stay as they are where it is given none
-                    self._worker._stub_skipped_draft_extend(batch, result)
+            if self._pending.rounds < self._every:
+                self._leave_out(batch, result)
                 self._take_over_read_event()
+            elif self._can_write and self._since_heard < writes_between(len(keys)):
+                self._leave_out(batch, result)
+                self._write(extend, batch, keys, ahead=1)
+            else:
+                self._foretold = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
         except Exception as error:
             self._give_up(error)
             extend(self._draft, batch, result, **kwargs)
@@ -91,7 +108,11 @@ class DraftWarmth:
         if self._pending.rounds == 0:
             return
         try:
-            self._run(type(draft)._draft_extend_for_decode, batch, batch.spec_info, self._keys(batch), ahead=0)
+            extend, keys = type(draft)._draft_extend_for_decode, self._keys(batch)
+            warms_up = self._worker.adaptive_controller.warms_up and self._pending.all_in_latest(keys)
+            if self._can_write and warms_up:  # for the kernels of a batch of this size
+                self._write(extend, batch, keys, ahead=0)
+            self._run(extend, batch, batch.spec_info, keys, ahead=0)
             # The extend of this very round reads the pools after us; without a graph it says nothing of it.
             draft.draft_runner.shared_read_done_event = None
         except Exception as error:
@@ -140,19 +161,45 @@ class DraftWarmth:
         foretold = None
         plan = self._pending.catch_up(keys)
         if plan is not None:
-            self._draft.draft_runner.shared_read_done_event = None
             state = choose_state(self._states, max(plan.counts), len(plan.rows))
-            self._running = True
-            try:
-                rows, outcome = run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend)
-            finally:
-                self._running = False
+            rows, outcome = self._catch_up(extend, state, batch, plan, ahead)
             _write_rows(draft_input, outcome, plan, rows, len(batch.reqs))
             foretold = Foretold.of(self._draft, outcome.topk_index, [keys[row] for row in plan.rows])
             self._extends += 1
+            self._since_heard = 0
         self._pending.settle(keys)
         self._held.clear()
         return foretold
+
+    def _write(self, extend: Callable[..., None], batch: Any, keys: list[_Key], ahead: int) -> None:
+        """Write the keys and values that the requests *keys* of *batch* owe, each of them a row of the latest round.
+
+        That row stays owed, for the output that only an extend has.
+        """
+        plan = self._pending.catch_up(keys)
+        assert plan is not None
+        state = next(state for state in self._states if state.speculative_num_draft_tokens >= self._every)
+        self._catch_up(extend, state, batch, plan, ahead, writes_alone=True)
+        self._pending.keep_latest(keys)
+        del self._held[:-1]
+        self._since_heard += 1
+        self._writes += 1
+
+    def _catch_up(
+        self, extend: Callable[..., None], state: SpecRuntimeState, batch: Any, plan: CatchUp, ahead: int,
+        writes_alone: bool = False,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        self._draft.draft_runner.shared_read_done_event = None
+        self._running = True
+        try:
+            return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, writes_alone)
+        finally:
+            self._running = False
+
+    def _leave_out(self, batch: Any, result: Any) -> None:
+        """Give a round without an extend what SGLang reads of its output."""
+        if not batch.enable_overlap:  # there, rows of the relay stay as they are where it is given none
+            self._worker._stub_skipped_draft_extend(batch, result)
 
     def _keys(self, batch: Any) -> list[_Key]:
         """Name each request by its row of the pool and the row's generation, which grows when the row is reused."""

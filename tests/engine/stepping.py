@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.sglang_plugin import draft_warmth, hooks
@@ -68,8 +70,10 @@ class Stepper:
         self.warmth.set_every(every)
         self.controller.force_steps(None)
         assert self.scheduler.flush_cache()
+        self._forget_keys_and_values()
         for log in (self.drafts, self.chosen, self.foretold, self.heard, self.reqs):
             log.clear()
+        self.warmth._since_heard = 0
         before = dict(self.warmth.snapshot())
         steps = script(self)
         ended = False
@@ -97,6 +101,7 @@ class Stepper:
             "heard": list(self.heard),
             "held_rounds": after["held_rounds"] - before["held_rounds"],
             "extends": after["extends"] - before["extends"],
+            "writes": after["writes"] - before["writes"],
             "reason": after["reason"],
             "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
         }
@@ -133,6 +138,12 @@ class Stepper:
 
     def done(self, *rids: str) -> bool:
         return all(self.reqs[rid].finished() and not self.reqs[rid].kv.holds_kv for rid in rids or self.reqs)
+
+    def _forget_keys_and_values(self) -> None:
+        """Overwrite the draft's, or a run would find those of the one before it where it wrote none itself."""
+        pool = self.worker._draft_worker.draft_runner.token_to_kv_pool
+        for buffer in (*pool.k_buffer, *pool.v_buffer):
+            buffer.normal_(std=30, generator=torch.Generator().manual_seed(0))
 
     def _log_drafts(self) -> None:
         draft_worker = self.worker._draft_worker

@@ -9,6 +9,7 @@ from unittest import mock
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.sglang_plugin import draft_warmth, draft_writes
 from tests.engine.stepping import Script, Stepper
 
 EASY = models.prompts("easy")
@@ -127,6 +128,7 @@ def retract(lab: Stepper) -> Iterator[None]:
 
 SCRIPTS: dict[str, Script] = {
     **{f"resume after {rounds}": resume(rounds) for rounds in (2, 8, 9, 21)},
+    "resume after 40": resume(40),
     "resume shallow": resume(6, deep=1),
     "come and go": come_and_go,
     "second turn": second_turn(22),
@@ -134,16 +136,24 @@ SCRIPTS: dict[str, Script] = {
     "retract": retract,
 }
 IN_BOTH_LOOPS = ("resume after 9", "come and go", "second turn")
+WRITTEN = ("resume after 21", "resume after 40", "come and go", "second turn", "retract")
 
 
 def compare(lab: Stepper) -> list[dict[str, Any]]:
     """Run every script with an extend in every round, and with held rows; return what each pair of runs did.
 
-    Two more pairs show that the drafts would tell: rows that are never extended, and rows that the cache takes anyway.
+    In some pairs most of what is held is written alone. Three more show that the drafts would tell: rows that are never
+    extended, rows that are not written, and rows that the cache takes anyway.
     """
     pairs = [_pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [_pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
     pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
+    with mock.patch.object(draft_warmth, "writes_between", lambda requests: draft_warmth.MOST_WRITES):
+        pairs += [_pair(lab, name, every=8, written=True) for name in WRITTEN]
+        pairs += [_pair(lab, name, every=3, written=True) for name in WRITTEN]
+        pairs += [_pair(lab, name, every=8, overlap=False, written=True) for name in WRITTEN]
+        with mock.patch.object(draft_writes.WritesAlone, "forward", side_effect=draft_writes.Written):
+            pairs.append(_pair(lab, "resume after 40", every=8, fault="never written"))
     warmth = lab.warmth
     with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
         pairs.append(_pair(lab, "resume after 21", every=8, fault="never extended"))
@@ -152,11 +162,15 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     return pairs
 
 
-def _pair(lab: Stepper, name: str, *, every: int, overlap: bool = True, fault: str | None = None) -> dict[str, Any]:
+def _pair(
+    lab: Stepper, name: str, *, every: int, overlap: bool = True, written: bool = False, fault: str | None = None
+) -> dict[str, Any]:
+    how = f"every {every}, {'overlap' if overlap else 'normal'} loop{', written' if written else ''}"
     return {
-        "name": f"{name}, every {every}, {'overlap' if overlap else 'normal'} loop",
+        "name": f"{name}, {how}",
         "script": name,
         "every": every,
+        "written": written,
         "fault": fault,
         "wanted": _every_round(lab, name, overlap),
         "held": lab.run(SCRIPTS[name], every=every, overlap=overlap),

@@ -1,0 +1,51 @@
+"""A pass of the draft that ends as soon as its keys and values are in the pool.
+
+What a zero-step round owes the draft are keys and values; the draft's output is needed where it resumes, and once in a
+while to hear how good it would be (foretold.py). Keys and values of a draft of one layer follow from what goes into
+the layer. So an attention backend that writes them and ends the pass leaves out the attention, the MLP and the
+vocabulary, half of the pass or more. It runs without a CUDA graph, and whatever model the draft is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class Written(Exception):
+    """The keys and values are in the pool; nothing else of the pass is needed."""
+
+
+class WritesAlone:
+    """Stands in for a draft's attention backend; what is asked of it beside a pass, it asks the backend."""
+
+    def __init__(self, backend: Any, pool: Any) -> None:
+        self._backend, self._pool = backend, pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        """Nothing is attended to, so nothing need be known of it."""
+
+    def forward(
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **_: Any
+    ) -> NoReturn:
+        """Write *k* and *v* as the backend would, unless the model has done so, and raise Written."""
+        from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+        if save_kv_cache:
+            where = KVWriteLoc.for_layer(forward_batch, layer)
+            scales = () if layer.k_scale is None else (layer.k_scale, layer.v_scale)
+            self._pool.set_kv_buffer(layer, where, k, v, *scales)
+        raise Written
+
+
+def why_not(draft: Any) -> str | None:
+    """Return why the keys and values of *draft* are not written alone, None where they are."""
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+    from sglang.srt.runtime_context import get_parallel
+
+    pool = draft.draft_runner.token_to_kv_pool
+    if type(pool) is not MHATokenToKVPool or pool.layer_num != 1:
+        return f"the draft's KV is a {type(pool).__name__} of {getattr(pool, 'layer_num', '?')} layers"
+    return "contexts are spread over ranks" if get_parallel().attn_cp_size > 1 else None
