@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.patch_checks import (  # noqa: F401  (their checks register themselves)
     config_alone,
     config_file,
+    extend_metadata,
     feedback,
     frozen_heap,
     graph_sizes,

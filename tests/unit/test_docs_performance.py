@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = " ".join((ROOT / "docs" / "performance.md").read_text().split())
-RUN = RESULTS / "h200" / "third-run"
+RUN, LATEST = RESULTS / "h200" / "third-run", "../fourth-run/cells.json"
 
 
 def results(name: str) -> Any:
@@ -38,14 +38,14 @@ def mean_round(row: dict[str, Any]) -> float:
 
 
 def test_what_zero_steps_and_a_useless_draft_cost() -> None:
-    cells = rates("after/cells.json")
+    cells = rates(LATEST)
     zero = [1 - by["static-0"] / by["none"] for (_, p), by in cells.items() if p is None]
     useless = [1 - by["throughput"] / cells[batch, None]["none"] for (batch, p), by in cells.items() if p == 0]
     assert f"zero steps cost {min(zero):.1%} to".replace("%", "") in PAGE and f"{max(zero):.1%} over no" in PAGE
     assert f"policy is {min(useless):.1%} to {max(useless):.1%} slower".replace("%", "", 1) in PAGE
     extend = {
         row["case"]["batch_size"]: 8 * (mean_round(row) - median(one["round_ms"]["median"] for one in row["passes"]))
-        for row in run("after/cells.json")["rows"]
+        for row in run(LATEST)["rows"]
         if row["contender"] == "static-0"
     }
     assert f"({extend[1]:.1f} ms at batch 1, {extend[64]:.1f} ms at batch 64)" in PAGE

@@ -13,6 +13,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.sglang_plugin.draft_warmth import writes_between
 from sglang_adaptive.sglang_plugin.foretold import Foretold, heard
 
 LADDER = (0, 1, 3, 7)
@@ -21,6 +22,12 @@ EVERY = 8
 
 def result(*tokens: int) -> SimpleNamespace:
     return SimpleNamespace(next_token_ids=torch.tensor(tokens))
+
+
+def test_a_batch_is_heard_of_more_often_than_a_single_request() -> None:
+    """One token in four rounds and more, however rarely its extends have an output."""
+    assert [writes_between(requests) for requests in (1, 2, 3, 4, 6, 8, 64)] == [0, 0, 0, 1, 2, 3, 3]
+    assert all(requests / (EVERY * (writes_between(requests) + 1)) >= 0.25 for requests in range(2, 65))
 
 
 @pytest.mark.parametrize("hot", [None, torch.tensor([50, 60, 70])])

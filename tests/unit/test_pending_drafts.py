@@ -103,3 +103,25 @@ def test_who_is_left_out_of_the_last_round_is_told_what_it_owes_until_the_next_i
     assert pending.owed("leaves") == 3
     pending.settle(["stays"])
     assert pending.owed("leaves") == 0
+
+
+@given(rounds=ROUNDS, later=ROUNDS)
+def test_what_was_written_is_owed_no_more_but_the_latest_row(rounds: list[list[int]], later: list[list[int]]) -> None:
+    """Of the requests of the latest round; who is not in it is told what it owes, once."""
+    pending, tokens = PendingDrafts(), []
+    for keys in rounds:
+        pending.hold(keys)
+    latest, gone = rounds[-1], {key for keys in rounds for key in keys} - set(rounds[-1])
+    owed = {key: pending.owed(key) for key in gone}
+    assert pending.all_in_latest(latest) and not any(pending.all_in_latest([*latest, key]) for key in (*gone, "nobody"))
+    pending.keep_latest(latest)
+    assert pending.rounds == 1 and {key: pending.owed(key) for key in gone} == owed
+    tokens += [(key, "latest") for key in latest]
+    for index, keys in enumerate(later):
+        pending.hold(keys)
+        tokens += [(key, index) for key in keys]
+    batch = sorted({key for key, _ in tokens})
+    plan = pending.catch_up(batch)
+    assert plan is not None and pending.rounds == 1 + len(later)
+    for row, own in zip(plan.rows, plan.sources, strict=True):
+        assert [tokens[place] for place in own] == [token for token in tokens if token[0] == batch[row]]
