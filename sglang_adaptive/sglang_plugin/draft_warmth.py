@@ -27,16 +27,17 @@ _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 
 _Key = tuple[int, int]
 
-MOST_WRITES = 3
+MOST_WRITES, LEAST_EVERY = 3, 3
 
 
-def writes_between(requests: int) -> int:
+def writes_between(requests: int, every: int) -> int:
     """Return how many times held rows are only written (draft_writes.py) between two extends with outputs.
 
     An output foretells a token for each request, so a batch is heard of often enough if it is heard of less often: one
-    token in four rounds, at eight rounds held, where a single request yields one in eight.
+    token in four rounds, at eight rounds held, where a single request yields one in eight. Writing leaves a row owed,
+    so it makes up for *every* - 1 rounds, which has to be more than one.
     """
-    return min(MOST_WRITES, max(0, requests // 2 - 1))
+    return min(MOST_WRITES, max(0, requests // 2 - 1)) if every >= LEAST_EVERY else 0
 
 
 class DraftWarmth:
@@ -91,7 +92,7 @@ class DraftWarmth:
             if self._pending.rounds < self._every:
                 self._leave_out(batch, result)
                 self._take_over_read_event()
-            elif self._can_write and self._since_heard < writes_between(len(keys)):
+            elif self._can_write and self._since_heard < writes_between(len(keys), self._every):
                 self._leave_out(batch, result)
                 self._write(extend, batch, keys, ahead=1)
             else:
@@ -178,7 +179,8 @@ class DraftWarmth:
         """
         plan = self._pending.catch_up(keys)
         assert plan is not None
-        state = next(state for state in self._states if state.speculative_num_draft_tokens >= self._every)
+        tokens = max(self._every, *plan.counts)
+        state = next(state for state in self._states if state.speculative_num_draft_tokens >= tokens)
         self._catch_up(extend, state, batch, plan, ahead, writes_alone=True)
         self._pending.keep_latest(keys)
         del self._held[:-1]

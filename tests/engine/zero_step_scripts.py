@@ -126,6 +126,21 @@ def retract(lab: Stepper) -> Iterator[None]:
         yield
 
 
+def hold_fewer(lab: Stepper) -> Iterator[None]:
+    """Fewer rounds are to be held than are held already."""
+    lab.force(0)
+    lab.ask("a", prompt(lab, 7), 60)
+    lab.ask("b", prompt(lab, 8), 60)
+    for _ in range(7):
+        yield
+    lab.warmth.set_every(min(3, lab.warmth.snapshot()["extend_every"]))
+    for _ in range(9):
+        yield
+    lab.force(7)
+    while not lab.done():
+        yield
+
+
 SCRIPTS: dict[str, Script] = {
     **{f"resume after {rounds}": resume(rounds) for rounds in (2, 8, 9, 21)},
     "resume after 40": resume(40),
@@ -134,9 +149,10 @@ SCRIPTS: dict[str, Script] = {
     "second turn": second_turn(22),
     "second turn after an abort": second_turn_after_an_abort,
     "retract": retract,
+    "hold fewer": hold_fewer,
 }
 IN_BOTH_LOOPS = ("resume after 9", "come and go", "second turn")
-WRITTEN = ("resume after 21", "resume after 40", "come and go", "second turn", "retract")
+WRITTEN = ("resume after 21", "resume after 40", "come and go", "second turn", "retract", "hold fewer")
 
 
 def compare(lab: Stepper) -> list[dict[str, Any]]:
@@ -148,7 +164,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs = [_pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [_pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
     pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
-    with mock.patch.object(draft_warmth, "writes_between", lambda requests: draft_warmth.MOST_WRITES):
+    with mock.patch.object(draft_warmth, "writes_between", lambda *_: draft_warmth.MOST_WRITES):
         pairs += [_pair(lab, name, every=8, written=True) for name in WRITTEN]
         pairs += [_pair(lab, name, every=3, written=True) for name in WRITTEN]
         pairs += [_pair(lab, name, every=8, overlap=False, written=True) for name in WRITTEN]
