@@ -2,9 +2,10 @@
 
     python -m benchmarks.real_pair.serve --url URL --prompts prompts.json --json F [--plain URL]
 
-Four questions, each a part of the JSON: how fast every depth and the policy serve each family of prompts and a
-sequence that alternates them; whether greedy output equals the plain server's; whether tokens sampled at temperature 1
-follow the target's distribution while depths switch; and how long accepted drafts are by depth and context length.
+Four questions, each a part of the JSON or two: how fast every depth and the policy serve each family of prompts and a
+sequence that alternates them, greedy and sampled at temperature 1; whether greedy output equals the plain server's;
+whether tokens sampled at temperature 1 follow the target's distribution while depths switch; and how long accepted
+drafts are by depth and context length.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main() -> int:
     parts: dict[str, Callable[[], Any]] = {
         "depths": lambda: depths(client, families, tiers),
         "switching": lambda: switching(client, families, tiers),
+        "sampled": lambda: switching(client, families, tiers, temperature=1.0),
         "contexts": lambda: contexts(client, prompts["contexts"], [tier for tier in CONTEXT_TIERS if tier in tiers]),
     }
     if options.plain:
@@ -75,13 +77,18 @@ def depths(client: Client, families: dict[str, list[Ids]], tiers: Sequence[int])
     return rows
 
 
-def switching(client: Client, families: dict[str, list[Ids]], tiers: Sequence[int]) -> list[dict[str, Any]]:
-    """Seconds for the same alternating phases at every depth held and under the policy, twice over."""
+def switching(
+    client: Client, families: dict[str, list[Ids]], tiers: Sequence[int], temperature: float = 0.0
+) -> list[dict[str, Any]]:
+    """Seconds for the same alternating phases at every depth held and under the policy, twice over.
+
+    Greedy text of a small model repeats itself, which a draft foretells; sampled text does not.
+    """
     rows = []
     for concurrency in CONCURRENCY:
         for steps in (*tiers, None) * 2:
             _force(client, steps)
-            phases = [_serve(client, families[family][:concurrency], PHASE_TOKENS) for family in PHASES]
+            phases = [_serve(client, families[family][:concurrency], PHASE_TOKENS, temperature) for family in PHASES]
             seconds = sum(phase["seconds"] for phase in phases)
             tokens = sum(phase["tokens"] for phase in phases)
             row = {
@@ -201,9 +208,9 @@ def _next_logprobs(client: Client, prefix: Ids) -> dict[int, float]:
     return {int(token): float(logprob) for logprob, token, _ in top}
 
 
-def _serve(client: Client, prompts: list[Ids], tokens: int) -> dict[str, Any]:
+def _serve(client: Client, prompts: list[Ids], tokens: int, temperature: float = 0.0) -> dict[str, Any]:
     begin = time.perf_counter()
-    answers = client.generate(prompts, tokens, ignore_eos=True)
+    answers = client.generate(prompts, tokens, ignore_eos=True, temperature=temperature)
     seconds = time.perf_counter() - begin
     rounds = sum(answer["meta_info"].get("spec_verify_ct") or 0 for answer in answers)
     total = sum(answer["meta_info"]["completion_tokens"] for answer in answers)
@@ -228,7 +235,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--tiers", default="0,1,2,3,5,7")
-    parser.add_argument("--parts", help="of depths,switching,contexts,lossless,sampling (default: all possible)")
+    parser.add_argument("--parts", help="some of depths,switching,sampled,contexts,lossless,sampling; default: all")
     parser.add_argument("--note", default="", help="kept in the JSON: what is special about the server")
     return parser.parse_args()
 
