@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -17,6 +18,12 @@ Findings = dict[str, str | None]
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 180
+
+
+def named_in(module: str) -> list[str]:
+    """Return the names of the checks in tests/*module*.py: its public functions without parameters, but main."""
+    source = (ROOT / "tests" / f"{module}.py").read_text()
+    return [name for name in re.findall(r"^def ([a-z]\w+)\(\) -> None:", source, re.MULTILINE) if name != "main"]
 
 
 def run(checks: Mapping[str, Callable[[], None]]) -> Findings:

@@ -75,6 +75,7 @@ def run_catch_up(
     sources = None if in_order else looked_up
     late = _batch_of(batch, plan, rows)
     late.seq_lens = late.seq_lens + back_on_device
+    late.seq_lens_sum = None
     if batch.seq_lens_cpu is not None:
         late.seq_lens_cpu = late.seq_lens_cpu + torch.tensor(back)
         late.seq_lens_sum = int(late.seq_lens_cpu.sum())

@@ -55,7 +55,7 @@ class DraftWarmth:
         self._foretold: Foretold | None = None  # by the extend that ended the round before
         self._running = False  # SGLang's extend is called from here
         self._failed: str | None = None
-        self._can_write = draft_writes.why_not(self._draft) is None
+        self._can_write = draft_writes.fits(self._draft)
         self._since_heard = 0  # times that held rows were only written
         self._rounds = self._extends = self._writes = 0
 

@@ -40,12 +40,10 @@ class WritesAlone:
         raise Written
 
 
-def why_not(draft: Any) -> str | None:
-    """Return why the keys and values of *draft* are not written alone, None where they are."""
+def fits(draft: Any) -> bool:
+    """Whether the keys and values of *draft* can be written alone: one layer, a plain pool, contexts not spread."""
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
     from sglang.srt.runtime_context import get_parallel
 
     pool = draft.draft_runner.token_to_kv_pool
-    if type(pool) is not MHATokenToKVPool or pool.layer_num != 1:
-        return f"the draft's KV is a {type(pool).__name__} of {getattr(pool, 'layer_num', '?')} layers"
-    return "contexts are spread over ranks" if get_parallel().attn_cp_size > 1 else None
+    return type(pool) is MHATokenToKVPool and pool.layer_num == 1 and get_parallel().attn_cp_size == 1

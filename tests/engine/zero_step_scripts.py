@@ -108,11 +108,15 @@ def second_turn_after_an_abort(lab: Stepper) -> Iterator[None]:
         yield
 
 
-def retract(lab: Stepper) -> Iterator[None]:
-    """The scheduler takes a running request's memory away; it comes back through a new prefill."""
+def two_at_zero(lab: Stepper) -> None:
     lab.force(0)
     lab.ask("a", prompt(lab, 7), 60)
     lab.ask("b", prompt(lab, 8), 60)
+
+
+def retract(lab: Stepper) -> Iterator[None]:
+    """The scheduler takes a running request's memory away; it comes back through a new prefill."""
+    two_at_zero(lab)
     for _ in range(8):
         yield
     enough = ScheduleBatch.check_decode_mem
@@ -128,9 +132,7 @@ def retract(lab: Stepper) -> Iterator[None]:
 
 def hold_fewer(lab: Stepper) -> Iterator[None]:
     """Fewer rounds are to be held than are held already."""
-    lab.force(0)
-    lab.ask("a", prompt(lab, 7), 60)
-    lab.ask("b", prompt(lab, 8), 60)
+    two_at_zero(lab)
     for _ in range(7):
         yield
     lab.warmth.set_every(min(3, lab.warmth.snapshot()["extend_every"]))

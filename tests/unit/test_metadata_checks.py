@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests import checks
-from tests.checks import ROOT, Findings
+from tests.checks import Findings
 
-FOUND = re.findall(r"^def ([a-z]\w+)\(\) -> None:", (ROOT / "tests/metadata_checks.py").read_text(), re.MULTILINE)
-CHECKS = [name for name in FOUND if name != "main"]
+CHECKS = checks.named_in("metadata_checks")
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests import checks
-from tests.checks import ROOT, Findings
+from tests.checks import Findings
 
-CHECKS = re.findall(r"^def ([a-z]\w+)\(\) -> None:", (ROOT / "tests/worker_checks.py").read_text(), re.MULTILINE)
+CHECKS = checks.named_in("worker_checks")
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +15,6 @@ def findings() -> Findings:
     return checks.finish(checks.start("tests.worker_checks"))
 
 
-@pytest.mark.parametrize("check", [name for name in CHECKS if name != "main"])
+@pytest.mark.parametrize("check", CHECKS)
 def test_it_does_what_sglang_does(check: str, findings: Findings) -> None:
     assert findings[check] is None, findings[check]
