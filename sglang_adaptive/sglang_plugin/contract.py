@@ -78,6 +78,8 @@ HOOKED = (
     Needed(_WORKER + "EagleDraftWorker._draft_extend_for_decode", ("self", "batch", "batch_result", "kv_loc_plan")),
     Needed(_WORKER + "EagleDraftWorker.draft", ("self", "batch")),
     Needed(_SRT + "managers.schedule_batch.Req.owned_kv_len", ("self",)),
+    Needed(_SRT + "speculative.eagle_utils.eagle_prepare_for_decode", ("batch",)),
+    Needed(_SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", ("reqs", "reserve", "page_size")),
     Needed(_RESULTS + "_resolve_spec_v2_tokens", ("self", "result", "batch")),
     Needed(_RESULTS + "process_batch_result_prefill", ("self", "batch", "result")),
     Needed(
@@ -278,8 +280,14 @@ CALLED = (
     ),
     Needed(
         _SRT + "managers.schedule_batch.ReqKvInfo",
-        fields=("req_pool_idx", "cache_protected_len", "kv_committed_len"),
+        fields=("req_pool_idx", "cache_protected_len", "kv_committed_len", "kv_allocated_len"),
     ),
+    Needed(_SRT + "managers.schedule_batch.ScheduleBatch.maybe_evict_swa", ("self",)),
+    Needed(_SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", ("self",)),
+    Needed(_SRT + "managers.schedule_batch.ScheduleBatch", fields=("seq_lens_cpu", "tree_cache")),
+    Needed(_SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode"),
+    Needed(_SRT + "mem_cache.allocator.token.TokenToKVPoolAllocator.available_size", ("self",)),
+    Needed(_SRT + "mem_cache.base_prefix_cache.BasePrefixCache.evictable_size", ("self",)),
     Needed(_SRT + "mem_cache.memory_pool.ReqToTokenPool.alloc_rows"),
     Needed(_SRT + "environ.Envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"),
 )

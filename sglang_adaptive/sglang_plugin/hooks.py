@@ -95,6 +95,8 @@ SCHEDULER = (
     Hook(_WORKER + "EagleDraftWorker._draft_extend_for_decode", "around", "draft_warmth:extend_for_decode"),
     Hook(_WORKER + "EagleDraftWorker.draft", "before", "draft_warmth:catch_up"),
     Hook(_SRT + "managers.schedule_batch.Req.owned_kv_len", "after", "draft_warmth:owned_length"),
+    Hook(_SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "around", "reserve_ahead:prepare_for_decode"),
+    Hook(_SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "around", "reserve_ahead:decode_alloc_lens"),
     Hook(_RESULTS + "_resolve_spec_v2_tokens", "before", "worker:announce_result"),
     Hook(_RESULTS + "process_batch_result_prefill", "before", "worker:interrupt_clock"),
     Hook(_REPORTER + "report_decode_stats", "around", "proposed_drafts:report_decode_stats"),

@@ -1,0 +1,201 @@
+"""KV slots reserved ahead, with SGLang's own pools and its own code of a round, in a process of the CPU engine.
+
+``python -m tests.reserve_checks`` prints one JSON object: null for a check that holds, else why not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sglang_adaptive.sglang_plugin import hooks, reserve_ahead
+from tests import checks
+
+RESERVE = 16
+PROMPT = 10
+ROUNDS = 100
+
+
+def requests_always_have_what_sglang_gives_them() -> None:
+    """At every depth: slots of their own, which stay theirs, and all of them known to be theirs."""
+    for accepted in ([1], [8], [1, 3], [2, 1, 8, 5]):
+        batch = _batch(len(accepted))
+        before = [0] * len(accepted)
+        for _ in range(ROUNDS):
+            rows = batch.req_to_token_pool.req_to_token[1:].clone()
+            _prepare(batch)
+            for row, req in enumerate(batch.reqs):
+                assert req.kv.kv_allocated_len >= req.kv.kv_committed_len + RESERVE
+                now = batch.req_to_token_pool.req_to_token[1 + row]
+                assert torch.equal(now[: before[row]], rows[row][: before[row]])
+                before[row] = req.kv.kv_allocated_len
+            _all_accounted(batch)
+            _commit(batch, accepted)
+        assert [req.decode_batch_idx for req in batch.reqs] == [ROUNDS] * len(accepted)
+
+
+def slots_are_given_in_one_round_of_many() -> None:
+    """At one token a round in every thirty-third, whoever joined when; SGLang does it in every one."""
+    batch = _batch(2)
+    batch.reqs[1].kv.kv_committed_len -= 3
+    assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (reserve_ahead.AHEAD + 1)
+    with _switched_off():
+        assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
+
+
+def a_round_without_needs_does_the_rest() -> None:
+    """Sliding windows, penalties, and the longest length where the host keeps no other."""
+    batch = _batch(2)
+    batch.sampling_info.penalizer_orchestrator.is_required = True
+    for _ in range(3):
+        longest = max(req.kv.kv_allocated_len for req in batch.reqs)
+        _prepare(batch)
+        assert batch.max_seq_len_host == longest
+    assert batch.done == ["windows", "penalties"] * 3
+    batch.seq_lens_cpu, batch.max_seq_len_host = torch.tensor([1, 1]), None
+    _prepare(batch)
+    assert batch.max_seq_len_host is None
+
+
+def nobody_gets_more_near_the_end_of_the_pool() -> None:
+    """A quarter of what is free is the most that a batch is given at once."""
+    most = 4 * 2 * (RESERVE + reserve_ahead.AHEAD)
+    for size, ahead in ((most, reserve_ahead.AHEAD), (most - 1, 0)):
+        batch = _batch(2, size=size + 2 * PROMPT)
+        _prepare(batch)
+        given = {req.kv.kv_allocated_len - PROMPT - RESERVE for req in batch.reqs}
+        assert given == {ahead}, (size, given)
+    batch = _batch(2, size=most - 1 + 2 * PROMPT, evictable=1)
+    _prepare(batch)
+    assert batch.reqs[0].kv.kv_allocated_len == PROMPT + RESERVE + reserve_ahead.AHEAD
+
+
+def nobody_gets_more_than_a_row_holds() -> None:
+    """A request at the end of its context, and the others of its batch."""
+    for width, ahead in ((PROMPT + RESERVE + reserve_ahead.AHEAD, reserve_ahead.AHEAD), (PROMPT + RESERVE, 0)):
+        batch = _batch(2, width=width)
+        _prepare(batch)
+        assert batch.reqs[1].kv.kv_allocated_len == PROMPT + RESERVE + ahead, width
+
+
+def pools_of_other_kinds_are_left_to_sglang() -> None:
+    """Their pages are larger than a round, or their slots have a second account."""
+    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+
+    batch = _batch(1)
+    batch.token_to_kv_pool_allocator.__class__ = type("Another", (TokenToKVPoolAllocator,), {})
+    assert _rounds_with_slots(batch, 5, [1]) == 5
+
+
+def a_fault_leaves_reservations_to_sglang() -> None:
+    """From then on, and without an exception."""
+    batch = _batch(1)
+    batch.tree_cache.evictable_size = None
+    with _switched_on():
+        assert _rounds_with_slots(batch, 5, [1]) == 5 and reserve_ahead._off
+        batch.tree_cache.evictable_size = lambda: 0
+        assert _rounds_with_slots(batch, 5, [1]) == 5
+
+
+CHECKS = (
+    requests_always_have_what_sglang_gives_them,
+    slots_are_given_in_one_round_of_many,
+    a_round_without_needs_does_the_rest,
+    nobody_gets_more_near_the_end_of_the_pool,
+    nobody_gets_more_than_a_row_holds,
+    pools_of_other_kinds_are_left_to_sglang,
+    a_fault_leaves_reservations_to_sglang,
+)
+
+
+def _batch(requests: int, size: int = 20_000, width: int = 4096, evictable: int = 0) -> Any:
+    """Return what SGLang's code of a round reads of a batch whose requests have prefilled PROMPT tokens."""
+    from sglang.srt.managers.schedule_batch import ReqKvInfo
+    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+
+    allocator = TokenToKVPoolAllocator(size, torch.float32, "cpu", None, need_sort=False)
+    pool = ReqToTokenPool(requests, width, "cpu", enable_memory_saver=False)
+    cache = SimpleNamespace(
+        token_to_kv_pool_allocator=allocator, evictable_size=lambda: evictable,
+        supports_prefix_sharing=lambda: False,
+    )  # fmt: skip
+    reqs = []
+    for row in range(1, requests + 1):
+        pool.req_to_token[row, :PROMPT] = allocator.alloc(PROMPT).to(torch.int32)
+        held = {"req_pool_idx": row, "kv_committed_len": PROMPT, "kv_allocated_len": PROMPT}
+        reqs.append(SimpleNamespace(kv=ReqKvInfo(**held), decode_batch_idx=0))
+    done: list[str] = []
+    return SimpleNamespace(
+        reqs=reqs, device="cpu", done=done, tree_cache=cache, token_to_kv_pool_allocator=allocator,
+        req_to_token_pool=pool, req_pool_indices=torch.arange(1, requests + 1), seq_lens_cpu=None,
+        max_seq_len_host=None, hisparse_coordinator=None,
+        sampling_info=SimpleNamespace(penalizer_orchestrator=SimpleNamespace(is_required=False)),
+        maybe_evict_swa=lambda: done.append("windows"),
+        cumulate_penalty_output_tokens=lambda: done.append("penalties"),
+    )  # fmt: skip
+
+
+def _prepare(batch: Any) -> None:
+    from sglang.srt.speculative import eagle_utils
+
+    eagle_utils.eagle_prepare_for_decode(batch)
+
+
+def _commit(batch: Any, accepted: Sequence[int]) -> None:
+    for row, req in enumerate(batch.reqs):
+        req.kv.kv_committed_len += accepted[row % len(accepted)]
+
+
+def _rounds_with_slots(batch: Any, rounds: int, accepted: Sequence[int]) -> int:
+    given = 0
+    for _ in range(rounds):
+        free = batch.token_to_kv_pool_allocator.available_size()
+        _prepare(batch)
+        given += batch.token_to_kv_pool_allocator.available_size() < free
+        _commit(batch, accepted)
+    return given
+
+
+def _all_accounted(batch: Any) -> None:
+    """Every slot is free or one request's, and all that are a request's are in its allocated length."""
+    rows = batch.req_to_token_pool.req_to_token
+    owned = [rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].to(torch.int64) for req in batch.reqs]
+    allocator = batch.token_to_kv_pool_allocator
+    every = torch.cat([*owned, allocator.free_pages]).sort().values
+    assert torch.equal(every, torch.arange(1, allocator.size + 1))
+
+
+@contextmanager
+def _switched_on() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        reserve_ahead._off = False
+
+
+@contextmanager
+def _switched_off() -> Iterator[None]:
+    with _switched_on():
+        reserve_ahead._off = True
+        yield
+
+
+def main() -> None:
+    """Run CHECKS on SGLang's code with this package's hooks and print what came out."""
+    from sglang.srt.mem_cache import allocation_sizing
+    from sglang.srt.speculative import eagle_utils
+
+    hooks.add_and_apply(hook for hook in hooks.SCHEDULER if hook.where.startswith("reserve_ahead:"))
+    for module in (eagle_utils, allocation_sizing):
+        module.get_alloc_reserve_per_decode = lambda: RESERVE  # without a server's configuration
+    print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
+
+
+if __name__ == "__main__":
+    main()
