@@ -119,7 +119,10 @@ def _trace(folder: Path) -> Path:
 
 
 def _kept(folder: Path | None, name: str, batch: int) -> Path | None:
-    return None if folder is None else folder / f"{name}-{batch}.trace.json.gz"
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}-{batch}.trace.json.gz"
 
 
 def _hold(client: Client, steps: int) -> int | None:
