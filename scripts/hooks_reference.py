@@ -17,7 +17,7 @@ GROUPS = (
     ("Launcher, once the server is asked to be adaptive", hooks.LAUNCHER[len(hooks.EVERY_PROCESS) :]),
     ("Launcher and every child of an adaptive server", hooks.EVERY_PROCESS),
     ("Scheduler of an adaptive server", hooks.SCHEDULER),
-    ("The same with a CUDA device", hooks.FA3),
+    ("The same with a CUDA device", hooks.ON_CUDA),
     ("The same with SGLang's plan stream on", hooks.PLAN_STREAM),
     ("The same with the early plan on", hooks.EARLY_PLAN),
 )

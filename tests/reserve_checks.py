@@ -92,6 +92,18 @@ def pools_of_other_kinds_are_left_to_sglang() -> None:
     assert _rounds_with_slots(batch, 5, [1]) == 5
 
 
+def a_warm_up_reserves_in_every_round() -> None:
+    """So that the kernel that writes slots has run at every batch size before the server is ready."""
+    reserve_ahead._controller = SimpleNamespace(warms_up=True)
+    try:
+        batch = _batch(2)
+        assert _rounds_with_slots(batch, 5, [1]) == 5
+        reserve_ahead._controller.warms_up = False
+        assert _rounds_with_slots(batch, 5, [1]) == 1
+    finally:
+        reserve_ahead._controller = None
+
+
 def a_fault_leaves_reservations_to_sglang() -> None:
     """From then on, and without an exception."""
     batch = _batch(1)
@@ -109,6 +121,7 @@ CHECKS = (
     nobody_gets_more_near_the_end_of_the_pool,
     nobody_gets_more_than_a_row_holds,
     pools_of_other_kinds_are_left_to_sglang,
+    a_warm_up_reserves_in_every_round,
     a_fault_leaves_reservations_to_sglang,
 )
 

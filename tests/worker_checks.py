@@ -168,15 +168,15 @@ def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
         verify_schedule._off = False
 
 
-def the_hooks_of_fa3_fit_and_land() -> None:
-    """On SGLang's own module, imported here without its kernels."""
+def the_hooks_for_a_cuda_device_fit_and_land() -> None:
+    """On SGLang's own modules; fa3's is imported here without its kernels."""
     _import_fa3()
-    assert contract.problems(contract.FA3) == []
-    assert {hook.target for hook in hooks.FA3} <= {needed.target for needed in contract.FA3}
-    hooks.add_and_apply(hooks.FA3)
+    assert contract.problems(contract.ON_CUDA) == []
+    assert {hook.target for hook in hooks.ON_CUDA} <= {needed.target for needed in contract.ON_CUDA}
+    hooks.add_and_apply(hooks.ON_CUDA)
 
 
-def the_kernel_that_writes_slots_compiles_in_one_variant() -> None:
+def kernels_that_write_slots_compile_in_one_variant() -> None:
     """As far as Triton compiles without a device."""
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
@@ -184,25 +184,31 @@ def the_kernel_that_writes_slots_compiles_in_one_variant() -> None:
     from triton.compiler.compiler import make_backend
 
     kernel_variants.ignore_alignment(None)
-    from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton as kernel
+    from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton
+    from sglang.srt.mem_cache.allocation import assign_req_to_token_pool
 
     target = GPUTarget("cuda", 90, 32)
     backend, context = make_backend(target), ir.context()
     options = backend.parse_options({})
     ir.load_dialects(context)
     backend.load_dialects(context)
-    kinds = ["*i32", "*i64", "*u64", "*i64", "*i64", "*i64", "*i64", "constexpr"]
-    signature = dict(zip((parameter.name for parameter in kernel.params), kinds, strict=True))
-    source = ASTSource(fn=kernel, signature=signature, constexprs={(7,): 131076}, attrs={})
     functions = backend.get_codegen_implementation(options)
-    assert "tt.func" in str(source.make_ir(target, options, functions, backend.get_module_map(), context))
+    for kernel, pointers, constants in (
+        (write_req_to_token_pool_triton, ["*i32", "*i64", "*u64", "*i64", "*i64", "*i64", "*i64"], [131_076]),
+        (assign_req_to_token_pool, ["*i64", "*i32", "*i32", "*i32", "*i64"], [131_076, 64]),
+    ):
+        kinds = [*pointers, *("constexpr" for _ in constants)]
+        signature = dict(zip((parameter.name for parameter in kernel.params), kinds, strict=True))
+        constexprs = {(len(pointers) + index,): constant for index, constant in enumerate(constants)}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs={})
+        assert "tt.func" in str(source.make_ir(target, options, functions, backend.get_module_map(), context))
 
 
 CHECKS = (
     a_verify_pass_has_one_schedule,
     a_schedule_that_cannot_be_made_leaves_each_layer_its_own,
-    the_hooks_of_fa3_fit_and_land,
-    the_kernel_that_writes_slots_compiles_in_one_variant,
+    the_hooks_for_a_cuda_device_fit_and_land,
+    kernels_that_write_slots_compile_in_one_variant,
     depths_of_fa3_share_their_page_tables,
     frozen_for_a_depth_and_collected_between_its_graphs,
     every_size_of_a_zero_step_round_is_what_sglang_makes,

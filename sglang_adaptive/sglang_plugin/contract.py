@@ -121,7 +121,11 @@ HOOKED = (
 
 _FA3 = _SRT + "layers.attention.flashattention_backend."
 
-FA3 = (
+ON_CUDA = (
+    Needed(
+        _SRT + "speculative.eagle_worker_common.eagle_sample",
+        ("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
+    ),
     Needed(_FA3 + "FlashAttentionBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
     Needed(_FA3 + "flash_attn_with_kvcache", ("scheduler_metadata",)),
     Needed(_FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph", ("self", "forward_batch", "in_capture")),
@@ -148,7 +152,7 @@ FA3 = (
         _FA3 + "FlashAttentionMetadata", fields=("cache_seqlens_int32", "cu_seqlens_q", "max_seq_len_q", "page_table")
     ),
 )
-"""What is overridden and read of fa3's module, which can be imported with a CUDA device alone."""
+"""What is overridden and read with a CUDA device; without one fa3's module cannot be imported."""
 
 CALLED = (
     Needed(_SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
@@ -181,6 +185,7 @@ CALLED = (
     ),
     Needed(_WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Needed("sglang.kernels.ops.memory.common.write_req_to_token_pool_triton"),
+    Needed(_SRT + "mem_cache.allocation.assign_req_to_token_pool"),
     Needed(_SRT + "layers.attention.verify_mask.VerifyMask", fields=("buffer", "is_read")),
     Needed(_SRT + "mem_cache.kv_index_translator.KVIndexTranslator.bind_and_verify_backends", ("backends",)),
     Needed(
@@ -224,6 +229,11 @@ CALLED = (
     Needed(_SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
     Needed(_SRT + "environ.envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM"),
     Needed(_SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
+    Needed(_SRT + "environ.envs.SGLANG_SANITIZE_NAN_LOGITS"),
+    Needed(
+        _SRT + "sampling.sampling_batch_info.SamplingBatchInfo",
+        fields=("is_all_greedy", "acc_additive_penalties", "acc_scaling_penalties", "logit_bias"),
+    ),
     Needed(_SRT + "mem_cache.kv_loc_plan.KVLocPlan.__init__", ("seq_lens", "write_virtual")),
     Needed(_SRT + "speculative.eagle_info.EagleVerifyInput", fields=("topk", "kv_loc_plan")),
     Needed(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.__init__", ("labels",)),
@@ -309,7 +319,7 @@ def of_scheduler() -> list[str]:
     """Return the mismatches of what only a scheduler on this machine's devices uses."""
     from sglang.srt.utils import is_cuda
 
-    return problems(FA3) if is_cuda() else []
+    return problems(ON_CUDA) if is_cuda() else []
 
 
 def require(found: Sequence[str] | None = None) -> None:

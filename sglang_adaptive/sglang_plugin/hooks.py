@@ -91,6 +91,7 @@ SCHEDULER = (
     Hook(_WORKER + "EAGLEWorkerV2.init_cuda_graphs", "before", "kernel_variants:ignore_alignment"),
     Hook("sglang.kernels.ops.memory.small_copy.try_small_copy", "around", "kernel_variants:copy_from_aligned"),
     Hook(_WORKER + "EAGLEWorkerV2.init_cuda_graphs", "after", "draft_warmth:install"),
+    Hook(_WORKER + "EAGLEWorkerV2.init_cuda_graphs", "after", "reserve_ahead:install"),
     Hook(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "before", "draft_warmth:watch_reads"),
     Hook(_WORKER + "EagleDraftWorker._draft_extend_for_decode", "around", "draft_warmth:extend_for_decode"),
     Hook(_WORKER + "EagleDraftWorker.draft", "before", "draft_warmth:catch_up"),
@@ -112,7 +113,8 @@ SCHEDULER = (
 
 _FA3 = _SRT + "layers.attention.flashattention_backend."
 
-FA3 = (
+ON_CUDA = (
+    Hook(_SRT + "speculative.eagle_worker_common.eagle_sample", "around", "zero_step_choice:sample"),
     Hook(_FA3 + "FlashAttentionBackend.forward_extend", "around", "verify_schedule:forward_extend"),
     Hook(_FA3 + "flash_attn_with_kvcache", "around", "verify_schedule:flash_attn_with_kvcache"),
     Hook(_FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph", "around", "extend_metadata:out_graph"),
@@ -124,7 +126,7 @@ FA3 = (
     Hook(_FA3 + "normal_decode_set_metadata", "around", "length_kernel:normal_decode_set_metadata"),
     Hook(_FA3 + "draft_extend_set_metadata", "around", "length_kernel:draft_extend_set_metadata"),
 )
-"""More for a scheduler with a CUDA device: without one the module cannot be imported."""
+"""More for a scheduler with a CUDA device: without one fa3's module cannot be imported, and no kernel of ours runs."""
 
 PLAN_STREAM = (
     Hook(
@@ -152,7 +154,7 @@ def of_scheduler() -> tuple[Hook, ...]:
 
     from sglang_adaptive.sglang_plugin import plan_stream
 
-    on_cuda = FA3 if is_cuda() else ()
+    on_cuda = ON_CUDA if is_cuda() else ()
     on_stream = PLAN_STREAM if plan_stream.asked() else ()
     return (*SCHEDULER, *on_cuda, *on_stream, *(EARLY_PLAN if plan_stream.early() else ()))
 

@@ -15,6 +15,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.worker import controller_of
+
 logger = logging.getLogger(__name__)
 
 AHEAD = 32
@@ -23,15 +25,27 @@ AHEAD = 32
 SPARE = 4
 """How many times what a batch could be given at once has to be free in the pool, or could be evicted."""
 
+_controller: Any = None
+"""The scheduler's adaptive controller, None where its depth is static."""
+
 _batch: Any = None
 """The batch that slots are about to be reserved for, None elsewhere."""
 
 _off = os.environ.get("SGLANG_ADAPTIVE_RESERVE_AHEAD") == "0"
 
 
+def install(result: None, worker: Any) -> None:
+    """After a worker built its graphs: note who knows whether rounds are those of the warm-up."""
+    global _controller
+    _controller = controller_of(worker)
+
+
 def prepare_for_decode(original: Callable[[Any], None], batch: Any) -> None:
     """Around SGLang's eagle_prepare_for_decode: leave out the reservation where nobody needs one."""
     global _batch
+    if _controller is not None and _controller.warms_up:
+        original(batch)  # for the kernel that writes slots, which has a variant for each power of two of requests
+        return
     if _tried(_is_covered, batch):
         _prepare_the_rest(batch)
         return

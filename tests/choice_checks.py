@@ -1,0 +1,186 @@
+"""A greedy choice without drafts, by this package's kernels and by SGLang's verification.
+
+``TRITON_INTERPRET=1 python -m tests.choice_checks`` runs the kernels without a device and prints one JSON object: null
+for a check that holds, else why not. tests/gpu/test_choice.py runs the same on a device.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sglang_adaptive.sglang_plugin import zero_step_choice
+from tests import checks
+
+INFINITY = float("inf")
+
+
+def the_likeliest_token_is_chosen() -> None:
+    """For vocabularies smaller than the blocks and larger than a block's first turn, and for rows of a wider table."""
+    for requests, width in ((1, 3), (2, 130), (3, 70_000), (5, 32_000)):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            table = torch.randn(requests, width + 16, dtype=torch.float32, device=_device()).to(dtype)
+            for logits in (table, table[:, :width]):
+                _as_torch(logits)
+
+
+def of_equally_likely_tokens_the_first_is_chosen() -> None:
+    """As bf16 has few numbers, there are many."""
+    for width in (100, 5_000, 140_000):
+        logits = torch.randint(0, 4, (4, width), device=_device()).to(torch.bfloat16)
+        logits[1] = 0
+        logits[2, -1] = 9
+        _as_torch(logits)
+
+
+def rows_without_a_finite_logit_have_a_choice() -> None:
+    """The one of torch: the first NaN, else the first infinity, else the first token."""
+    logits = torch.randn(5, 1_500, device=_device())
+    logits[0] = -INFINITY
+    logits[1, 700:] = -INFINITY
+    logits[2, 1_200:] = INFINITY
+    logits[3, 900] = logits[3, 1_100] = float("nan")
+    logits[4] = float("nan")
+    _as_torch(logits)
+
+
+def it_is_what_sglang_verifies() -> None:
+    """Token, accept length and node, of the same types and shapes."""
+    from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+    for requests in (1, 4, 7):
+        logits = torch.randn(requests, 500, device=_device())
+        batch, output = _batch(requests), SimpleNamespace(next_token_logits=logits)
+        verified = object.__new__(EagleVerifyInput)
+        verified.draft_token_num, verified.topk, verified.spec_steps = 1, 1, 0
+        verified.draft_token = torch.zeros(requests, dtype=torch.int64, device=_device())
+        ones = torch.full((requests, 1), -1, dtype=torch.int64, device=_device())
+        verified.retrieve_index = torch.arange(requests, device=_device()).unsqueeze(1)
+        verified.retrieve_next_token, verified.retrieve_next_sibling = ones, ones
+        mine, theirs = zero_step_choice.choose(logits), _sglang(verified, batch, output)
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other), (one, other)
+
+
+def anything_between_logits_and_choice_is_left_to_sglang() -> None:
+    """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits off the device."""
+    asked: list[Any] = []
+
+    def original(*given: Any, **_: Any) -> str:
+        asked.append(given)
+        return "SGLang's"
+
+    output = SimpleNamespace(next_token_logits=_OnDevice(2))
+    for change in (
+        {"is_all_greedy": False}, {"acc_additive_penalties": 1}, {"acc_scaling_penalties": 1}, {"logit_bias": 1},
+    ):  # fmt: skip
+        assert zero_step_choice.sample(original, _drafts(1), _batch(2, **change), output) == "SGLang's"
+    assert zero_step_choice.sample(original, _drafts(1), _batch(2, idle=True), output) == "SGLang's"
+    assert zero_step_choice.sample(original, _drafts(2), _batch(2), output) == "SGLang's"
+    assert zero_step_choice.sample(original, _drafts(1), _batch(2), output, object()) == "SGLang's"
+    assert zero_step_choice.sample(original, _drafts(1), _batch(2), output, watermark_state=object()) == "SGLang's"
+    on_host = SimpleNamespace(next_token_logits=torch.zeros(2, 9))
+    assert zero_step_choice.sample(original, _drafts(1), _batch(2), on_host) == "SGLang's"
+    assert zero_step_choice.sample(original, _drafts(1), _batch(3), output) == "SGLang's"
+    assert len(asked) == 10 and not zero_step_choice._off
+    assert _choosing("ours", lambda: zero_step_choice.sample(original, _drafts(1), _batch(2), output)) == "ours"
+
+
+def a_fault_leaves_the_choice_to_sglang() -> None:
+    """In that round and every later one, and without an exception."""
+    output, choices = SimpleNamespace(next_token_logits=_OnDevice(2)), []
+    try:
+        for choice in (RuntimeError("no such kernel"), "ours"):
+            choices.append(
+                _choosing(
+                    choice, lambda: zero_step_choice.sample(lambda *_, **__: "SGLang's", _drafts(1), _batch(2), output)
+                )
+            )
+    finally:
+        zero_step_choice._off = False
+    assert choices == ["SGLang's", "SGLang's"], choices
+
+
+CHECKS = (
+    the_likeliest_token_is_chosen,
+    of_equally_likely_tokens_the_first_is_chosen,
+    rows_without_a_finite_logit_have_a_choice,
+    it_is_what_sglang_verifies,
+    anything_between_logits_and_choice_is_left_to_sglang,
+    a_fault_leaves_the_choice_to_sglang,
+)
+
+
+class _OnDevice:
+    """What is asked of logits on a device."""
+
+    is_cuda = True
+
+    def __init__(self, requests: int) -> None:
+        self.shape = (requests, 9)
+
+    def stride(self, dimension: int) -> int:
+        return (9, 1)[dimension]
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _as_torch(logits: torch.Tensor) -> None:
+    chosen, accept_lens, accept_index = zero_step_choice.choose(logits)
+    wanted, requests = torch.argmax(logits, dim=-1).tolist(), logits.shape[0]
+    assert chosen.tolist() == wanted, (logits.shape, logits.dtype, chosen.tolist(), wanted)
+    assert accept_lens.tolist() == [1] * requests and accept_index.tolist() == [[row] for row in range(requests)]
+
+
+def _sglang(verified: Any, batch: Any, output: Any) -> tuple[torch.Tensor, ...]:
+    from sglang.srt.speculative import eagle_utils
+
+    spec = SimpleNamespace(speculative_use_rejection_sampling=False)
+    before, eagle_utils.get_spec = eagle_utils.get_spec, lambda: spec
+    try:
+        found: tuple[torch.Tensor, ...] = eagle_utils.eagle_sample(verified, batch, output)
+    finally:
+        eagle_utils.get_spec = before
+    return found
+
+
+def _batch(requests: int, idle: bool = False, **sampling: Any) -> Any:
+    plain = {"is_all_greedy": True, "acc_additive_penalties": None, "acc_scaling_penalties": None, "logit_bias": None}
+    return SimpleNamespace(
+        device=_device(),
+        seq_lens=torch.ones(requests),
+        sampling_info=SimpleNamespace(**{**plain, **sampling}, has_watermark_candidates=False),
+        forward_mode=SimpleNamespace(is_idle=lambda: idle),
+        return_logprob=False,
+    )
+
+
+def _drafts(tokens: int) -> Any:
+    return SimpleNamespace(draft_token_num=tokens)
+
+
+def _choosing(what: Any, ask: Any) -> Any:
+    def choose(_: Any) -> Any:
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+    before, zero_step_choice.choose = zero_step_choice.choose, choose
+    try:
+        return ask()
+    finally:
+        zero_step_choice.choose = before
+
+
+def main() -> None:
+    """Run CHECKS and print what came out."""
+    print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
+
+
+if __name__ == "__main__":
+    main()

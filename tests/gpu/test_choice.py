@@ -1,0 +1,33 @@
+"""A greedy choice without drafts is what SGLang's verification of one node says, by kernels that run on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.test_choice_checks import CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_it_chooses_what_sglang_chooses(check: str) -> None:
+    from tests import choice_checks
+
+    getattr(choice_checks, check)()
+
+
+@pytest.mark.parametrize("requests", [1, 8, 64])
+def test_the_likeliest_of_a_large_vocabulary(requests: int, record_property: Callable[[str, object], None]) -> None:
+    """As torch.argmax says; how long each takes is noted, not asserted."""
+    import torch
+    from triton.testing import do_bench
+
+    from sglang_adaptive.sglang_plugin import zero_step_choice
+
+    logits = torch.randn(requests, 128_256, device="cuda").to(torch.bfloat16)
+    for name, run in (
+        ("torch_us", lambda: torch.argmax(logits, dim=-1)),
+        ("ours_us", lambda: zero_step_choice.choose(logits)),
+    ):
+        record_property(name, 1000 * do_bench(run, return_mode="median"))
+    assert torch.equal(zero_step_choice.choose(logits)[0].to(torch.int64), torch.argmax(logits, dim=-1))
