@@ -1,4 +1,4 @@
-"""One picture a workload: tokens/s of every contender as a share of the case's best static depth."""
+"""One picture a workload: tokens/s of every contender over the case's best static depth, or the ratio it is about."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.server.compare import _reference, _words, rates
+from benchmarks.server.compare import Rates, _reference, _words, case_of, rates
 from benchmarks.server.results import rows_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OURS = ("throughput", "throughput-saved", "ema")
+RATIOS = {
+    "first use": ("first_over_second", "tokens/s of the first use over the second"),
+    "steady": ("itl_p95_against_static", "ITL p95 over that of the commonest depth held"),
+}
+"""Workloads that measure a ratio of their own: the row's key, and what it is."""
+
+NARROW = 0.9
+"""Where everything is above it the axis begins there, for differences of a percent."""
 
 
 def plot(documents: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
@@ -26,24 +34,40 @@ def plot(documents: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
 def _draw(workload: str, documents: Sequence[dict[str, Any]], simulated: bool, folder: Path) -> Path:
     from matplotlib.figure import Figure
 
-    rows = rows_of(documents, workload)
-    found = rates((row["contender"], row) for row in rows)
-    reference, what = _reference(found)
-    cases = list(dict.fromkeys(case for one in found.values() for case in one if case in reference))
+    shown, what = _shown(workload, rows_of(documents, workload))
+    cases = list(dict.fromkeys(case for one in shown.values() for case in one))
     figure = Figure(figsize=(max(7.0, 1.5 + 0.45 * len(cases)), 4.6), layout="constrained")
     axes = figure.subplots()
-    for name, one in found.items():
-        _series(axes, name, [one[case] / reference[case] if case in one else None for case in cases])
+    for name, one in shown.items():
+        _series(axes, name, [one.get(case) for case in cases])
     axes.axhline(1.0, color="0.6", linewidth=0.8)
     axes.set_xticks(range(len(cases)), [_words(case) for case in cases], rotation=60, ha="right", fontsize=7)
-    axes.set_ylabel(f"tokens/s over {what}", fontsize=8)
-    axes.set_ylim(bottom=0)
+    axes.set_ylabel(what, fontsize=8)
+    axes.set_ylim(bottom=NARROW if min(min(one.values()) for one in shown.values()) > NARROW else 0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7, ncols=2, frameon=False)
     axes.set_title(workload + (" (simulated acceptance)" if simulated else ""), fontsize=10)
     path = folder / f"{workload.replace(' ', '-')}.png"
     figure.savefig(path, dpi=140)
     return path
+
+
+def _shown(workload: str, rows: Sequence[dict[str, Any]]) -> tuple[Rates, str]:
+    """Return what is drawn, by contender and case, and what it is."""
+    key, what = RATIOS.get(workload, (None, ""))
+    measured = [row for row in rows if key in row]
+    if measured:
+        by_name: Rates = {row["contender"]: {} for row in measured}
+        for row in measured:
+            by_name[row["contender"]][case_of(row)] = row[key]
+        return by_name, what
+    found = rates((row["contender"], row) for row in rows)
+    reference, what = _reference(found)
+    over = {
+        name: {case: rate / reference[case] for case, rate in one.items() if case in reference}
+        for name, one in found.items()
+    }
+    return {name: one for name, one in over.items() if one}, f"tokens/s over {what}"
 
 
 def _series(axes: Axes, name: str, values: Sequence[float | None]) -> None:
