@@ -32,7 +32,7 @@ LATENCIES = {
 
 
 def reached() -> Iterator[str]:
-    """Yield the targets, and what was measured of each in the third run and, where it was measured again, the latest."""
+    """Yield the targets, and what was measured of each in the third run and, where that is newer, in the latest."""
     before, after = _measured(RUN), _measured(LATEST)
     mean, worst = "each cell's best static depth, geometric mean", "each cell's best static depth, worst"
     yield "| Target | Aim | Measured |\n|---|---|---|"
