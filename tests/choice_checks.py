@@ -85,7 +85,7 @@ def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     on_host = SimpleNamespace(next_token_logits=torch.zeros(2, 9))
     assert zero_step_choice.sample(original, _drafts(1), _batch(2), on_host) == "SGLang's"
     assert zero_step_choice.sample(original, _drafts(1), _batch(3), output) == "SGLang's"
-    assert len(asked) == 10 and not zero_step_choice._off
+    assert len(asked) == 10 and zero_step_choice._way.used
     assert _choosing("ours", lambda: zero_step_choice.sample(original, _drafts(1), _batch(2), output)) == "ours"
 
 
@@ -100,7 +100,7 @@ def a_fault_leaves_the_choice_to_sglang() -> None:
                 )
             )
     finally:
-        zero_step_choice._off = False
+        zero_step_choice._way.used = True
     assert choices == ["SGLang's", "SGLang's"], choices
 
 

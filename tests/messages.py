@@ -71,6 +71,9 @@ class _Finder:
             tables = [node for node in self.tree.body if isinstance(node, ast.AnnAssign)]
             texts = [text for table in tables for node in ast.walk(table) for text in self._plain(node)]
             yield from (Message(text, self.name) for text in texts)
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and _name(node.func) == "OwnWay":
+                yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._texts(node.args[0]))
         functions = [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         for function in functions:
             self.scope = _assigned(function.body)

@@ -48,7 +48,7 @@ def other_tables_are_left_to_sglang() -> None:
     strided = given["seq_lens"].repeat_interleave(2)[::2]
     length_kernel.normal_decode_set_metadata(original, *ordered, rest[0], 40, strided, 0, 1)
     length_kernel.draft_extend_set_metadata(original, **{**given, "full_to_swa_index_mapping": object()})
-    assert len(asked) == 6 and not length_kernel._off, asked
+    assert len(asked) == 6 and length_kernel._way.used, asked
 
 
 def a_fault_leaves_lengths_to_sglang() -> None:
@@ -58,9 +58,9 @@ def a_fault_leaves_lengths_to_sglang() -> None:
         for _ in range(2):
             given = {**_given(3, 40, 1), "req_pool_indices": None}
             length_kernel.draft_extend_set_metadata(lambda **_: asked.append(1), **given)
-        assert length_kernel._off and asked == [1, 1]
+        assert not length_kernel._way.used and asked == [1, 1]
     finally:
-        length_kernel._off = False
+        length_kernel._way.used = True
 
 
 def a_replayed_extend_is_told_once() -> None:
@@ -101,7 +101,7 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     backend.use_sliding_window_kv_pool = True
     backend.token_to_kv_pool = SimpleNamespace(full_to_swa_index_mapping=torch.zeros(4))
     extend_metadata.execute(prepare, mine, batch)
-    assert len(asked) == 4 and not extend_metadata._off
+    assert len(asked) == 4 and extend_metadata._way.used
 
 
 def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dict[str, Any]:

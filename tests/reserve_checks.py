@@ -109,7 +109,7 @@ def a_fault_leaves_reservations_to_sglang() -> None:
     batch = _batch(1)
     batch.tree_cache.evictable_size = None
     with _switched_on():
-        assert _rounds_with_slots(batch, 5, [1]) == 5 and reserve_ahead._off
+        assert _rounds_with_slots(batch, 5, [1]) == 5 and not reserve_ahead._way.used
         batch.tree_cache.evictable_size = lambda: 0
         assert _rounds_with_slots(batch, 5, [1]) == 5
 
@@ -189,13 +189,13 @@ def _switched_on() -> Iterator[None]:
     try:
         yield
     finally:
-        reserve_ahead._off = False
+        reserve_ahead._way.used = True
 
 
 @contextmanager
 def _switched_off() -> Iterator[None]:
     with _switched_on():
-        reserve_ahead._off = True
+        reserve_ahead._way.used = False
         yield
 
 

@@ -78,7 +78,7 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
         runner.watermark_state = None
         zero_step_inputs.verify_input(original, worker, _batch(2))
     finally:
-        zero_step_inputs._off = False
+        zero_step_inputs._way.used = True
     assert asked == [3, 2, 2], asked
 
 
@@ -159,13 +159,13 @@ def a_verify_pass_has_one_schedule() -> None:
 
 def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
     """From then on, and without an exception."""
-    verify_schedule._off = False
+    verify_schedule._way.used = True
     backend = _scheduling([])
     del backend.forward_metadata
     try:
-        assert _attended(backend, 0) is None and verify_schedule._off
+        assert _attended(backend, 0) is None and not verify_schedule._way.used
     finally:
-        verify_schedule._off = False
+        verify_schedule._way.used = True
 
 
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:

@@ -9,17 +9,17 @@ SGLANG_ADAPTIVE_EXTEND_METADATA=0 in the server's environment leaves SGLang's wa
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from sglang_adaptive.sglang_plugin.own_way import OwnWay
 
 _replaying: Any = None
 """The backend whose graph is about to be replayed, None elsewhere."""
 
-_off = os.environ.get("SGLANG_ADAPTIVE_EXTEND_METADATA") == "0"
+_way = OwnWay(
+    "adaptive: the metadata of the draft's extend is built twice from now on", "SGLANG_ADAPTIVE_EXTEND_METADATA"
+)
 
 
 def execute(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -34,16 +34,12 @@ def execute(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any
 
 def out_graph(original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
     """Around FlashAttentionBackend.init_forward_metadata_out_graph: leave to the graph what it does itself."""
-    global _off
-    if backend is _replaying and not _off:
-        try:
+    if backend is _replaying and _way.used:
+        with _way:
             if _is_in_graph(backend, forward_batch):
                 backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
                 backend.forward_metadata_spec_decode_expand = None
                 return
-        except Exception:
-            _off = True
-            logger.exception("adaptive: the metadata of the draft's extend is built twice from now on")
     original(backend, forward_batch, *args, **kwargs)
 
 

@@ -10,15 +10,13 @@ SGLANG_ADAPTIVE_LENGTH_KERNEL=0 in the server's environment leaves all to it.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
 import triton
 import triton.language as tl
 
-logger = logging.getLogger(__name__)
+from sglang_adaptive.sglang_plugin.own_way import OwnWay
 
 BLOCK, PARTS = 512, 4
 """Pages that a block takes at a time, and blocks a request."""
@@ -26,7 +24,7 @@ BLOCK, PARTS = 512, 4
 LEAST_REQUESTS = 256
 """The prefix sum is compiled for a power of two of requests; batches up to this one share a variant."""
 
-_off = os.environ.get("SGLANG_ADAPTIVE_LENGTH_KERNEL") == "0"
+_way = OwnWay("adaptive: lengths and page tables are SGLang's again from now on", "SGLANG_ADAPTIVE_LENGTH_KERNEL")
 
 
 @triton.jit(do_not_specialize=["requests", "most_pages"])  # type: ignore[untyped-decorator, unused-ignore]
@@ -102,17 +100,13 @@ def _filled(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
     most_pages: int, *queries: Any,
 ) -> bool:  # fmt: skip
-    global _off
-    if _off:
+    if not _way.used:
         return False
-    try:
+    with _way:
         dense = (lengths, key_ends, rows, seq_lens, *queries)
         strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
         if any(stride != 1 for stride in strides):
             return False
         fill(lengths, key_ends, page_table, request_table, rows, seq_lens, more, page, most_pages, *queries)
-    except Exception:
-        _off = True
-        logger.exception("adaptive: lengths and page tables are SGLang's again from now on")
-        return False
-    return True
+        return True
+    return False

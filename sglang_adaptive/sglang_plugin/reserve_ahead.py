@@ -10,14 +10,11 @@ SGLANG_ADAPTIVE_RESERVE_AHEAD=0 in the server's environment leaves SGLang's way.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.own_way import OwnWay
 from sglang_adaptive.sglang_plugin.worker import controller_of
-
-logger = logging.getLogger(__name__)
 
 AHEAD = 32
 """Slots that a request is given beyond SGLang's reserve, whenever it is given any."""
@@ -31,7 +28,7 @@ _controller: Any = None
 _batch: Any = None
 """The batch that slots are about to be reserved for, None elsewhere."""
 
-_off = os.environ.get("SGLANG_ADAPTIVE_RESERVE_AHEAD") == "0"
+_way = OwnWay("adaptive: slots are reserved for one round at a time from now on", "SGLANG_ADAPTIVE_RESERVE_AHEAD")
 
 
 def install(result: None, worker: Any) -> None:
@@ -98,12 +95,7 @@ def _prepare_the_rest(batch: Any) -> None:
 
 def _tried(ask: Callable[..., int], *about: Any) -> int:
     """Return what *ask* says, 0 from its first fault on."""
-    global _off
-    if _off:
-        return 0
-    try:
-        return ask(*about)
-    except Exception:
-        _off = True
-        logger.exception("adaptive: slots are reserved for one round at a time from now on")
-        return 0
+    if _way.used:
+        with _way:
+            return ask(*about)
+    return 0

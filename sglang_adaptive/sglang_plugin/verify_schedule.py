@@ -9,19 +9,19 @@ the pass use it. SGLANG_ADAPTIVE_VERIFY_SCHEDULE=0 in the server's environment l
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from sglang_adaptive.sglang_plugin.own_way import OwnWay
 
 _ON_BACKEND = "_sglang_adaptive_schedule"
 
 _current: Any = None
 """The schedule for the attention call that runs now, None for a call that makes its own."""
 
-_off = os.environ.get("SGLANG_ADAPTIVE_VERIFY_SCHEDULE") == "0"
+_way = OwnWay(
+    "adaptive: each layer of a verify pass makes its own schedule from now on", "SGLANG_ADAPTIVE_VERIFY_SCHEDULE"
+)
 
 
 def forward_extend(
@@ -29,13 +29,10 @@ def forward_extend(
     **kwargs: Any,
 ) -> Any:  # fmt: skip
     """Around FlashAttentionBackend.forward_extend: in a verify pass, have one tile schedule for all layers."""
-    global _current, _off
-    if not _off and forward_batch.forward_mode.is_target_verify():
-        try:
+    global _current
+    if _way.used and forward_batch.forward_mode.is_target_verify():
+        with _way:
             _current = _schedule(backend, layer, forward_batch)
-        except Exception:
-            _off = True
-            logger.exception("adaptive: each layer of a verify pass makes its own schedule from now on")
     try:
         return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
     finally:

@@ -9,8 +9,6 @@ SGLANG_ADAPTIVE_ZERO_STEP_CHOICE=0 in the server's environment leaves SGLang's w
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +16,15 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_adaptive.sglang_plugin.own_way import OwnWay
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-logger = logging.getLogger(__name__)
 
 PARTS, BLOCK = 64, 1024
 """Blocks that read a row of logits, and logits that one takes at a time."""
 
-_off = os.environ.get("SGLANG_ADAPTIVE_ZERO_STEP_CHOICE") == "0"
+_way = OwnWay("adaptive: zero-step rounds are verified like others from now on", "SGLANG_ADAPTIVE_ZERO_STEP_CHOICE")
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -84,15 +82,11 @@ def sample(
     *more: Any, watermark_state: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """Around SGLang's eagle_sample, as run_eagle_verify calls it."""
-    global _off
-    if not _off and verify_input.draft_token_num == 1:
-        try:
+    if _way.used and verify_input.draft_token_num == 1:
+        with _way:
             logits = logits_output.next_token_logits
             if grammar_mask is None and watermark_state is None and _is_plain(batch, logits):
                 return choose(logits)
-        except Exception:
-            _off = True
-            logger.exception("adaptive: zero-step rounds are verified like others from now on")
     return original(verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options)
 
 

@@ -7,11 +7,10 @@ rows. Nothing writes to them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from sglang_adaptive.sglang_plugin.own_way import OwnWay
 
 
 class FirstRows:
@@ -35,19 +34,16 @@ class FirstRows:
 
 
 _links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
-_off = False
+_way = OwnWay("adaptive: a zero-step round's inputs are made anew in each round from now on")
 
 
 def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
     """Around EAGLEWorkerV2._build_trivial_verify_input: use an earlier round's tensors where nothing reads the mask."""
-    global _off
     mine = mask = None
-    try:
-        mask = None if _off else _unread_mask(worker, batch)
-        mine = None if mask is None else _built(worker, batch, mask)
-    except Exception:
-        _off = True
-        logger.exception("adaptive: a zero-step round's inputs are made anew in each round from now on")
+    if _way.used:
+        with _way:
+            mask = _unread_mask(worker, batch)
+            mine = None if mask is None else _built(worker, batch, mask)
     if mine is not None:
         return mine
     made = original(worker, batch)
