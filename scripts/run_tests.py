@@ -13,10 +13,8 @@ from pathlib import Path
 
 TESTS = Path("tests")
 ENGINE = TESTS / "engine"
-OWN_SERVERS = [
-    str(ENGINE / f"test_{name}.py") for name in ("demo", "zero_steps", "refusals", "fallback", "released_internals")
-]
-"""Engine tests that start no server, or none for long; they run beside the tests without one."""
+OWN_SERVERS = [str(ENGINE / f"test_{name}.py") for name in ("demo", "zero_steps", "fallback", "released_internals")]
+"""Engine tests that share no server and run beside those without one; as many as make both halves equally long."""
 
 
 def main() -> int:
