@@ -8,13 +8,18 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.sglang_plugin.own_way import OwnWay
 
 Findings = dict[str, str | None]
 """By check: None where it holds, else the error in a line."""
+
+Check = Callable[[], None]
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 180
@@ -26,7 +31,7 @@ def named_in(module: str) -> list[str]:
     return [name for name in re.findall(r"^def ([a-z]\w+)\(\) -> None:", source, re.MULTILINE) if name != "main"]
 
 
-def run(checks: Mapping[str, Callable[[], None]]) -> Findings:
+def run(checks: Mapping[str, Check]) -> Findings:
     """Run every check, go on after an error; the tracebacks go to standard error."""
     found: Findings = {}
     for name, check in checks.items():
@@ -37,6 +42,20 @@ def run(checks: Mapping[str, Callable[[], None]]) -> Findings:
             traceback.print_exc()
             found[name] = f"{type(error).__name__}: {error}"
     return found
+
+
+def tell(module: str, here: Mapping[str, Any], around: Callable[[Check], Check] = lambda check: check) -> None:
+    """Run the checks of tests/*module*.py, whose globals are *here*, each *around* it, and print what came out."""
+    print(json.dumps(run({name: around(here[name]) for name in named_in(module)})))
+
+
+@contextmanager
+def used_again(way: OwnWay) -> Iterator[None]:
+    """Whatever ends *way* inside, it is used again afterwards."""
+    try:
+        yield
+    finally:
+        way.used = True
 
 
 def start(module: str, site: Path | None = None, **variables: str) -> subprocess.Popen[str]:

@@ -6,7 +6,6 @@ for a check that holds, else why not. tests/gpu/test_choice.py runs the same on 
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,26 +91,14 @@ def anything_between_logits_and_choice_is_left_to_sglang() -> None:
 def a_fault_leaves_the_choice_to_sglang() -> None:
     """In that round and every later one, and without an exception."""
     output, choices = SimpleNamespace(next_token_logits=_OnDevice(2)), []
-    try:
+    with checks.used_again(zero_step_choice._way):
         for choice in (RuntimeError("no such kernel"), "ours"):
             choices.append(
                 _choosing(
                     choice, lambda: zero_step_choice.sample(lambda *_, **__: "SGLang's", _drafts(1), _batch(2), output)
                 )
             )
-    finally:
-        zero_step_choice._way.used = True
     assert choices == ["SGLang's", "SGLang's"], choices
-
-
-CHECKS = (
-    the_likeliest_token_is_chosen,
-    of_equally_likely_tokens_the_first_is_chosen,
-    rows_without_a_finite_logit_have_a_choice,
-    it_is_what_sglang_verifies,
-    anything_between_logits_and_choice_is_left_to_sglang,
-    a_fault_leaves_the_choice_to_sglang,
-)
 
 
 class _OnDevice:
@@ -178,8 +165,8 @@ def _choosing(what: Any, ask: Any) -> Any:
 
 
 def main() -> None:
-    """Run CHECKS and print what came out."""
-    print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
+    """Run the checks and print what came out."""
+    checks.tell("choice_checks", globals())
 
 
 if __name__ == "__main__":

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +42,8 @@ def slots_are_given_in_one_round_of_many() -> None:
     batch = _batch(2)
     batch.reqs[1].kv.kv_committed_len -= 3
     assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (reserve_ahead.AHEAD + 1)
-    with _switched_off():
+    with checks.used_again(reserve_ahead._way):
+        reserve_ahead._way.used = False
         assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
 
 
@@ -108,22 +107,10 @@ def a_fault_leaves_reservations_to_sglang() -> None:
     """From then on, and without an exception."""
     batch = _batch(1)
     batch.tree_cache.evictable_size = None
-    with _switched_on():
+    with checks.used_again(reserve_ahead._way):
         assert _rounds_with_slots(batch, 5, [1]) == 5 and not reserve_ahead._way.used
         batch.tree_cache.evictable_size = lambda: 0
         assert _rounds_with_slots(batch, 5, [1]) == 5
-
-
-CHECKS = (
-    requests_always_have_what_sglang_gives_them,
-    slots_are_given_in_one_round_of_many,
-    a_round_without_needs_does_the_rest,
-    nobody_gets_more_near_the_end_of_the_pool,
-    nobody_gets_more_than_a_row_holds,
-    pools_of_other_kinds_are_left_to_sglang,
-    a_warm_up_reserves_in_every_round,
-    a_fault_leaves_reservations_to_sglang,
-)
 
 
 def _batch(requests: int, size: int = 20_000, width: int = 4096, evictable: int = 0) -> Any:
@@ -184,30 +171,15 @@ def _all_accounted(batch: Any) -> None:
     assert torch.equal(every, torch.arange(1, allocator.size + 1))
 
 
-@contextmanager
-def _switched_on() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        reserve_ahead._way.used = True
-
-
-@contextmanager
-def _switched_off() -> Iterator[None]:
-    with _switched_on():
-        reserve_ahead._way.used = False
-        yield
-
-
 def main() -> None:
-    """Run CHECKS on SGLang's code with this package's hooks and print what came out."""
+    """Run the checks on SGLang's code with this package's hooks and print what came out."""
     from sglang.srt.mem_cache import allocation_sizing
     from sglang.srt.speculative import eagle_utils
 
     hooks.add_and_apply(hook for hook in hooks.SCHEDULER if hook.where.startswith("reserve_ahead:"))
     for module in (eagle_utils, allocation_sizing):
         module.get_alloc_reserve_per_decode = lambda: RESERVE  # without a server's configuration
-    print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
+    checks.tell("reserve_checks", globals())
 
 
 if __name__ == "__main__":

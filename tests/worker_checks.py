@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -73,12 +72,10 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
     zero_step_inputs.verify_input(original, worker, _batch(3))
     runner = worker.target_worker.model_runner
     del runner.watermark_state
-    try:
+    with checks.used_again(zero_step_inputs._way):
         zero_step_inputs.verify_input(original, worker, _batch(2))
         runner.watermark_state = None
         zero_step_inputs.verify_input(original, worker, _batch(2))
-    finally:
-        zero_step_inputs._way.used = True
     assert asked == [3, 2, 2], asked
 
 
@@ -159,13 +156,10 @@ def a_verify_pass_has_one_schedule() -> None:
 
 def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
     """From then on, and without an exception."""
-    verify_schedule._way.used = True
     backend = _scheduling([])
     del backend.forward_metadata
-    try:
+    with checks.used_again(verify_schedule._way):
         assert _attended(backend, 0) is None and not verify_schedule._way.used
-    finally:
-        verify_schedule._way.used = True
 
 
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:
@@ -202,25 +196,6 @@ def kernels_that_write_slots_compile_in_one_variant() -> None:
         constexprs = {(len(pointers) + index,): constant for index, constant in enumerate(constants)}
         source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs={})
         assert "tt.func" in str(source.make_ir(target, options, functions, backend.get_module_map(), context))
-
-
-CHECKS = (
-    a_verify_pass_has_one_schedule,
-    a_schedule_that_cannot_be_made_leaves_each_layer_its_own,
-    the_hooks_for_a_cuda_device_fit_and_land,
-    kernels_that_write_slots_compile_in_one_variant,
-    depths_of_fa3_share_their_page_tables,
-    frozen_for_a_depth_and_collected_between_its_graphs,
-    every_size_of_a_zero_step_round_is_what_sglang_makes,
-    sglang_makes_it_where_the_mask_is_read,
-    sglang_makes_it_for_watermarks,
-    sglang_makes_it_for_an_idle_batch,
-    sglang_makes_it_beyond_the_largest_graph,
-    a_fault_leaves_the_inputs_to_sglang,
-    a_launch_depth_is_captured_as_ever,
-    a_further_depth_runs_once_before_its_capture,
-    a_fault_in_a_capture_ends_the_single_runs,
-)
 
 
 def _worker(is_read: bool = False, watermark: Any = None) -> Any:
@@ -377,8 +352,8 @@ def _on_fresh_links(check: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Run CHECKS and print what came out."""
-    print(json.dumps(checks.run({check.__name__: functools.partial(_on_fresh_links, check) for check in CHECKS})))
+    """Run the checks and print what came out."""
+    checks.tell("worker_checks", globals(), around=lambda check: functools.partial(_on_fresh_links, check))
 
 
 if __name__ == "__main__":

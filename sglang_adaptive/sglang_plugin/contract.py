@@ -273,6 +273,7 @@ CALLED = (
         fields=(
             "reqs",
             "req_to_token_pool",
+            "tree_cache",
             "req_pool_indices",
             "req_pool_indices_cpu",
             "seq_lens",
@@ -294,7 +295,6 @@ CALLED = (
     ),
     Needed(_SRT + "managers.schedule_batch.ScheduleBatch.maybe_evict_swa", ("self",)),
     Needed(_SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", ("self",)),
-    Needed(_SRT + "managers.schedule_batch.ScheduleBatch", fields=("seq_lens_cpu", "tree_cache")),
     Needed(_SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode"),
     Needed(_SRT + "mem_cache.allocator.token.TokenToKVPoolAllocator.available_size", ("self",)),
     Needed(_SRT + "mem_cache.base_prefix_cache.BasePrefixCache.evictable_size", ("self",)),

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.test_choice_checks import CHECKS
+from tests import checks
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", checks.named_in("choice_checks"))
 def test_it_chooses_what_sglang_chooses(check: str) -> None:
     from tests import choice_checks
 

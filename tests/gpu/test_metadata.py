@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.test_metadata_checks import CHECKS
+from tests import checks
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", checks.named_in("metadata_checks"))
 def test_it_tells_what_sglang_tells(check: str) -> None:
     from tests import metadata_checks
 

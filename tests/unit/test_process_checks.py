@@ -1,0 +1,32 @@
+"""What this package puts inside SGLang does what SGLang's own code does: the checks of tests/*_checks.py hold.
+
+Each module of them runs in one process of the CPU engine; those that are interpreted have Triton run their kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from tests import checks
+from tests.checks import Findings
+
+INTERPRETED = {"TRITON_INTERPRET": "1"}
+MODULES: dict[str, dict[str, str]] = {
+    "worker_checks": {},
+    "reserve_checks": {},
+    "metadata_checks": INTERPRETED,
+    "choice_checks": INTERPRETED,
+}
+EVERY = [(module, check) for module in MODULES for check in checks.named_in(module)]
+
+
+@functools.cache
+def findings(module: str) -> Findings:
+    return checks.finish(checks.start(f"tests.{module}", **MODULES[module]))
+
+
+@pytest.mark.parametrize(("module", "check"), EVERY)
+def test_it_holds(module: str, check: str) -> None:
+    assert findings(module)[check] is None, findings(module)[check]
