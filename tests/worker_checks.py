@@ -19,6 +19,7 @@ from sglang_adaptive.sglang_plugin import (
     further_captures,
     hooks,
     kernel_variants,
+    shared_hidden_states,
     shared_page_tables,
     verify_schedule,
     zero_step_inputs,
@@ -105,7 +106,7 @@ def a_fault_in_a_capture_ends_the_single_runs() -> None:
 
 
 def depths_of_fa3_share_their_page_tables() -> None:
-    """Those of one use, on SGLang's own backend; two drafts of a depth read a table each."""
+    """Those of one use, on SGLang's own backend; the drafts of a depth as well."""
     first, other, second_draft = (_fa3(is_draft=draft, step=step) for draft, step in ((0, 0), (0, 0), (1, 1)))
     drafts = SimpleNamespace(attn_backends=[_fa3(is_draft=1, step=0), second_draft])
     larger = _fa3(is_draft=0, step=0, largest=8)
@@ -118,13 +119,54 @@ def depths_of_fa3_share_their_page_tables() -> None:
     tables = [first.decode_cuda_graph_metadata[name] for name in ("page_table", "page_table_draft_decode")]
     assert tables[0] is not tables[1] and tables[1] is other.decode_cuda_graph_metadata["page_table_draft_decode"]
     two = [backend.decode_cuda_graph_metadata for backend in drafts.attn_backends]
-    assert two[0]["page_table_draft_decode"] is not two[1]["page_table_draft_decode"]
-    assert two[0]["page_table"] is two[1]["page_table"]
+    for name in ("page_table", "page_table_draft_decode", "strided_indices"):
+        assert two[0][name] is two[1][name]
+    assert two[0]["cache_seqlens"] is not two[1]["cache_seqlens"]
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     # What a graph is captured with is what every replay fills.
     bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
     assert bound.data_ptr() == first.target_verify_metadata["page_table"].data_ptr()
+
+
+def drafts_of_one_table_read_what_they_would_in_their_own() -> None:
+    """Every draft's rows, as far as it reads them, once all are filled in; by SGLang's operations."""
+    own, shared = ([_fa3(is_draft=1, step=step) for step in range(3)] for _ in range(2))
+    shared_page_tables.share(SimpleNamespace(attn_backend=SimpleNamespace(attn_backends=shared)))
+    slots = torch.randperm(96, dtype=torch.int32).reshape(3, 32)
+    rows, lengths = torch.tensor([2, 0]), torch.tensor([5, 17])
+    for backend in (*own, *shared):
+        for request, (row, length) in enumerate(zip(rows, lengths + backend.speculative_step_id + 1, strict=True)):
+            _drafts_table(backend)[request, :length] = slots[row, :length]
+    for mine, theirs in zip(shared, own, strict=True):
+        for request, length in enumerate(lengths + mine.speculative_step_id + 1):
+            assert torch.equal(_drafts_table(mine)[request, :length], _drafts_table(theirs)[request, :length])
+
+
+def verify_graphs_share_the_rows_of_their_hidden_states() -> None:
+    """Of all sizes and widths, each with what SGLang would have joined; no other graph does."""
+    parts = [torch.randn(12, 4) for _ in range(3)]
+    outputs = {rows: _joined_in_a_capture([part[:rows] for part in parts]) for rows in (6, 12, 3)}
+    for rows, (expected, kept) in outputs.items():
+        assert kept.shape == (rows, 12) and expected.data_ptr() != kept.data_ptr()
+    first, second, third = (kept.data_ptr() for _, kept in outputs.values())
+    assert first != second == third  # the buffer grew once, to the widest
+    assert torch.equal(outputs[3][0], outputs[3][1])
+    for others in ({"mode": "DRAFT_EXTEND_V2"}, {"compiles": True}):
+        expected, kept = _joined_in_a_capture(parts, **others)
+        assert kept.data_ptr() not in (first, second) and torch.equal(expected, kept)
+    expected, kept = _joined_in_a_capture(parts[:1])
+    assert kept.data_ptr() == parts[0].data_ptr()
+
+
+def hidden_states_that_cannot_be_joined_in_place_are_sglangs() -> None:
+    """Those of two types; and all, from a fault on, which here are parts that torch would differentiate."""
+    mixed = [torch.randn(2, 4), torch.randn(2, 4, dtype=torch.float64)]
+    expected, kept = _joined_in_a_capture(mixed)
+    assert kept.dtype == torch.float64 and torch.equal(expected, kept) and shared_hidden_states._way.used
+    with checks.used_again(shared_hidden_states._way):
+        expected, kept = _joined_in_a_capture([torch.randn(2, 4, requires_grad=True) for _ in range(2)])
+        assert torch.equal(expected, kept) and not shared_hidden_states._way.used
 
 
 def frozen_for_a_depth_and_collected_between_its_graphs() -> None:
@@ -268,6 +310,25 @@ def _fa3(is_draft: int, step: int, largest: int = 4, device: str = "cpu") -> Any
     made.__dict__.update(values, is_draft_runner=bool(is_draft), speculative_step_id=step)
     made.init_cuda_graph_state(largest, 3 * largest)
     return made
+
+
+def _drafts_table(backend: Any) -> Any:
+    return backend.decode_cuda_graph_metadata["page_table_draft_decode"]
+
+
+def _joined_in_a_capture(parts: list[Any], mode: str = "TARGET_VERIFY", compiles: bool = False) -> tuple[Any, Any]:
+    """Return the *parts* joined by SGLang, and what a pass that is captured would keep."""
+    from sglang.srt.layers.aux_hidden_states import pack_aux_hidden_states
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    runner = SimpleNamespace(capture_forward_mode=ForwardMode[mode], enable_torch_compile=compiles)
+    kept: list[Any] = []
+
+    def capture(backend: Any, key: int) -> None:
+        kept.extend(shared_hidden_states.join(pack_aux_hidden_states, parts) for _ in range(2))
+
+    shared_hidden_states.capture_one(capture, SimpleNamespace(_cuda_graph_runner=runner), 4)
+    return pack_aux_hidden_states(parts), kept[-1]
 
 
 def _mask(worker: Any) -> Any:

@@ -138,7 +138,8 @@ class AdaptiveController:
         for steps in self._states:  # built by the worker for its own depth, at every size
             self._graphs[steps] = None if every is None else tuple(every)
             self.startup.tiers.append(TierBuild(steps, None, None, self._graphs[steps]))
-        for steps in self.candidate_steps:
+        # The deepest first: graphs share one memory pool, and the widest pass leaves room for every other.
+        for steps in reversed(self.candidate_steps):
             if steps not in self._states:
                 self._build(steps, every)
         if self._launch_steps not in self._states:

@@ -67,6 +67,7 @@ HOOKED = (
         _EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
         ("self", "shape_key", "forward_fn"),
     ),
+    Needed(_SRT + "layers.logits_processor.pack_aux_hidden_states", ("aux_hidden_states",)),
     Needed(_EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc", ("enable_cudagraph_gc",)),
     Needed(_EXECUTOR + "runner.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture", ("self",)),
     Needed(_WORKER + "EAGLEWorkerV2._build_trivial_verify_input", ("self", "batch")),

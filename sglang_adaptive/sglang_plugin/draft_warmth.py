@@ -33,12 +33,11 @@ MOST_WRITES, LEAST_EVERY = 3, 3
 def writes_between(requests: int, every: int) -> int:
     """Return how many times held rows are only written (draft_writes.py) between two extends with outputs.
 
-    In a small batch an extend waits for its weights, and writing saves little. An output foretells a token for each
-    request, so a large batch is heard of often enough if it is heard of less often: a token in two rounds, at eight
-    rounds held, where a single request yields one in eight. Writing leaves a row owed, so it makes up for *every* - 1
-    rounds, which has to be more than one.
+    An output foretells a token for each request, so a large batch is heard of often enough if it is heard of less
+    often: a token in two rounds, at eight rounds held, where a single request yields one in fifteen. Writing leaves a
+    row owed, so it makes up for *every* - 1 rounds, which has to be more than one.
     """
-    return min(MOST_WRITES, requests // 8) if every >= LEAST_EVERY else 0
+    return min(MOST_WRITES, max(1, requests // 8)) if every >= LEAST_EVERY else 0
 
 
 class DraftWarmth:

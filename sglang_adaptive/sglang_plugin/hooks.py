@@ -77,6 +77,12 @@ SCHEDULER = (
         "around",
         "further_captures:capture_one",
     ),
+    Hook(
+        _EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
+        "around",
+        "shared_hidden_states:capture_one",
+    ),
+    Hook(_SRT + "layers.logits_processor.pack_aux_hidden_states", "around", "shared_hidden_states:join"),
     Hook(_EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc", "around", "further_captures:freeze_gc"),
     Hook(
         _EXECUTOR + "runner.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture",

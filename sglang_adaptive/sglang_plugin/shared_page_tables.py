@@ -1,11 +1,12 @@
-"""fa3's page tables, one set for all depths in the place of one a depth.
+"""fa3's page tables, one set for all depths in the place of one a draft of each depth.
 
 Every attention backend of fa3 that CUDA graphs are captured on keeps four tables of (largest batch, pages of the
 longest context) int32 numbers: 0.13 GB at batch 64 and 131,072 tokens, 0.5 GB at batch 256. A depth of n steps has
 n + 1 such backends: one for the verify, one for the draft's extend, and one for each of its drafts but the first; each
 uses one of its four. Only one depth runs at a time, and a table is filled anew before each graph that reads it runs, so
-all depths can use the same: the verify of one those of another's, the second draft of one that of another's second. The
-drafts of one depth are filled together and run after that, so each keeps a table of its own.
+all depths can use the same. The drafts of one depth are filled together and run after that, and can use the same all
+the same: what stands at a place of a request's row does not depend on the draft, a later one's row is longer by one
+token, and each reads as far as its own lengths tell.
 """
 
 from __future__ import annotations
@@ -17,20 +18,17 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 _TABLES = {
-    "decode_cuda_graph_metadata": ("page_table", "page_table_draft_decode", "swa_page_table"),
-    "target_verify_metadata": ("page_table", "swa_page_table"),
-    "draft_extend_metadata": ("page_table", "swa_page_table"),
+    "decode_cuda_graph_metadata": ("page_table", "page_table_draft_decode", "swa_page_table", "strided_indices"),
+    "target_verify_metadata": ("page_table", "swa_page_table", "strided_indices"),
+    "draft_extend_metadata": ("page_table", "swa_page_table", "strided_indices"),
 }
-"""Attributes of the backend, each a dict, and which of its entries are tables."""
-
-_OF_ONE_DRAFT = ("page_table_draft_decode", "swa_page_table")
-"""Those that a step of drafting reads."""
+"""Attributes of the backend, each a dict, and which of its entries are tables; strided indices are never written."""
 
 _shared: dict[Hashable, Any] = {}
 
 
 def share(runner: Any) -> None:
-    """Before DecodeCudaGraphRunner.capture: use the tables of the first depth's backends in the same places."""
+    """Before DecodeCudaGraphRunner.capture: use the tables of the first backends in the same places."""
     try:
         for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
             if type(backend).__name__ == "FlashAttentionBackend":
@@ -45,6 +43,5 @@ def _share(backend: Any) -> None:
         for name in names:
             own = tables.get(name)
             if own is not None:
-                step = backend.speculative_step_id if name in _OF_ONE_DRAFT else None
-                alike = (backend.is_draft_runner, step, attribute, name, own.shape, own.dtype, own.device)
+                alike = (backend.is_draft_runner, attribute, name, own.shape, own.dtype, own.device)
                 tables[name] = _shared.setdefault(alike, own)

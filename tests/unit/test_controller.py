@@ -104,9 +104,9 @@ def serving(answer: int = 3, launch: int = 3) -> tuple[AdaptiveController, Worke
     return controller, worker, policy, ticks
 
 
-def test_start_up_builds_each_missing_depth_once_with_its_own_graph_sizes() -> None:
+def test_start_up_builds_each_missing_depth_once_with_its_own_graph_sizes_and_the_deepest_first() -> None:
     controller, worker, _, _ = serving()
-    assert worker.built == [(0, 1, [1, 2, 4, 8]), (1, 2, [1, 2, 4, 8]), (7, 8, [8])]
+    assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
     assert controller.tiers == (0, 1, 3, 7)
     assert worker.speculative_num_steps == 3
 
@@ -361,7 +361,7 @@ def graphed(sizes: list[int] | None, launch: int = 3) -> tuple[AdaptiveControlle
 def test_the_device_says_which_batch_sizes_are_captured() -> None:
     controller, worker, policy = graphed([1, 2, 4, 8])
     assert policy.graph_bs == [1, 2, 4, 8]
-    assert worker.built == [(0, 1, [1, 2, 4, 8]), (1, 2, [1, 2, 4, 8]), (7, 8, [8])]
+    assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
     tiers = controller.snapshot().as_dict()["startup"]["tiers"]
     assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [
         (0, [1, 2, 4, 8]),

@@ -18,6 +18,8 @@ from sglang_adaptive.sglang_plugin.foretold import Foretold, heard
 
 LADDER = (0, 1, 3, 7)
 EVERY = 8
+HEARD_EVERY = EVERY + (EVERY - 1) * writes_between(1, EVERY)
+"""Rounds from one output of the draft's extend to the next, with one request."""
 
 
 def result(*tokens: int) -> SimpleNamespace:
@@ -25,10 +27,10 @@ def result(*tokens: int) -> SimpleNamespace:
 
 
 def test_a_batch_is_heard_of_more_often_than_a_single_request() -> None:
-    """From four requests on a token in two rounds and more, however rarely extends have an output."""
-    assert [writes_between(requests, EVERY) for requests in (1, 7, 8, 15, 16, 24, 64)] == [0, 0, 1, 1, 2, 3, 3]
+    """From eight requests on a token in two rounds and more, however rarely extends have an output."""
+    assert [writes_between(requests, EVERY) for requests in (1, 7, 8, 15, 16, 24, 64)] == [1, 1, 1, 1, 2, 3, 3]
     assert [writes_between(64, every) for every in (1, 2, 3)] == [0, 0, 3]
-    assert all(requests / (EVERY * (writes_between(requests, EVERY) + 1)) >= 0.5 for requests in range(4, 65))
+    assert all(requests / (EVERY * (writes_between(requests, EVERY) + 1)) >= 0.5 for requests in range(8, 65))
 
 
 @pytest.mark.parametrize("hot", [None, torch.tensor([50, 60, 70])])
@@ -66,7 +68,7 @@ def serve(policy: ThroughputPolicy, p: float, rounds: int, hears: bool, batch: i
         steps = policy.get_steps_for_batch(batch)
         depths.append(steps)
         counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
-        told = [int(rng.random() < p) for _ in range(batch)] if hears and not steps and index % EVERY == 0 else []
+        told = [int(rng.random() < p) for _ in range(batch)] if hears and not steps and index % HEARD_EVERY == 0 else []
         clock = SECONDS[steps] if depths[-2:-1] == [steps] else None  # the first round after a switch is not timed
         policy.observe(RoundObservation(steps, counts, batch, clock, foretold=told))
         if policy.cost_sync_due:
