@@ -160,18 +160,19 @@ WRITTEN = ("resume after 21", "resume after 40", "come and go", "second turn", "
 def compare(lab: Stepper) -> list[dict[str, Any]]:
     """Run every script with an extend in every round, and with held rows; return what each pair of runs did.
 
-    In some pairs most of what is held is written alone. Three more show that the drafts would tell: rows that are never
-    extended, rows that are not written, and rows that the cache takes anyway.
+    In some pairs most of what is held is written alone, in some half of it. Three more show that the drafts would tell:
+    rows that are never extended, rows that are not written, and rows that the cache takes anyway.
     """
     pairs = [_pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [_pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
     pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
-    with mock.patch.object(draft_warmth, "writes_between", lambda *_: draft_warmth.MOST_WRITES):
-        pairs += [_pair(lab, name, every=8, written=True) for name in WRITTEN]
-        pairs += [_pair(lab, name, every=3, written=True) for name in WRITTEN]
-        pairs += [_pair(lab, name, every=8, overlap=False, written=True) for name in WRITTEN]
-        with mock.patch.object(draft_writes.WritesAlone, "forward", side_effect=draft_writes.Written):
-            pairs.append(_pair(lab, "resume after 40", every=8, fault="never written"))
+    most = draft_warmth.MOST_WRITES
+    pairs += [_pair(lab, name, every=8, written=most) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=3, written=most) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=8, overlap=False, written=most) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=8, written=1) for name in ("resume after 40", "come and go", "retract")]
+    with mock.patch.object(draft_writes.WritesAlone, "forward", side_effect=draft_writes.Written):
+        pairs.append(_pair(lab, "resume after 40", every=8, written=most, fault="never written"))
     warmth = lab.warmth
     with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
         pairs.append(_pair(lab, "resume after 21", every=8, fault="never extended"))
@@ -181,9 +182,12 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
 
 
 def _pair(
-    lab: Stepper, name: str, *, every: int, overlap: bool = True, written: bool = False, fault: str | None = None
+    lab: Stepper, name: str, *, every: int, overlap: bool = True, written: int = 0, fault: str | None = None
 ) -> dict[str, Any]:
-    how = f"every {every}, {'overlap' if overlap else 'normal'} loop{', written' if written else ''}"
+    """*written* times what is held is written alone between two extends."""
+    how = f"every {every}, {'overlap' if overlap else 'normal'} loop, written {written} times"
+    with mock.patch.object(draft_warmth, "writes_between", lambda *_: written):
+        held = lab.run(SCRIPTS[name], every=every, overlap=overlap)
     return {
         "name": f"{name}, {how}",
         "script": name,
@@ -191,7 +195,7 @@ def _pair(
         "written": written,
         "fault": fault,
         "wanted": _every_round(lab, name, overlap),
-        "held": lab.run(SCRIPTS[name], every=every, overlap=overlap),
+        "held": held,
     }
 
 
