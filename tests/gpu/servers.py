@@ -1,0 +1,86 @@
+"""Servers on the GPU, with SGLang's own models and kernels and the tiny pair."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.boot_log import BootLog
+from sglang_adaptive.cpu_engine.server import free_port
+
+START_SECONDS = 600.0
+EMPTY: Mapping[str, str] = {}
+
+
+@contextmanager
+def serving(
+    log: Path, pair: tuple[str, ...], backend: str, tiers: Sequence[int] | int, variables: Mapping[str, str] = EMPTY
+) -> Iterator[Client]:
+    """Run a server that adapts among *tiers*, or a static one where that is a single depth; its log goes to *log*."""
+    launch = tiers if isinstance(tiers, int) else 3
+    adaptive: tuple[str, ...] = ()
+    if not isinstance(tiers, int):
+        config = log.with_suffix(".json")
+        config.write_text(json.dumps({"1": {"candidate_steps": list(tiers)}}))
+        adaptive = ("--speculative-adaptive-config", str(config))
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port)),
+        *pair,
+        *("--dtype", "bfloat16", "--attention-backend", backend, "--speculative-algorithm", "EAGLE3"),
+        *("--speculative-eagle-topk", "1"),
+        *("--speculative-num-steps", str(launch), "--speculative-num-draft-tokens", str(launch + 1)),
+        *adaptive,
+        *("--mem-fraction-static", "0.3", "--disable-radix-cache"),
+        *("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "8"),
+    ]
+    client = Client("127.0.0.1", port)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, env={**os.environ, **variables}, stdout=out, stderr=out, start_new_session=True
+        )
+        try:
+            wait_until_ready(process, log)
+            yield client
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return once the server is ready, which is after its warm-up."""
+    boot, end = BootLog(log), time.monotonic() + START_SECONDS
+    while not boot.ready:
+        said = log.read_text(errors="replace")[-3000:]
+        assert process.poll() is None, said
+        assert time.monotonic() < end, f"not ready after {START_SECONDS:.0f} s: {said}"
+        time.sleep(1)
+        boot.new_stages()
+
+
+def tiny_pair(folder: Path, backend: str) -> tuple[str, ...]:
+    """Return the arguments that name the tiny pair: trained on fa3, and with wider heads and dummy weights elsewhere.
+
+    flashinfer has no kernel for the trained pair's heads of 32.
+    """
+    paths = {"target": models.target_path(), "draft": models.draft_path()}
+    if backend == "fa3":
+        return ("--model-path", str(paths["target"]), "--speculative-draft-model-path", str(paths["draft"]))
+    for role, path in paths.items():
+        shutil.copytree(path, folder / role, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
+        config = folder / role / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "head_dim": 64}))
+    named = ("--model-path", str(folder / "target"), "--speculative-draft-model-path", str(folder / "draft"))
+    return (*named, "--load-format", "dummy")
