@@ -193,7 +193,7 @@ class AdaptiveController:
         self._arriving = _Arriving(drafted_steps, context_tokens, foretold)
 
     def interrupt(self) -> None:
-        """Say that a prefill or an idle spell separates the next result from the last one."""
+        """Say that a prefill, its launch or an idle spell separates the next result from the last one."""
         self._clock.interrupt()
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:

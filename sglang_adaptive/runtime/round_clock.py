@@ -11,7 +11,8 @@ class RoundClock:
 
     In steady decoding, with overlap or without, one result arrives a round, so the gap between two arrivals is
     the time of the later round. That only holds between like rounds: the first round after a prefill, an idle
-    spell, a change of depth or of batch size also pays for something else, and reads as None.
+    spell, a change of depth or of batch size also pays for something else, and reads as None. So does the round
+    whose result waits, with overlap, until a prefill is launched.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:

@@ -83,6 +83,8 @@ HOOKED = (
     Needed(_SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", ("reqs", "reserve", "page_size")),
     Needed(_RESULTS + "_resolve_spec_v2_tokens", ("self", "result", "batch")),
     Needed(_RESULTS + "process_batch_result_prefill", ("self", "batch", "result")),
+    Needed(_WORKER + "EAGLEWorkerV2._forward_prefill_batch", ("self", "batch")),
+    Needed(_WORKER + "EAGLEWorkerV2._forward_dp_spec_prefill_coordination", ("self", "batch", "plan")),
     Needed(
         _SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter.report_decode_stats",
         ("self",),

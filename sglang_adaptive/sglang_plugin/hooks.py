@@ -106,6 +106,8 @@ SCHEDULER = (
     Hook(_SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "around", "reserve_ahead:decode_alloc_lens"),
     Hook(_RESULTS + "_resolve_spec_v2_tokens", "before", "worker:announce_result"),
     Hook(_RESULTS + "process_batch_result_prefill", "before", "worker:interrupt_clock"),
+    Hook(_WORKER + "EAGLEWorkerV2._forward_prefill_batch", "before", "worker:interrupt_for_prefill"),
+    Hook(_WORKER + "EAGLEWorkerV2._forward_dp_spec_prefill_coordination", "before", "worker:interrupt_for_prefill"),
     Hook(_REPORTER + "report_decode_stats", "around", "proposed_drafts:report_decode_stats"),
     Hook(_SRT + "managers.scheduler.Scheduler.init_metrics_reporter", "after", "metrics:attach"),
     Hook(_SRT + "observability.metrics_collector.SchedulerMetricsCollector.log_stats", "after", "metrics:update"),

@@ -21,6 +21,7 @@ __all__ = [
     "compact_override_log",
     "controller_of",
     "interrupt_clock",
+    "interrupt_for_prefill",
 ]
 
 _SWITCH_SOURCE = "adaptive_spec.restore"
@@ -65,6 +66,16 @@ def announce_result(processor: Any, result: Any, batch: Any) -> None:
 def interrupt_clock(processor: Any, *args: Any, **kwargs: Any) -> None:
     """Before a prefill result is processed: the next decode result's arrival includes it."""
     controller = controller_of(processor.model_worker)
+    if controller is not None:
+        controller.interrupt()
+
+
+def interrupt_for_prefill(worker: Any, *args: Any, **kwargs: Any) -> None:
+    """Before a prefill is launched: with overlap the decode result before it is processed after the launch.
+
+    A prefill without CUDA graphs is launched kernel by kernel, which keeps the scheduler's thread for 20 ms and more.
+    """
+    controller = controller_of(worker)
     if controller is not None:
         controller.interrupt()
 

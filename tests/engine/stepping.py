@@ -226,9 +226,10 @@ def _make_cpu_fit() -> None:
 
 
 def main() -> None:
-    from tests.engine import zero_step_scripts
+    from tests.engine import timed_rounds, zero_step_scripts
 
-    print(json.dumps(zero_step_scripts.compare(Stepper(Path(sys.argv[1])))))
+    lab = Stepper(Path(sys.argv[1]))
+    print(json.dumps({"timed": timed_rounds.timed(lab), "pairs": zero_step_scripts.compare(lab)}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Zero steps leave no trace in the drafts: those after a resume are those of a server that ran the draft every round.
+"""SGLang's scheduler, worker and the shipped pair, stepped round by round: see `stepping`.
 
-The scheduler is SGLang's, with its worker and the shipped pair, stepped round by round: see `stepping`.
+Zero steps leave no trace in the drafts: those after a resume are those of a server that ran the draft every round. And
+of rounds beside a prefill no time is taken.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Pair = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
-    """What every script did with an extend in every round, and with held rows; see `zero_step_scripts`."""
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of every script."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.stepping", str(tmp_path_factory.mktemp("stepping"))],
         cwd=ROOT,
@@ -34,7 +35,14 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    found: list[Pair] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture
+def pairs(stepped: dict[str, Any]) -> list[Pair]:
+    """What every script did with an extend in every round, and with held rows; see `zero_step_scripts`."""
+    found: list[Pair] = stepped["pairs"]
     return found
 
 
@@ -106,3 +114,10 @@ def test_a_request_that_leaves_keeps_from_the_cache_what_it_owes(sound: list[Pai
         lost[pair["name"]] = pair["wanted"]["cached"].get("b", 0) - pair["held"]["cached"].get("b", 0)
         assert 0 <= lost[pair["name"]] < pair["every"], pair["name"]
     assert max(lost.values()) > 0
+
+
+def test_no_time_is_taken_of_a_round_beside_a_prefill(stepped: dict[str, Any]) -> None:
+    """With overlap the result of the round before it waits while it is launched, and that after it while it runs."""
+    for run in stepped["timed"]:
+        assert len(run["seconds"]) > 20
+        assert (max(run["seconds"]) < run["launch"]) == run["told"], (run["overlap"], max(run["seconds"]))

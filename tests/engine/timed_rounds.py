@@ -1,0 +1,55 @@
+"""Which rounds are timed while others' prefills come in between, in the overlapping loop and the normal one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
+
+from sglang_adaptive.sglang_plugin import worker as plugin_worker
+from tests.engine.stepping import Stepper
+from tests.engine.zero_step_scripts import prompt
+
+LAUNCH_SECONDS = 0.5
+"""What launching a prefill takes here; a round takes a hundredth of it."""
+
+
+def join_one_by_one(lab: Stepper) -> Iterator[None]:
+    """A request decodes while three more come in, each after some rounds."""
+    lab.force(3)
+    for index in range(4):
+        lab.ask(f"request {index}", prompt(lab, index), 80)
+        for _ in range(6):
+            yield
+    while not lab.done():
+        yield
+
+
+def timed(lab: Stepper) -> list[dict[str, Any]]:
+    """Return the times that were taken of rounds, in both loops, and where nobody says that a prefill is launched."""
+    return [
+        {"overlap": overlap, "told": told, "launch": LAUNCH_SECONDS, "seconds": _seconds(lab, overlap, told)}
+        for overlap, told in ((True, True), (False, True), (True, False))
+    ]
+
+
+def _seconds(lab: Stepper, overlap: bool, told: bool) -> list[float]:
+    taken: list[float | None] = []
+    clock, worker = lab.controller._clock, lab.worker
+    read, launch = clock.read, worker._forward_prefill_batch
+
+    def logged(steps: int, batch_size: int) -> float | None:
+        taken.append(read(steps, batch_size))
+        return taken[-1]
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        with nullcontext() if told else mock.patch.object(plugin_worker, "controller_of", return_value=None):
+            result = launch(*args, **kwargs)
+        time.sleep(LAUNCH_SECONDS)
+        return result
+
+    with mock.patch.object(clock, "read", logged), mock.patch.object(worker, "_forward_prefill_batch", slow):
+        lab.run(join_one_by_one, every=8, overlap=overlap)
+    return [seconds for seconds in taken if seconds is not None]
