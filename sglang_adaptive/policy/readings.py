@@ -26,8 +26,12 @@ ABSENT_ROUNDS = 64
 CHANGED = 0.03
 """A cell that was not timed for ABSENT_ROUNDS starts over when SETTLED readings are off by so much (log)."""
 SHARE_GAIN = 0.02
-JUMP, JUMP_READINGS = 0.04, 5
-"""When the median of so many readings in a row is off by this much (log), everything became slower or faster."""
+JUMP, JUMP_SPREADS, JUMP_READINGS = 0.04, 3.0, 5
+"""When the median of so many readings in a row is off by this much (log), and by this many of the cell's standard
+deviations, everything became slower or faster. Of readings that spread by 2%, chance alone makes three of five 4% off
+once in 4,000; as it would then shift every other cell, that is too often."""
+QUARTILES = 1.349
+"""From the first quartile to the third, in standard deviations of a normal distribution."""
 ZERO_CYCLE = int(ZERO_STEP_EXTEND_EVERY.default)
 """Zero-step rounds that are read together: one of so many runs the draft's extend, and takes longer than the others."""
 
@@ -59,6 +63,12 @@ class Cell:
     def settled(self) -> bool:
         """Whether a reading can be judged against the median."""
         return len(self._ring) >= SETTLED and self._check is None
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the readings, by their quartiles: outliers do not count."""
+        readings = len(self._ring)
+        return (self._ring[3 * readings // 4] - self._ring[readings // 4]) / QUARTILES
 
     def add(self, value: float, drift: float) -> float:
         """Take in one reading, from which *drift* was subtracted; return what is to be added to the drift."""
@@ -149,7 +159,7 @@ class Readings:
             self._cycle.clear()
         value = math.log(seconds) - base - self.drift
         if cell.settled:
-            self._follow(value - cell.median)
+            self._follow(value - cell.median, max(JUMP, JUMP_SPREADS * cell.spread))
         for _ in range(rounds):
             ended = cell.add(value, self.drift)
             if ended:
@@ -166,8 +176,8 @@ class Readings:
         ]
         return {"drift": self.drift, "share": self.share, "cells": cells}
 
-    def _follow(self, error: float) -> None:
-        """Move the common drift when a settled cell is off by much, reading after reading.
+    def _follow(self, error: float, jump: float) -> None:
+        """Move the common drift when a settled cell is off by *jump*, reading after reading.
 
         Slow changes are left to each cell's own median: they may be its context growing, and carried over to cells
         that are not being timed they would add up to a walk (seen on an H200: a factor of 2.8 in 45,000 rounds
@@ -175,8 +185,8 @@ class Readings:
         """
         recent = self._recent
         recent.append(error)
-        if abs(error) > JUMP and len(recent) == JUMP_READINGS:
+        if abs(error) > jump and len(recent) == JUMP_READINGS:
             middle = sorted(recent)[JUMP_READINGS // 2]
-            if abs(middle) > JUMP:
+            if abs(middle) > jump:
                 self.drift += middle
                 recent.clear()
