@@ -26,12 +26,14 @@ ABSENT_ROUNDS = 64
 CHANGED = 0.03
 """A cell that was not timed for ABSENT_ROUNDS starts over when SETTLED readings are off by so much (log)."""
 SHARE_GAIN = 0.02
-JUMP, JUMP_SPREADS, JUMP_READINGS = 0.04, 3.0, 5
-"""When the median of so many readings in a row is off by this much (log), and by this many of the cell's standard
-deviations, everything became slower or faster. Of readings that spread by 2%, chance alone makes three of five 4% off
-once in 4,000; as it would then shift every other cell, that is too often."""
-QUARTILES = 1.349
-"""From the first quartile to the third, in standard deviations of a normal distribution."""
+JUMP, JUMP_SPREADS, JUMP_READINGS = 0.04, 2.25, 7
+"""When the median of so many readings in a row is off by this much (log), and by this many of the readings' standard
+deviations, everything became slower or faster. It moves every other cell, so chance alone must not do it."""
+SPREAD_GAIN, FIRST_SPREAD, CLIP = 1.0 / 32.0, 0.02, 4.0
+"""What the standard deviation of a cell's readings starts from, how fast it follows, and what one reading counts at
+most, in standard deviations."""
+PAIR = 2.0 / math.sqrt(math.pi)
+"""Mean distance of two readings of a normal distribution, in standard deviations."""
 ZERO_CYCLE = int(ZERO_STEP_EXTEND_EVERY.default)
 """Zero-step rounds that are read together: one of so many runs the draft's extend, and takes longer than the others."""
 
@@ -39,13 +41,16 @@ ZERO_CYCLE = int(ZERO_STEP_EXTEND_EVERY.default)
 class Cell:
     """Readings of one batch size and depth: log-ratios to the base table, the common drift taken out."""
 
-    __slots__ = ("_check", "_order", "_ring", "_stay", "drift", "last_round", "median", "readings")
+    __slots__ = ("_check", "_last", "_order", "_ring", "_stay", "drift", "last_round", "median", "readings", "spread")
 
     def __init__(self) -> None:
         self._ring: list[float] = []
         self._order: deque[float] = deque()
         self._stay = 0
         self._check: list[float] | None = None
+        self._last: float | None = None
+        self.spread = FIRST_SPREAD
+        """Standard deviation of the readings, by how far one is from the next: slow changes do not count."""
         self.median = 0.0
         """Lower median, because what disturbs a round makes it longer."""
         self.readings = 0
@@ -64,15 +69,13 @@ class Cell:
         """Whether a reading can be judged against the median."""
         return len(self._ring) >= SETTLED and self._check is None
 
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the readings, by their quartiles: outliers do not count."""
-        readings = len(self._ring)
-        return (self._ring[3 * readings // 4] - self._ring[readings // 4]) / QUARTILES
-
     def add(self, value: float, drift: float) -> float:
         """Take in one reading, from which *drift* was subtracted; return what is to be added to the drift."""
         self.readings += 1
+        if self._last is not None:
+            apart = min(abs(value - self._last) / PAIR, CLIP * self.spread)
+            self.spread += SPREAD_GAIN * (apart - self.spread)
+        self._last = value
         if self._check is None:
             self._keep(value)
             return 0.0
@@ -92,7 +95,7 @@ class Cell:
 
     def enter(self, absent: bool) -> None:
         """Begin a stay; after a long absence its first readings decide whether the old ones still hold."""
-        self._stay = 0
+        self._stay, self._last = 0, None
         if absent and len(self._ring) >= SETTLED:
             self._check = []
 
