@@ -40,6 +40,9 @@ ZERO_TRIALS = 50.0
 """Evidence kept on entering zero steps: the little that probes find there must count."""
 ZERO_ROUNDS = 10
 """Rounds that zero steps are kept once entered, so that they get timed."""
+CONFIRM_ROUNDS, CONFIRMED = 12, 0.08
+"""Rounds after which a change of acceptance counts for probes, if the first position's has moved so far by then: chance
+raises an alarm every few minutes, and it is over as soon."""
 REGION_TRIALS = 24.0
 """Evidence kept when acceptance is moved to what a batch region is known for."""
 
@@ -77,6 +80,8 @@ class ThroughputPolicy:
         self._batch_size = 1
         self._round = 0
         self._changes = 0
+        self._alarm: tuple[float, int] | None = None
+        """Acceptance before the latest change, and the round at which it is confirmed or not."""
         self._zero_since = -ZERO_ROUNDS
         self._next_sync = FIRST_SYNCS[0]
 
@@ -221,10 +226,16 @@ class ThroughputPolicy:
         move = self._regions.follow(batch_size, acceptance.conditional[0])
         if move:
             acceptance.shift(move, REGION_TRIALS)
+        before = acceptance.conditional[0]
         accepted = acceptance.update(steps, counts)
         if acceptance.changes != self._changes:
             self._changes = acceptance.changes
-            self._prober.refresh(self._round)
+            self._alarm = self._alarm or (before, self._round + CONFIRM_ROUNDS)
+        elif self._alarm is not None and self._round >= self._alarm[1]:
+            moved = abs(acceptance.conditional[0] - self._alarm[0])
+            self._alarm = None
+            if moved > CONFIRMED:
+                self._prober.refresh(self._round)
         return accepted
 
     def _book(self, view: View, steps: int, seconds: float, accepted: int, requests: int) -> None:

@@ -359,6 +359,18 @@ def test_steady_load_is_left_alone() -> None:
     assert math.fsum(one["switches_per_hour"] for one in found) / len(found) < 60.0
 
 
+def test_only_a_change_that_lasts_ends_the_rests_of_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance raises an alarm now and then, after which acceptance is what it was."""
+    policy = ThroughputPolicy(3, ThroughputOptions(change_threshold=4.0), H200)
+    refreshed: list[int] = []
+    monkeypatch.setattr(policy._prober, "refresh", refreshed.append)
+    serve(policy, 0.7, 8, 10_000)
+    alarms, ended = policy._acceptance.changes, len(refreshed)
+    assert alarms >= 3 and ended <= alarms // 2
+    serve(policy, 0.3, 8, 60, seed=1)
+    assert len(refreshed) > ended
+
+
 def test_options_keep_their_defaults() -> None:
     assert parse_options({}, "f.json") == ThroughputOptions()
     assert parse_options({"candidate_steps": [3, 0, 3]}, "f.json").candidate_steps == (0, 3)
