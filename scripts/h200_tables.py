@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +78,8 @@ def reached() -> Iterator[str]:
     simulated = json.loads((RUN.parents[1] / "simulation" / "steady.json").read_text())
     hourly = [round(draw["switches_per_hour"]) for draw in simulated["draws"]]
     seen = " and ".join(f"{row['passes'][0]['switches']} in {row['seconds']:.0f} s" for row in steady.values())
-    told = f"{seen}, probes included: see below; simulated hours: {min(hourly)} to {max(hourly)}"
+    hours = f"simulated hours: {min(hourly)} to {max(hourly)}, mean {fmean(hourly):.0f}"
+    told = f"{seen}, probes included: see below; {hours}"
     yield f"| switches an hour in steady load, batch {sizes} | < 60 | {told} |"
 
 

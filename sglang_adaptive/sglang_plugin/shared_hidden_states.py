@@ -2,7 +2,7 @@
 
 An EAGLE-3 draft reads hidden states of three of the target's layers, which are joined at the end of the target's pass.
 A CUDA graph keeps what it returns, so SGLang 0.5.23 holds (requests, depth + 1, 3 x hidden size) numbers for each batch
-size of each depth: 0.3 GB for six depths of an 8B Llama with graphs of 27 sizes up to 64 requests. All are read within
+size of each depth: 0.36 GB for six depths of an 8B Llama with graphs of 27 sizes up to 64 requests. All are read within
 their round, by the draft's extend, before another verify pass runs. So every graph can write to the same rows, as
 SGLang itself has it for drafts of the DFlash family.
 """
