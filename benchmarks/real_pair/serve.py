@@ -144,13 +144,28 @@ def sampling(client: Client, plain: Client, prompts: list[Ids], tiers: Sequence[
     The first new token comes from prefill. The prefix is therefore a prompt and its likeliest first token; of all
     samples those that begin with it are counted, by their second token, which a verify chose. The prompt is the one
     of *prompts* whose samples say most: many begin with the prefix, and what follows is open.
+
+    The same is drawn from the plain server: its test says how far the reference itself is off, which comes from
+    another kernel and is of bfloat16.
     """
     choices = [_continuation(plain, prompt) for prompt in prompts]
     prompt, begins, share, second = max(choices, key=lambda choice: choice[2] * _entropy(choice[3]))
+    # Every depth has its share of the samples.
+    drawn = _draw(client, prompt, begins, second, lambda call: _force(client, tiers[call % len(tiers)]))
+    _force(client, None)
+    control = _draw(plain, prompt, begins, second, lambda call: None)
+    return {
+        "prefix_probability": share, "entropy_nats": _entropy(second), **drawn, "without_speculation": control,
+    }  # fmt: skip
+
+
+def _draw(
+    client: Client, prompt: Ids, begins: int, second: dict[int, float], before: Callable[[int], None]
+) -> dict[str, Any]:
     counts: Counter[int] = Counter()
     drawn = 0
     for call in range(10 * SAMPLES // SAMPLES_A_CALL):
-        _force(client, tiers[call % len(tiers)])  # every depth has its share of the samples
+        before(call)
         for answer in client.generate([prompt] * SAMPLES_A_CALL, 6, ignore_eos=True, temperature=1.0):
             drawn += 1
             ids = answer["output_ids"]
@@ -158,8 +173,7 @@ def sampling(client: Client, plain: Client, prompts: list[Ids], tiers: Sequence[
                 counts[ids[1]] += 1
         if sum(counts.values()) >= SAMPLES:
             break
-    _force(client, None)
-    return {"drawn": drawn, "prefix_probability": share, "entropy_nats": _entropy(second), **chi_square(counts, second)}
+    return {"drawn": drawn, **chi_square(counts, second)}
 
 
 def _continuation(plain: Client, prompt: Ids) -> tuple[Ids, int, float, dict[int, float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -12,8 +11,8 @@ from sglang_adaptive.sglang_plugin import worker as plugin_worker
 from tests.engine.stepping import Stepper
 from tests.engine.zero_step_scripts import prompt
 
-LAUNCH_SECONDS = 0.5
-"""What launching a prefill takes here; a round takes a hundredth of it."""
+LAUNCH_SECONDS = 100.0
+"""What launching a prefill takes by the clock of this test; a round takes a second."""
 
 
 def join_one_by_one(lab: Stepper) -> Iterator[None]:
@@ -39,17 +38,25 @@ def _seconds(lab: Stepper, overlap: bool, told: bool) -> list[float]:
     taken: list[float | None] = []
     clock, worker = lab.controller._clock, lab.worker
     read, launch = clock.read, worker._forward_prefill_batch
+    now = 0.0
 
     def logged(steps: int, batch_size: int) -> float | None:
+        nonlocal now
+        now += 1.0
         taken.append(read(steps, batch_size))
         return taken[-1]
 
     def slow(*args: Any, **kwargs: Any) -> Any:
+        nonlocal now
         with nullcontext() if told else mock.patch.object(plugin_worker, "controller_of", return_value=None):
             result = launch(*args, **kwargs)
-        time.sleep(LAUNCH_SECONDS)
+        now += LAUNCH_SECONDS
         return result
 
-    with mock.patch.object(clock, "read", logged), mock.patch.object(worker, "_forward_prefill_batch", slow):
+    with (
+        mock.patch.object(clock, "_now", lambda: now),
+        mock.patch.object(clock, "read", logged),
+        mock.patch.object(worker, "_forward_prefill_batch", slow),
+    ):
         lab.run(join_one_by_one, every=8, overlap=overlap)
     return [seconds for seconds in taken if seconds is not None]

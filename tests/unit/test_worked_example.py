@@ -111,7 +111,9 @@ def test_the_constants_that_the_page_names() -> None:
         f"{change.SHIFT:g} lower, and at most `{change.FALL:g} * h`",
         f"`change_threshold` ({options.change_threshold:g} nats)",
         f"the median of {readings.RING} readings",
-        f"When {readings.JUMP_READINGS} readings in a row are off by more than {readings.JUMP:.0%}",
+        f"the median of {readings.JUMP_READINGS} readings in a row is off by more than {readings.JUMP:.0%}, and by "
+        f"{readings.JUMP_SPREADS:g} times the readings' own",
+        f"has changed and {policy.CONFIRM_ROUNDS} rounds later is still another one",
         f"not being timed move {cost_learnt.DRIFT_SHARE:.0%} as far",
         f"comes back after {readings.ABSENT_ROUNDS} rounds",
         f"margin + {policy.DOUBT:g} * sd",
