@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.steady_switches import BATCHES, SEEDS, P, steady_trace
 from sglang_adaptive import provenance
 from sglang_adaptive.simulate.engine import play
 from sglang_adaptive.simulate.ours import build
-from sglang_adaptive.simulate.population import closed_loop
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.trace import Scene, Trace
+from sglang_adaptive.simulate.score import share
+from sglang_adaptive.simulate.trace import Trace
 
-P, BATCHES, SEEDS, ROUNDS = 0.7, (8, 32), (1, 2, 3), 60_000
+ROUNDS = 60_000
 TOKENS, ACCEPT_LENGTH, LAUNCH_SECONDS, DEPTH = 400, 2.5, 0.02, 3
 
 
@@ -44,15 +44,14 @@ def main() -> None:
 def measure(batch: int, seed: int, timed: bool) -> dict[str, Any]:
     """Return the policy's share of the oracle's throughput; *timed* says whether launches pass for rounds."""
     trace = _trace(batch, seed, timed)
-    depths, each = play(build(trace), trace).depths, np.arange(trace.rounds)
-    rates = [trace.tokens[each, of].sum() / trace.seconds[each, of].sum() for of in (depths, trace.oracle_depths)]
+    depths = play(build(trace), trace).depths
     used = {str(steps): int(rounds) for steps, rounds in zip(*np.unique(depths, return_counts=True), strict=True)}
     found = {"batch_size": batch, "seed": seed, "timed": timed}
-    return {**found, "share": float(rates[0] / rates[1]), "depths": used}
+    return {**found, "share": share(trace, depths), "depths": used}
 
 
 def _trace(batch: int, seed: int, timed: bool) -> Trace:
-    cost, rng = load_cost(None)[1], np.random.default_rng([seed, batch])
+    rng = np.random.default_rng([seed, batch])
     sizes, comparable, launches = np.full(ROUNDS, batch), np.ones(ROUNDS, dtype=bool), np.zeros(ROUNDS)
     now = 0
     while True:
@@ -64,9 +63,7 @@ def _trace(batch: int, seed: int, timed: bool) -> Trace:
         comparable[prefill] = False
         launches[prefill - 1] = LAUNCH_SECONDS
         comparable[prefill - 1] &= timed
-    who = closed_loop(np.maximum(1, sizes), rng, batch)
-    same = np.full(ROUNDS, P), np.ones(ROUNDS)
-    trace = Scene("closed loop", cost.steps, cost, who, *same, given=cost).build(rng)
+    trace = steady_trace(np.maximum(1, sizes), rng)
     # The clock reads a launch as part of the round, which itself is as long as ever.
     clock = trace.clock * (1.0 + launches / trace.seconds[:, DEPTH])
     return dataclasses.replace(trace, clock=clock, comparable=comparable)

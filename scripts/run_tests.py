@@ -13,7 +13,7 @@ from pathlib import Path
 
 TESTS = Path("tests")
 ENGINE = TESTS / "engine"
-OWN_SERVERS = [str(ENGINE / f"test_{name}.py") for name in ("demo", "stepped", "released_internals")]
+OWN_SERVERS = [str(ENGINE / f"test_{name}.py") for name in ("stepped", "released_internals")]
 """Engine tests that share no server and run beside those without one; as many as make both halves equally long."""
 
 

@@ -4,9 +4,9 @@ Every attention backend of fa3 that CUDA graphs are captured on keeps four table
 longest context) int32 numbers: 0.13 GB at batch 64 and 131,072 tokens, 0.5 GB at batch 256. A depth of n steps has
 n + 1 such backends: one for the verify, one for the draft's extend, and one for each of its drafts but the first; each
 uses one of its four. Only one depth runs at a time, and a table is filled anew before each graph that reads it runs, so
-all depths can use the same. The drafts of one depth are filled together and run after that, and can use the same all
-the same: what stands at a place of a request's row does not depend on the draft, a later one's row is longer by one
-token, and each reads as far as its own lengths tell.
+all depths can use the same. The drafts of one depth are filled together and run after that; they can share one, too,
+for what stands at a place of a request's row does not depend on the draft: a later draft's row is longer by one token,
+and each reads as far as its own lengths tell.
 """
 
 from __future__ import annotations

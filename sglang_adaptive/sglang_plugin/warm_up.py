@@ -8,7 +8,6 @@ the scheduler; inside it the controller runs every depth in turn (``runtime/warm
 from __future__ import annotations
 
 import inspect
-import itertools
 import logging
 import random
 import time
@@ -114,14 +113,14 @@ class _Server:
     def warm_up(self) -> None:
         """Run the ladder greedily and a few sizes sampled, then flush what they left in the cache."""
         self._wait_until_up()
-        marks = [time.perf_counter()]
+        begun = time.perf_counter()
         try:
             states = self._states()
             tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
             missed = self._pass(GREEDY, batch_sizes(largest, _graphs(states)), tiers)
-            marks.append(time.perf_counter())
+            greedy_end = time.perf_counter()
             missed += self._pass(SAMPLED, [size for size in SAMPLED_SIZES if size <= largest], tiers)
-            marks.append(time.perf_counter())
+            sampled_end = time.perf_counter()
             for size in (size for size in PREFILL_SIZES if size <= largest):
                 for length in PREFILL_TOKENS:
                     self._generate([PREFILL_TOKENS[0]] * (size - 1) + [length], 1, GREEDY)
@@ -132,8 +131,9 @@ class _Server:
             "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (greedy %.1f, sampled %.1f), %d rounds%s",
             tiers,
             largest,
-            time.perf_counter() - marks[0],
-            *(end - begin for begin, end in itertools.pairwise(marks)),
+            time.perf_counter() - begun,
+            greedy_end - begun,
+            sampled_end - greedy_end,
             self._states()[0]["adaptive"]["startup"]["warm_up_rounds"],
             f"; not every depth ran at batch sizes {missed}" if missed else "",
         )

@@ -65,9 +65,7 @@ def announce_result(processor: Any, result: Any, batch: Any) -> None:
 
 def interrupt_clock(processor: Any, *args: Any, **kwargs: Any) -> None:
     """Before a prefill result is processed: the next decode result's arrival includes it."""
-    controller = controller_of(processor.model_worker)
-    if controller is not None:
-        controller.interrupt()
+    interrupt_for_prefill(processor.model_worker)
 
 
 def interrupt_for_prefill(worker: Any, *args: Any, **kwargs: Any) -> None:

@@ -168,10 +168,9 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
     most = draft_warmth.MOST_WRITES
     pairs += [_pair(lab, name, every=8, written=most) for name in WRITTEN]
-    for name in ("resume after 40", "come and go", "retract"):
-        pairs.append(_pair(lab, name, every=3, written=most))
-        pairs.append(_pair(lab, name, every=8, written=most, overlap=False))
-        pairs.append(_pair(lab, name, every=8, written=1))
+    pairs += [_pair(lab, name, every=3, written=most) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=8, written=most, overlap=False) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=8, written=1) for name in ("resume after 40", "come and go", "retract")]
     with mock.patch.object(draft_writes.WritesAlone, "forward", side_effect=draft_writes.Written):
         pairs.append(_pair(lab, "resume after 40", every=8, written=most, fault="never written"))
     warmth = lab.warmth
