@@ -23,15 +23,17 @@ THIN, FRESH = 4, 8
 SETTLED = 3
 """Readings that outvote a single outlier."""
 ABSENT_ROUNDS = 64
+"""Rounds without a reading after which a cell's old ones are checked before they are believed."""
 CHANGED = 0.03
 """A cell that was not timed for ABSENT_ROUNDS starts over when SETTLED readings are off by so much (log)."""
 SHARE_GAIN = 0.02
+"""Weight of the latest round in the part of rounds that could be timed."""
 JUMP, JUMP_SPREADS, JUMP_READINGS = 0.04, 2.25, 7
 """When the median of so many readings in a row is off by this much (log), and by this many of the readings' standard
 deviations, everything became slower or faster. It moves every other cell, so chance alone must not do it."""
-SPREAD_GAIN, FIRST_SPREAD, CLIP = 1.0 / 32.0, 0.02, 4.0
-"""What the standard deviation of a cell's readings starts from, how fast it follows, and what one reading counts at
-most, in standard deviations."""
+FIRST_SPREAD, SPREAD_GAIN, CLIP = 0.02, 1.0 / 32.0, 4.0
+"""What the standard deviation of a cell's readings starts from (log), how fast it follows, and what one reading counts
+at most, in standard deviations."""
 PAIR = 2.0 / math.sqrt(math.pi)
 """Mean distance of two readings of a normal distribution, in standard deviations."""
 ZERO_CYCLE = int(ZERO_STEP_EXTEND_EVERY.default)
@@ -45,12 +47,17 @@ class Cell:
 
     def __init__(self) -> None:
         self._ring: list[float] = []
+        """The latest readings, ascending."""
         self._order: deque[float] = deque()
+        """The same in the order in which they came."""
         self._stay = 0
+        """Readings kept or passed over since the depth came back to this batch size."""
         self._check: list[float] | None = None
+        """Readings after a long absence, until they decide about the old ones; None when that is decided."""
         self._last: float | None = None
+        """The reading before, if of the same stay."""
         self.spread = FIRST_SPREAD
-        """Standard deviation of the readings, by how far one is from the next: slow changes do not count."""
+        """Standard deviation of the readings (log), by how far one is from the next: slow changes do not count."""
         self.median = 0.0
         """Lower median, because what disturbs a round makes it longer."""
         self.readings = 0
