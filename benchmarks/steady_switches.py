@@ -23,7 +23,7 @@ from sglang_adaptive.simulate.population import IntArray, closed_loop
 from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.trace import Scene, Trace
 
-P, BATCHES, SEEDS, ROUNDS, SETTLED_SECONDS = 0.7, (8, 32), (1, 2, 3), 300_000, 60.0
+P, BATCHES, SEEDS, ROUNDS, SETTLED_SECONDS = 0.7, (1, 8, 32), (1, 2, 3), 300_000, 60.0
 
 
 def main() -> None:

@@ -54,9 +54,10 @@ class AcceptanceEstimator:
         self._estimate()
         self._detector = ChangeDetector(self.conditional, change_threshold)
 
-    def update(self, steps: int, num_correct_drafts_per_req: Sequence[int]) -> int:
+    def update(self, steps: int, num_correct_drafts_per_req: Sequence[int], foretold: bool = False) -> int:
         """Learn from a round drafted with *steps* >= 1; return the accepted drafts of all its requests.
 
+        *foretold* says that nothing was drafted: these are the drafts that were heard of at zero steps.
         Raises ValueError when a count is negative or above 255.
         """
         requests = len(num_correct_drafts_per_req)
@@ -67,7 +68,7 @@ class AcceptanceEstimator:
         detector = self._detector
         detector.mark(self._hits, self._reached)
         accepted, up, far, down = self._count(steps, num_correct_drafts_per_req, self._weight * share)
-        dropped = detector.step(up * share, far * share, down * share, self.wary)
+        dropped = detector.step(up * share, far * share, down * share, self.wary, scarce=foretold)
         if dropped is not None:
             self._drop(*dropped)
         self._estimate()

@@ -20,6 +20,9 @@ FAR_SHIFT, FAR_MORE = 2.4, 1.0
 """The same for the far sum, and the nats by which it must exceed the threshold: two sums err more often than one."""
 WORTH_TRYING = 0.25
 """The up test looks for at least this acceptance: a draft that was useless has to become useful to matter."""
+WARY, SCARCE = 0.35, 0.7
+"""Parts of the threshold that are enough: for a fall where speculation has been losing; and at zero steps, where one
+round in many says something, so that chance has as few occasions."""
 FALL = 0.75
 """The down test looks for at most this part of the acceptance: near 1 the log-odds move far before rates do."""
 _GRID = 128
@@ -82,20 +85,22 @@ class ChangeDetector:
         if not self._down:
             self._down_mark = now
 
-    def step(self, up: float, far: float, down: float, wary: bool) -> tuple[list[float], list[float]] | None:
-        """Add a round's log-likelihood ratios; half the evidence of a fall is enough when *wary*.
+    def step(
+        self, up: float, far: float, down: float, wary: bool, scarce: bool = False
+    ) -> tuple[list[float], list[float]] | None:
+        """Add a round's log-likelihood ratios; WARY and SCARCE say what *wary* and *scarce* change.
 
         Return the marked counts to drop when acceptance has changed, else None.
         """
+        threshold = SCARCE * self._threshold if scarce else self._threshold
         self._up = up = max(0.0, self._up + up)
         self._far = far = max(0.0, self._far + far)
         self._down = down = max(0.0, self._down + down)
-        if up > self._threshold:
+        if up > threshold:
             return self._up_mark
-        if far > self._threshold + FAR_MORE:
+        if far > threshold + FAR_MORE:
             return self._far_mark
-        needed = 0.5 * self._threshold if wary else self._threshold
-        return self._down_mark if down > needed else None
+        return self._down_mark if down > (WARY * threshold if wary else threshold) else None
 
     def scale(self, factor: float) -> None:
         """Multiply the remembered counts by *factor*, as their owner does with its own."""

@@ -79,10 +79,6 @@ class Cell:
     def add(self, value: float, drift: float) -> float:
         """Take in one reading, from which *drift* was subtracted; return what is to be added to the drift."""
         self.readings += 1
-        if self._last is not None:
-            apart = min(abs(value - self._last) / PAIR, CLIP * self.spread)
-            self.spread += SPREAD_GAIN * (apart - self.spread)
-        self._last = value
         if self._check is None:
             self._keep(value)
             return 0.0
@@ -99,6 +95,13 @@ class Cell:
         for reading in check:
             self._keep(reading - ended)
         return ended
+
+    def scatter(self, value: float) -> None:
+        """Learn from *value* how far readings are apart; once a reading, however many rounds it stands for."""
+        if self._last is not None:
+            apart = min(abs(value - self._last) / PAIR, CLIP * self.spread)
+            self.spread += SPREAD_GAIN * (apart - self.spread)
+        self._last = value
 
     def enter(self, absent: bool) -> None:
         """Begin a stay; after a long absence its first readings decide whether the old ones still hold."""
@@ -170,6 +173,7 @@ class Readings:
         value = math.log(seconds) - base - self.drift
         if cell.settled:
             self._follow(value - cell.median, max(JUMP, JUMP_SPREADS * cell.spread))
+        cell.scatter(value)
         for _ in range(rounds):
             ended = cell.add(value, self.drift)
             if ended:

@@ -30,7 +30,7 @@ from sglang_adaptive.policy.views import View, Views
 
 FIRST_SYNCS = (4, 8, 16)
 """Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
-DOUBT = 0.75
+DOUBT = 1.0
 """Standard deviations of the two rates' ratio by which a gain must exceed the margin."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
@@ -129,7 +129,7 @@ class ThroughputPolicy:
         counts = observation.num_correct_drafts_per_req
         accepted = self._learn_acceptance(steps, counts, batch_size) if steps else 0
         if not steps and observation.foretold:
-            self._learn_acceptance(1, observation.foretold, batch_size)
+            self._learn_acceptance(1, observation.foretold, batch_size, foretold=True)
             self._prober.heard(now)
         seconds = view.seconds.get(steps)
         if seconds is not None:
@@ -221,13 +221,15 @@ class ThroughputPolicy:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _learn_acceptance(self, steps: int, counts: Sequence[int], batch_size: int) -> int:
+    def _learn_acceptance(
+        self, steps: int, counts: Sequence[int], batch_size: int, foretold: bool = False
+    ) -> int:
         acceptance = self._acceptance
         move = self._regions.follow(batch_size, acceptance.conditional[0])
         if move:
             acceptance.shift(move, REGION_TRIALS)
         before = acceptance.conditional[0]
-        accepted = acceptance.update(steps, counts)
+        accepted = acceptance.update(steps, counts, foretold)
         if acceptance.changes != self._changes:
             self._changes = acceptance.changes
             self._alarm = self._alarm or (before, self._round + CONFIRM_ROUNDS)
