@@ -20,7 +20,7 @@ FAR_SHIFT, FAR_MORE = 2.4, 1.0
 """The same for the far sum, and the nats by which it must exceed the threshold: two sums err more often than one."""
 WORTH_TRYING = 0.25
 """The up test looks for at least this acceptance: a draft that was useless has to become useful to matter."""
-WARY, SCARCE = 0.35, 0.7
+WARY, SCARCE = 0.5, 0.7
 """Parts of the threshold that are enough: for a fall where speculation has been losing; and at zero steps, where one
 round in many says something, so that chance has as few occasions."""
 FALL = 0.75

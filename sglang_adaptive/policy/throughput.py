@@ -30,8 +30,10 @@ from sglang_adaptive.policy.views import View, Views
 
 FIRST_SYNCS = (4, 8, 16)
 """Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
-DOUBT = 1.0
-"""Standard deviations of the two rates' ratio by which a gain must exceed the margin."""
+DOUBT, PATIENCE = 1.5, 300
+"""Standard deviations of the two rates' ratio by which a gain must exceed the margin at first; and the rounds in which
+another depth has promised more than the margin, less those in which none has, after which it need not: chance does not
+promise for so long."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
 ZERO_MARGIN = 0.01
@@ -82,6 +84,8 @@ class ThroughputPolicy:
         self._changes = 0
         self._alarm: tuple[float, int] | None = None
         """Acceptance before the latest change, and the round at which it is confirmed or not."""
+        self._promised = 0
+        """Rounds in which another depth promised more than the margin, less those in which none did."""
         self._zero_since = -ZERO_ROUNDS
         self._next_sync = FIRST_SYNCS[0]
 
@@ -256,7 +260,7 @@ class ThroughputPolicy:
             if rate > best_rate:
                 best, best_rate = steps, rate
         live = self._live
-        if best and best != live and live in view.allowed:
+        if best and live in view.allowed:
             live_rate = tokens[live] / view.seconds[live]
             if not self._convincing(best_rate / live_rate - 1.0, live, best):
                 best, best_rate = live, live_rate
@@ -267,8 +271,11 @@ class ThroughputPolicy:
     def _convincing(self, gain: float, live: int, best: int) -> bool:
         margin = self.options.margin
         if gain <= margin:
+            self._promised = max(0, self._promised - 1)
             return False
-        return gain > margin + DOUBT * ratio_deviation(self._acceptance, live, best)
+        self._promised += 1
+        doubt = DOUBT * max(0.0, 1.0 - self._promised / PATIENCE)
+        return gain > margin + doubt * ratio_deviation(self._acceptance, live, best)
 
     def _beats_zero(self, gain: float, steps: int) -> bool:
         """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
@@ -286,6 +293,7 @@ class ThroughputPolicy:
         elif self._live == 0:
             self._prober.left_zero()
         self._live = steps
+        self._promised = 0
 
     def _consider_probe(self, view: View, batch_size: int, now: int) -> None:
         if self._live == 0:

@@ -94,7 +94,7 @@ def _forget_censoring(policy: ThroughputPolicy) -> None:
     estimator: AcceptanceEstimator = policy._acceptance
     learn = estimator.update
 
-    def update(steps: int, num_correct_drafts_per_req: Sequence[int]) -> int:
-        return learn(estimator.depth, num_correct_drafts_per_req)
+    def update(steps: int, num_correct_drafts_per_req: Sequence[int], foretold: bool = False) -> int:
+        return learn(estimator.depth, num_correct_drafts_per_req, foretold)
 
     estimator.update = update  # type: ignore[method-assign]

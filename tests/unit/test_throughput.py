@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import steady_switches
+from sglang_adaptive.policy import throughput
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
@@ -24,7 +25,7 @@ from sglang_adaptive.policy.probing import (
     expected_improvement,
 )
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput import PATIENCE, ThroughputPolicy
 from sglang_adaptive.policy.throughput_options import OPTION_NAMES, ThroughputOptions, parse_options
 from sglang_adaptive.policy.views import MOST_VIEWS
 from sglang_adaptive.simulate import score
@@ -242,6 +243,31 @@ def test_a_draft_that_collapses_costs_at_most_one_percent_and_is_found_again(bat
     assert score.worst_window_against_zero(drawn, depths) >= 0.99
     assert (depths[450:900] == 0).mean() > 0.85
     assert (depths[1200:] > 0).mean() > 0.9
+
+
+def test_a_small_gain_is_taken_once_it_has_been_promised_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3% more at 3 steps than at 5, which at batch 1 is less than the doubt about it."""
+    seconds = {3: 0.006, 5: 0.0067}
+    known = CostProfile(KEY, tuple(ProfileCell(1, steps, time) for steps, time in seconds.items()))
+    evenly = [sum((i * 0.618034) % 1.0 < 0.7**k for k in range(1, 6)) for i in range(3000)]
+
+    def stays_at_5() -> int:
+        policy = ThroughputPolicy(5, ThroughputOptions(candidate_steps=(3, 5)), known)
+
+        def depth(index: int) -> int:
+            steps = policy.get_steps_for_batch(1)
+            policy.observe(RoundObservation(steps, [min(steps, evenly[index])], 1))
+            return steps
+
+        assert [depth(index) for index in range(1000)][-500:] == [5] * 500
+        policy.import_cost({"drift": 0.0, "share": 1.0, "cells": [[1, 5, math.log(1.1), 31, 0.0]]})
+        rates = {rate["steps"]: rate["tokens_per_second"] for rate in policy.snapshot()["rates"]}
+        assert rates[3] / rates[5] == pytest.approx(1.03, abs=0.01)
+        return [depth(index) for index in range(1000, 3000)].count(5)
+
+    assert 100 < stays_at_5() < PATIENCE
+    monkeypatch.setattr(throughput, "PATIENCE", math.inf)
+    assert stays_at_5() > 1990  # all but a probe
 
 
 def test_a_hundred_thousand_rounds_leave_the_state_as_small_as_twenty_thousand() -> None:

@@ -14,7 +14,7 @@ from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile_json import loads_profile
 from sglang_adaptive.policy.shipped import shipped_config
-from sglang_adaptive.policy.throughput import DOUBT, ThroughputPolicy
+from sglang_adaptive.policy.throughput import DOUBT, PATIENCE, ThroughputPolicy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-it-decides.md").read_text()
 EXAMPLE = PAGE.split("<!-- example: begin -->")[1].split("<!-- example: end -->")[0]
@@ -72,7 +72,7 @@ def test_choice(policy: ThroughputPolicy) -> None:
         "best depth": str(best),
         f"its gain over {live} steps": f"{rates[best] / rates[live] - 1:.2%}",
         f"standard deviation of ln(E[{best}] / E[{live}])": f"{deviation:.2%}",
-        "gain that is demanded": f"{policy.options.margin + DOUBT * deviation:.2%}",
+        "gain that is demanded, with k = 1": f"{policy.options.margin + DOUBT * (1 - 1 / PATIENCE) * deviation:.2%}",
         "depth of the next round": str(policy.get_steps_for_batch(batch)),
     }
 
@@ -110,13 +110,14 @@ def test_the_constants_that_the_page_names() -> None:
         f"{change.FAR_MORE:g} nat more for the second",
         f"{change.SHIFT:g} lower, and at most `{change.FALL:g} * h`",
         f"`change_threshold` ({options.change_threshold:g} nats)",
+        f"At zero steps {change.SCARCE * options.change_threshold:g} nats are enough",
         f"the median of {readings.RING} readings",
-        f"the median of {readings.JUMP_READINGS} readings in a row is off by more than {readings.JUMP:.0%}, and by "
+        f"the median of {readings.JUMP_READINGS} readings is off by more than {readings.JUMP:.0%}, and by "
         f"{readings.JUMP_SPREADS:g} times the readings' own",
         f"has changed and {policy.CONFIRM_ROUNDS} rounds later is still another one",
         f"not being timed move {cost_learnt.DRIFT_SHARE:.0%} as far",
         f"comes back after {readings.ABSENT_ROUNDS} rounds",
-        f"margin + {policy.DOUBT:g} * sd",
+        f"margin + {policy.DOUBT:g} * (1 - k / {policy.PATIENCE}) * sd",
         f"promise {policy.ZERO_MARGIN:.0%} more than zero steps to go on and {2 * policy.ZERO_MARGIN:.0%} to begin",
         f"worst stretch within {guard.WINDOW_ROUNDS} rounds has lost {guard.WARY:g}",
         f"must promise {guard.WARY_MARGIN:.0%} and half a standard deviation",
@@ -129,7 +130,7 @@ def test_the_constants_that_the_page_names() -> None:
     missing = [text for text in said if " ".join(text.split()) not in words]
     assert not missing
     assert (by_batch.SIGMAS, guard.WARY_DOUBT, guard.SPENT_DOUBT) == (3.0, 0.5, 2.0), "in words on the page"
-    assert options.margin == 0.01 and "later for 1%" in words
+    assert options.margin == 0.01 and "what goes on promising 1% is taken" in words
 
 
 def test_the_codes_of_why() -> None:
