@@ -85,6 +85,11 @@ class AcceptanceEstimator:
         """Whether the latest rounds speak for a higher acceptance."""
         return self._detector.rising
 
+    @property
+    def promising(self) -> bool:
+        """Whether they speak for it enough to want to hear more."""
+        return self._detector.promising
+
     def trials(self, position: int) -> float:
         """Return the requests that lately reached 1-based *position*, forgetting applied."""
         return self._reached[position - 1] / self._weight

@@ -23,6 +23,8 @@ WORTH_TRYING = 0.25
 WARY, SCARCE = 0.5, 0.7
 """Parts of the threshold that are enough: for a fall where speculation has been losing; and at zero steps, where one
 round in many says something, so that chance has as few occasions."""
+PROMISING = 1.0
+"""Evidence (nats) of a change upwards that makes one want to hear more."""
 FALL = 0.75
 """The down test looks for at most this part of the acceptance: near 1 the log-odds move far before rates do."""
 _GRID = 128
@@ -68,6 +70,11 @@ class ChangeDetector:
     def rising(self) -> bool:
         """Whether there is evidence of a change upwards, however little."""
         return self._up > 0.0
+
+    @property
+    def promising(self) -> bool:
+        """Whether there is more evidence of a change upwards than a draft that is seldom right leaves now and then."""
+        return max(self._up, self._far) > PROMISING
 
     def believe(self, conditional: list[float]) -> None:
         """Take *conditional* as the acceptance that later rounds are tested against."""

@@ -40,6 +40,8 @@ ZERO_MARGIN = 0.01
 """Gain over zero steps that speculation must promise to go on; twice that to start."""
 ZERO_TRIALS = 50.0
 """Evidence kept on entering zero steps: the little that probes find there must count."""
+WELL_HEARD = 16.0
+"""Trials of the first position until which zero steps want to hear more of the draft."""
 ZERO_ROUNDS = 10
 """Rounds that zero steps are kept once entered, so that they get timed."""
 CONFIRM_ROUNDS, CONFIRMED = 12, 0.08
@@ -152,6 +154,11 @@ class ThroughputPolicy:
         if self._prober.due(now):
             self._consider_probe(view, batch_size, now)
         return None
+
+    @property
+    def wants_to_hear(self) -> bool:
+        """Whether more of what zero steps foretell is worth its price: little is known of the draft, or it improves."""
+        return self._acceptance.trials(1) < WELL_HEARD or self._acceptance.promising
 
     def export_cost(self) -> dict[str, Any]:
         """Return this rank's readings as builtins, for ``import_cost`` on every rank."""

@@ -158,6 +158,12 @@ class AdaptiveController:
         """Whether rounds are those of the warm-up."""
         return self._warm_up is not None
 
+    @property
+    def wants_to_hear(self) -> bool:
+        """Whether the policy wants more of what zero steps foretell; none does in the warm-up, or when set aside."""
+        learns = self._warm_up is None and self._degraded is None
+        return learns and bool(getattr(self.params, "wants_to_hear", False))
+
     def end_warm_up(self) -> None:
         """Let the policy decide again, from the launch depth on; to be called while no request runs."""
         if self._warm_up is None or self._warm_up_begun is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.runtime.hearing import hearing
 from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import draft_writes
@@ -26,18 +27,6 @@ _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """What a draft starts from, one row a request; fields of EagleDraftInput."""
 
 _Key = tuple[int, int]
-
-MOST_WRITES, LEAST_EVERY = 3, 3
-
-
-def writes_between(requests: int, every: int) -> int:
-    """Return how many times held rows are only written (draft_writes.py) between two extends with outputs.
-
-    An output foretells a token for each request, so a large batch is heard of often enough if it is heard of less
-    often: a token in two rounds, at eight rounds held, where a single request yields one in fifteen. Writing leaves a
-    row owed, so it makes up for *every* - 1 rounds, which has to be more than one.
-    """
-    return min(MOST_WRITES, max(1, requests // 8)) if every >= LEAST_EVERY else 0
 
 
 class DraftWarmth:
@@ -89,10 +78,11 @@ class DraftWarmth:
             keys = self._keys(batch)
             self._listen(batch, result, keys)
             self._hold(result, keys)
-            if self._pending.rounds < self._every:
+            held, writes = hearing(len(keys), self._every, self._worker.adaptive_controller.wants_to_hear)
+            if self._pending.rounds < held:
                 self._leave_out(batch, result)
                 self._take_over_read_event()
-            elif self._can_write and self._since_heard < writes_between(len(keys), self._every):
+            elif self._can_write and self._since_heard < writes:
                 self._leave_out(batch, result)
                 self._write(extend, batch, keys, ahead=1)
             else:

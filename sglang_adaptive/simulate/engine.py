@@ -12,6 +12,7 @@ import numpy as np
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.readings import ZERO_CYCLE
+from sglang_adaptive.runtime.hearing import rounds_between_outputs
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import IntArray
@@ -97,17 +98,18 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
 
     if observe is None:
         return learn_plain
-    arrival, zero_rounds = 0.0, 0
+    arrival, since, output = 0.0, 0, False
     clock = RoundClock(lambda: arrival)
     seconds, noise, comparable = trace.seconds, trace.clock.tolist(), trace.comparable.tolist()
 
-    def foretold(index: int, steps: int) -> list[int]:
-        """Return which first drafts would have been accepted, in a zero-step round that follows a draft's extend."""
-        nonlocal zero_rounds
-        before, zero_rounds = zero_rounds, 0 if steps else zero_rounds + 1
-        if steps or not before or before % ZERO_CYCLE:
-            return []
-        return [min(k, 1) for k in accepted[index]]
+    def foretold(index: int, steps: int, batch: int) -> list[int]:
+        """Return which first drafts would have been accepted, in a zero-step round after an output of the draft."""
+        nonlocal since, output
+        told, since = output and not steps, 0 if steps else since + 1
+        output = since >= rounds_between_outputs(batch, ZERO_CYCLE, getattr(policy, "wants_to_hear", False))
+        if output:
+            since = 0
+        return [min(k, 1) for k in accepted[index]] if told else []
 
     def learn_rich(index: int, batch: int, depths: list[int]) -> None:
         nonlocal arrival
@@ -115,7 +117,7 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
         arrival += float(seconds[index, steps]) * noise[index]
         if not comparable[index]:
             clock.interrupt()
-        heard = foretold(index, steps)
+        heard = foretold(index, steps, batch)
         observe(RoundObservation(steps, counts(index, steps), batch, clock.read(steps, batch), foretold=heard))
 
     return learn_rich

@@ -74,6 +74,11 @@ class _WithoutClock:
         self.get_steps_for_batch = policy.get_steps_for_batch
         self.on_verify_complete = policy.on_verify_complete
 
+    @property
+    def wants_to_hear(self) -> bool:
+        """As the policy has it."""
+        return self._policy.wants_to_hear
+
     def observe(self, observation: RoundObservation) -> int | None:
         """Pass the round on without its time."""
         return self._policy.observe(replace(observation, seconds=None))

@@ -9,6 +9,7 @@ from unittest import mock
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.runtime.hearing import MOST_WRITES
 from sglang_adaptive.sglang_plugin import draft_warmth, draft_writes
 from tests.engine.stepping import Script, Stepper
 
@@ -166,7 +167,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs = [_pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [_pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
     pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
-    most = draft_warmth.MOST_WRITES
+    most = MOST_WRITES
     pairs += [_pair(lab, name, every=8, written=most) for name in WRITTEN]
     pairs += [_pair(lab, name, every=3, written=most) for name in WRITTEN]
     pairs += [_pair(lab, name, every=8, written=most, overlap=False) for name in WRITTEN]
@@ -186,7 +187,7 @@ def _pair(
 ) -> dict[str, Any]:
     """*written* times what is held is written alone between two extends."""
     how = f"every {every}, {'overlap' if overlap else 'normal'} loop, written {written} times"
-    with mock.patch.object(draft_warmth, "writes_between", lambda *_: written):
+    with mock.patch.object(draft_warmth, "hearing", lambda requests, every, curious: (every, written)):
         held = lab.run(SCRIPTS[name], every=every, overlap=overlap)
     return {
         "name": f"{name}, {how}",

@@ -13,13 +13,11 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.policy.throughput_options import ThroughputOptions
-from sglang_adaptive.sglang_plugin.draft_warmth import writes_between
+from sglang_adaptive.runtime.hearing import CURIOUS_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.sglang_plugin.foretold import Foretold, heard
 
 LADDER = (0, 1, 3, 7)
 EVERY = 8
-HEARD_EVERY = EVERY + (EVERY - 1) * writes_between(1, EVERY)
-"""Rounds from one output of the draft's extend to the next, with one request."""
 
 
 def result(*tokens: int) -> SimpleNamespace:
@@ -31,6 +29,14 @@ def test_a_batch_is_heard_of_more_often_than_a_single_request() -> None:
     assert [writes_between(requests, EVERY) for requests in (1, 7, 8, 15, 16, 24, 64)] == [1, 1, 1, 1, 2, 3, 3]
     assert [writes_between(64, every) for every in (1, 2, 3)] == [0, 0, 3]
     assert all(requests / (EVERY * (writes_between(requests, EVERY) + 1)) >= 0.5 for requests in range(8, 65))
+
+
+def test_few_requests_are_heard_of_more_often_where_the_policy_wants_it() -> None:
+    curious = [rounds_between_outputs(requests, EVERY, True) for requests in range(1, 65)]
+    content = [rounds_between_outputs(requests, EVERY, False) for requests in range(1, 65)]
+    assert curious[:4] == [CURIOUS_ROUNDS, 2 * CURIOUS_ROUNDS, EVERY, 15] and content[:4] == [15] * 4
+    assert curious[3:] == content[3:]
+    assert [rounds_between_outputs(1, every, True) for every in (1, 2, 3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("hot", [None, torch.tensor([50, 60, 70])])
@@ -62,13 +68,19 @@ def costly() -> CostProfile:
     return CostProfile(key, ordered(ProfileCell(n, s, t) for n in (1, 8, 32) for s, t in SECONDS.items()))
 
 
-def serve(policy: ThroughputPolicy, p: float, rounds: int, hears: bool, batch: int = 1) -> list[int]:
-    rng, depths = random.Random(1), []
-    for index in range(rounds):
+def serve(
+    policy: ThroughputPolicy, p: float, rounds: int, hears: bool, batch: int = 1, curious: bool = True
+) -> list[int]:
+    rng, depths, since, output = random.Random(1), [], 0, False
+    for _ in range(rounds):
         steps = policy.get_steps_for_batch(batch)
         depths.append(steps)
         counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
-        told = [int(rng.random() < p) for _ in range(batch)] if hears and not steps and index % HEARD_EVERY == 0 else []
+        told = [int(rng.random() < p) for _ in range(batch)] if output and not steps else []
+        since = 0 if steps else since + 1
+        output = hears and since >= rounds_between_outputs(batch, EVERY, curious and policy.wants_to_hear)
+        if output:
+            since = 0
         clock = SECONDS[steps] if depths[-2:-1] == [steps] else None  # the first round after a switch is not timed
         policy.observe(RoundObservation(steps, counts, batch, clock, foretold=told))
         if policy.cost_sync_due:
@@ -82,19 +94,27 @@ def at_zero(hears: bool, rounds: int = 800) -> ThroughputPolicy:
     return policy
 
 
-def rounds_to_leave(hears: bool) -> list[int]:
+def rounds_to_leave(hears: bool, curious: bool = True) -> list[int]:
     """Return after how many rounds of easy text it drafts, the text having turned at one round or another."""
     found = []
     for turned in range(800, 1200, 50):
-        depths = serve(at_zero(hears, turned), 0.95, 1500, hears)
+        depths = serve(at_zero(hears, turned), 0.95, 1500, hears, curious=curious)
         found.append(next((index for index in range(1495) if min(depths[index : index + 5]) > 1), 1500))
     return found
 
 
 def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
-    heard_of, probed = rounds_to_leave(True), rounds_to_leave(False)
-    assert max(heard_of) <= 16 * EVERY
-    assert statistics.median(probed) > 4 * max(heard_of)  # probes alone, whose cost is bounded, take longer
+    heard_of, content, probed = rounds_to_leave(True), rounds_to_leave(True, curious=False), rounds_to_leave(False)
+    assert max(heard_of) <= 5 * EVERY
+    assert statistics.median(content) > 2 * max(heard_of)  # a request that never yields more than a token in 15 rounds
+    assert statistics.median(probed) > 4 * max(content)  # probes alone, whose cost is bounded, take longer
+
+
+def test_a_draft_that_stays_bad_is_seldom_asked_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, wants, asked = at_zero(True), ThroughputPolicy.wants_to_hear.fget, []
+    monkeypatch.setattr(ThroughputPolicy, "wants_to_hear", property(lambda one: asked.append(wants(one)) or asked[-1]))
+    assert serve(policy, 0.1, 4000, True).count(0) > 3900
+    assert 0.02 < sum(asked) / len(asked) < 0.2
 
 
 def test_depths_are_hardly_probed_at_zero_steps_while_the_draft_is_heard_of() -> None:

@@ -118,6 +118,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"not being timed move {cost_learnt.DRIFT_SHARE:.0%} as far",
         f"comes back after {readings.ABSENT_ROUNDS} rounds",
         f"margin + {policy.DOUBT:g} * (1 - k / {policy.PATIENCE}) * sd",
+        f"fewer than {policy.WELL_HEARD:g} trials or has {change.PROMISING:g} nat of evidence",
         f"promise {policy.ZERO_MARGIN:.0%} more than zero steps to go on and {2 * policy.ZERO_MARGIN:.0%} to begin",
         f"worst stretch within {guard.WINDOW_ROUNDS} rounds has lost {guard.WARY:g}",
         f"must promise {guard.WARY_MARGIN:.0%} and half a standard deviation",
