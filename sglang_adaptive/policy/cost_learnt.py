@@ -31,7 +31,9 @@ BELIEF_CELLS = 2.0
 COMMON_CELLS = 4.0
 """``common`` is drawn to 0 by so many: what looks common to a few cells may be errors of each."""
 READING_DEVIATION, LONE_DEVIATION, CELL_DEVIATION = 0.025, 0.2, 0.005
-"""Relative: one reading of several, a single one (an outlier would go unseen), the cell itself."""
+"""Relative: one reading of several, a lone one, the cell itself."""
+FEW = 3
+"""Fewer readings than this are as good as one: the lower of two may be an outlier, and nobody sees it."""
 DRIFT_SHARE = 0.75
 """Part of a drift seen elsewhere that a cell is taken to share until it is timed again."""
 NOTICED = 0.002
@@ -140,8 +142,8 @@ class LearntCost:
         """Find what the measured cells share, and how far they lie from the base, against its own doubt."""
         cells = list(self._known.values())
         if not self._has_profile:
-            ladder = self._base.ladder
-            self.form = fit([(c.anchor, ladder[c.rung], math.exp(self._measured(c))) for c in cells])
+            ladder, sure = self._base.ladder, [c for c in cells if c.weight] or cells
+            self.form = fit([(c.anchor, ladder[c.rung], math.exp(self._measured(c))) for c in sure])
         self._offset = offset
         mass = sum(c.weight for c in cells)
         self._common = sum(c.weight * self._error(c) for c in cells) / (mass + COMMON_CELLS)
@@ -164,7 +166,7 @@ class LearntCost:
 
 def _known(anchor: int, rung: int, ratio: float, readings: float, moved: float) -> _Known:
     """Return the cell with the part of the drift since its last reading that it is taken to share."""
-    lone = readings < 2
+    lone = readings < FEW
     reading = LONE_DEVIATION if lone else READING_DEVIATION / math.sqrt(readings)
     deviation = math.hypot(reading, CELL_DEVIATION, 2.0 * (1.0 - DRIFT_SHARE) * moved)
     # A lone reading may be an outlier, so it says nothing about other cells, nor about the base as a whole.

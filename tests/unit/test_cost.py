@@ -203,6 +203,18 @@ def test_the_drift_does_not_grow_where_slow_spells_come_and_go() -> None:
     assert most < math.log(1.5) + 0.15
 
 
+@pytest.mark.parametrize("few", [1, 2])
+def test_a_wrong_first_reading_is_not_believed_of_other_cells(few: int) -> None:
+    """As an H200 had it: 2 steps were read at 3.3 ms, and zero steps were believed to take 3.6 in the place of 4.8."""
+    model = CostModel(LADDER, None)
+    known = {1: (0.00527, 31), 2: (0.00327, few), 3: (0.00579, 31), 7: (0.0068, 31)}
+    cells = [[1, steps, math.log(time) - model.log_base(1, steps), n, 0.0] for steps, (time, n) in known.items()]
+    model.load(0.0, cells)
+    zero, one, two, three, *_ = model.row(1).seconds
+    assert 0.0045 < zero <= one == pytest.approx(0.00527, rel=0.02)
+    assert one <= two <= three == pytest.approx(0.00579, rel=0.02)
+
+
 def test_a_gpu_that_is_faster_after_every_pause_does_not_move_the_times_of_other_cells() -> None:
     """Steady load as an H200 served it, batch 32 and then 8: the rounds after a prefill take up to 13% less."""
     with (ROOT / "benchmarks/results/h200/seventh-run/rounds.csv").open(newline="") as file:

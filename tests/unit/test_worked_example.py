@@ -115,6 +115,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"the median of {readings.JUMP_READINGS} readings is off by more than {readings.JUMP:.0%}, and by "
         f"{readings.JUMP_SPREADS:g} times the readings' own",
         f"has changed and {policy.CONFIRM_ROUNDS} rounds later is still another one",
+        f"those of fewer than {cost_learnt.FEW} readings do not",
         f"not being timed move {cost_learnt.DRIFT_SHARE:.0%} as far",
         f"comes back after {readings.ABSENT_ROUNDS} rounds",
         f"margin + {policy.DOUBT:g} * (1 - k / {policy.PATIENCE}) * sd",
