@@ -19,9 +19,9 @@ import numpy as np
 from sglang_adaptive import provenance
 from sglang_adaptive.simulate.engine import play
 from sglang_adaptive.simulate.ours import build
-from sglang_adaptive.simulate.population import IntArray, closed_loop
+from sglang_adaptive.simulate.population import closed_loop
 from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.trace import Scene, Trace
+from sglang_adaptive.simulate.trace import Scene
 
 P, BATCHES, SEEDS, ROUNDS, SETTLED_SECONDS = 0.7, (1, 8, 32), (1, 2, 3), 300_000, 60.0
 
@@ -42,7 +42,10 @@ def main() -> None:
 
 def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
     """Return what the policy did in one draw."""
-    trace = steady_trace(np.full(rounds, batch), np.random.default_rng([seed, batch]))
+    cost, rng = load_cost(None)[1], np.random.default_rng([seed, batch])
+    who = closed_loop(np.full(rounds, batch), rng, batch)
+    same = np.full(rounds, P), np.ones(rounds)
+    trace = Scene("steady", cost.steps, cost, who, *same, given=cost).build(rng)
     depths = play(build(trace), trace).depths
     ended = np.cumsum(trace.seconds[np.arange(rounds), depths])
     switched = ended[:-1][depths[1:] != depths[:-1]]
@@ -50,13 +53,6 @@ def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
     late = int((switched > SETTLED_SECONDS).sum())
     found = {"batch_size": batch, "seed": seed, "minutes": float(ended[-1]) / 60.0}
     return {**found, "switches": late, "switches_per_hour": late / hours}
-
-
-def steady_trace(sizes: IntArray, rng: np.random.Generator) -> Trace:
-    """Draw a closed loop of *sizes* requests by round at one acceptance, P, on the shipped profile."""
-    cost, rounds = load_cost(None)[1], len(sizes)
-    who = closed_loop(sizes, rng, int(sizes.max()))
-    return Scene("steady", cost.steps, cost, who, np.full(rounds, P), np.ones(rounds), given=cost).build(rng)
 
 
 if __name__ == "__main__":

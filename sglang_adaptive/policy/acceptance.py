@@ -87,7 +87,7 @@ class AcceptanceEstimator:
 
     @property
     def promising(self) -> bool:
-        """Whether they speak for it enough to want to hear more."""
+        """Whether they do so by enough to want to hear more of the draft."""
         return self._detector.promising
 
     def trials(self, position: int) -> float:

@@ -276,6 +276,7 @@ class ThroughputPolicy:
         return best
 
     def _convincing(self, gain: float, live: int, best: int) -> bool:
+        """Whether *gain* over the live depth is worth a switch; counts the round towards what has been promised."""
         margin = self.options.margin
         if gain <= margin:
             self._promised = max(0, self._promised - 1)

@@ -6,7 +6,10 @@ between are held back, or only written to the draft's KV, which costs less.
 
 from __future__ import annotations
 
-MOST_WRITES, LEAST_EVERY = 3, 3
+MOST_WRITES = 3
+"""Times at most that rows are only written between two outputs."""
+LEAST_EVERY = 3
+"""Rows are never only written where fewer rounds than this are held."""
 CURIOUS_ROUNDS = 4
 """Rounds from one foretold token to the next where the policy wants to hear more."""
 

@@ -167,13 +167,12 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs = [_pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [_pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
     pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
-    most = MOST_WRITES
-    pairs += [_pair(lab, name, every=8, written=most) for name in WRITTEN]
-    pairs += [_pair(lab, name, every=3, written=most) for name in WRITTEN]
-    pairs += [_pair(lab, name, every=8, written=most, overlap=False) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=8, written=MOST_WRITES) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=3, written=MOST_WRITES) for name in WRITTEN]
+    pairs += [_pair(lab, name, every=8, written=MOST_WRITES, overlap=False) for name in WRITTEN]
     pairs += [_pair(lab, name, every=8, written=1) for name in ("resume after 40", "come and go", "retract")]
     with mock.patch.object(draft_writes.WritesAlone, "forward", side_effect=draft_writes.Written):
-        pairs.append(_pair(lab, "resume after 40", every=8, written=most, fault="never written"))
+        pairs.append(_pair(lab, "resume after 40", every=8, written=MOST_WRITES, fault="never written"))
     warmth = lab.warmth
     with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
         pairs.append(_pair(lab, "resume after 21", every=8, fault="never extended"))

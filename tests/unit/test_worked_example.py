@@ -114,6 +114,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"the median of {readings.RING} readings",
         f"the median of {readings.JUMP_READINGS} readings is off by more than {readings.JUMP:.0%}, and by "
         f"{readings.JUMP_SPREADS:g} times the readings' own",
+        "The readings have to be of rounds in a row",
         f"has changed and {policy.CONFIRM_ROUNDS} rounds later is still another one",
         f"those of fewer than {cost_learnt.FEW} readings do not",
         f"not being timed move {cost_learnt.DRIFT_SHARE:.0%} as far",
