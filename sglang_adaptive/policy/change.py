@@ -20,15 +20,17 @@ FAR_SHIFT, FAR_MORE = 2.4, 1.0
 """The same for the far sum, and the nats by which it must exceed the threshold: two sums err more often than one."""
 WORTH_TRYING = 0.25
 """The up test looks for at least this acceptance: a draft that was useless has to become useful to matter."""
+FALL = 0.75
+"""The down test looks for at most this part of the acceptance: near 1 the log-odds move far before rates do."""
 WARY, SCARCE = 0.5, 0.7
 """Parts of the threshold that are enough: for a fall where speculation has been losing; and at zero steps, where one
 round in many says something, so that chance has as few occasions."""
 PROMISING = 1.0
 """Evidence (nats) of a change upwards that makes one want to hear more."""
-FALL = 0.75
-"""The down test looks for at most this part of the acceptance: near 1 the log-odds move far before rates do."""
 _GRID = 128
+"""Ratios are kept ready for this many acceptances, evenly spaced from 0 to 1."""
 _LOWEST, _HIGHEST = 0.02, 0.98
+"""What is believed beyond these is tested as if it were these: at 0 and 1 a single draft would be infinite evidence."""
 
 Ratios = tuple[float, float, float, float, float, float]
 
