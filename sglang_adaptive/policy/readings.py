@@ -18,14 +18,17 @@ from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
 
 RING = 31
 """Readings behind a cell's median."""
-THIN, FRESH = 4, 8
-"""Of a full cell's readings in one stay the first 8 are kept, then every fourth: the median outlives disturbances."""
+FRESH, THIN, LONG, THINNER = 8, 4, 128, 64
+"""Of a full cell's readings in one stay the first 8 are kept, then every fourth, and after 128 every 64th: the median
+outlives a spell of slower rounds. All depths share such a spell, so a depth that is left in one must not look slow."""
 SETTLED = 3
 """Readings that outvote a single outlier."""
 ABSENT_ROUNDS = 64
 """Rounds without a reading after which a cell's old ones are checked before they are believed."""
 CHANGED = 0.03
-"""A cell that was not timed for ABSENT_ROUNDS starts over when SETTLED readings are off by so much (log)."""
+"""A cell that was not timed for ABSENT_ROUNDS gives up old readings when SETTLED new ones are off by so much (log)."""
+OLD_KEPT = 4
+"""Old readings that stay then: more than SETTLED, for a probe may be disturbed from end to end, and cannot decide."""
 SHARE_GAIN = 0.02
 """Weight of the latest round in the part of rounds that could be timed."""
 JUMP, JUMP_SPREADS, JUMP_READINGS = 0.04, 2.25, 7
@@ -51,7 +54,7 @@ class Cell:
         self._order: deque[float] = deque()
         """The same in the order in which they came."""
         self._stay = 0
-        """Readings kept or passed over since the depth came back to this batch size."""
+        """Readings kept or passed over since the depth came back to this batch size after an absence."""
         self._check: list[float] | None = None
         """Readings after a long absence, until they decide about the old ones; None when that is decided."""
         self._last: float | None = None
@@ -91,7 +94,7 @@ class Cell:
         if abs(error) > CHANGED:
             ended = _back(drift, error)
             if abs(error - ended) > CHANGED:
-                self._ring, self._order = [], deque()
+                self._forget_all_but(OLD_KEPT)
         for reading in check:
             self._keep(reading - ended)
         return ended
@@ -104,15 +107,23 @@ class Cell:
         self._last = value
 
     def enter(self, absent: bool) -> None:
-        """Begin a stay; after a long absence its first readings decide whether the old ones still hold."""
-        self._stay, self._last = 0, None
-        if absent and len(self._ring) >= SETTLED:
-            self._check = []
+        """Be timed again; after a long absence, which begins a stay, the first readings say if the old ones hold."""
+        self._last = None
+        if absent:
+            self._stay = 0
+            if len(self._ring) >= SETTLED:
+                self._check = []
+
+    def _forget_all_but(self, kept: int) -> None:
+        """Forget the readings but for the *kept* ones that lie around the median."""
+        below = max(0, len(self._ring) - kept) // 2
+        self._ring = self._ring[below : below + kept]
+        self._order = deque(self._ring)
 
     def _keep(self, value: float) -> None:
         self._stay += 1
         if len(self._ring) >= RING:
-            if self._stay > FRESH and self._stay % THIN:
+            if self._stay > FRESH and self._stay % (THIN if self._stay < LONG else THINNER):
                 return
             self._ring.remove(self._order.popleft())
         insort(self._ring, value)

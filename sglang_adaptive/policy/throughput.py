@@ -24,6 +24,7 @@ from sglang_adaptive.policy.prober import Prober
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey
 from sglang_adaptive.policy.readings import Readings
 from sglang_adaptive.policy.regions import BatchRegions
+from sglang_adaptive.policy.standing_batch import StandingBatch
 from sglang_adaptive.policy.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.throughput_report import learnt_profile, report
 from sglang_adaptive.policy.views import View, Views
@@ -40,7 +41,7 @@ ZERO_MARGIN = 0.01
 """Gain over zero steps that speculation must promise to go on; twice that to start."""
 ZERO_TRIALS = 50.0
 """Evidence kept on entering zero steps: the little that probes find there must count."""
-WELL_HEARD = 16.0
+WELL_HEARD = 32.0
 """Trials of the first position until which zero steps want to hear more of the draft."""
 ZERO_ROUNDS = 10
 """Rounds that zero steps are kept once entered, so that they get timed."""
@@ -82,12 +83,15 @@ class ThroughputPolicy:
         """The depth that decisions keep or leave; a probe does not change it."""
         self._running = self._live
         self._batch_size = 1
+        self._standing = StandingBatch()
         self._round = 0
         self._changes = 0
         self._alarm: tuple[float, int] | None = None
         """Acceptance before the latest change, and the round at which it is confirmed or not."""
         self._promised = 0
         """Rounds in which another depth promised more than the margin, less those in which none did."""
+        self._undecided = False
+        """Whether zero steps stay for want of certainty alone."""
         self._zero_since = -ZERO_ROUNDS
         self._next_sync = FIRST_SYNCS[0]
 
@@ -115,7 +119,8 @@ class ThroughputPolicy:
         if probing is not None:
             self._running = probing
             return probing
-        steps = self._choose(view)
+        dip = self._standing.is_dip(view.anchor)
+        steps = self._live if dip and self._live in view.allowed else self._choose(view)
         if steps != self._live:
             self._enter(steps)
         self._running = steps
@@ -157,8 +162,12 @@ class ThroughputPolicy:
 
     @property
     def wants_to_hear(self) -> bool:
-        """Whether more of what zero steps foretell is worth its price: little is known of the draft, or it improves."""
-        return self._acceptance.trials(1) < WELL_HEARD or self._acceptance.promising
+        """Whether more of what zero steps foretell is worth its price.
+
+        It is where little is known of the draft, where it seems to improve, and where it promises enough to speculate
+        if that were sure.
+        """
+        return self._undecided or self._acceptance.trials(1) < WELL_HEARD or self._acceptance.promising
 
     def export_cost(self) -> dict[str, Any]:
         """Return this rank's readings as builtins, for ``import_cost`` on every rank."""
@@ -260,6 +269,7 @@ class ThroughputPolicy:
             self._acceptance.wary = self._guard.wary
 
     def _choose(self, view: View) -> int:
+        self._undecided = False
         tokens = self._acceptance.tokens
         best, best_rate = 0, 0.0
         for steps, seconds in view.pairs:
@@ -290,9 +300,10 @@ class ThroughputPolicy:
         if self._live == 0 and self._round - self._zero_since < ZERO_ROUNDS:
             return False
         demanded, doubts = self._guard.demands()
-        if doubts and gain < demanded + doubts * ratio_deviation(self._acceptance, 0, steps):
+        if gain < (ZERO_MARGIN if self._live else 2.0 * ZERO_MARGIN):
             return False
-        return gain >= (ZERO_MARGIN if self._live else 2.0 * ZERO_MARGIN)
+        self._undecided = doubts > 0.0 and gain < demanded + doubts * ratio_deviation(self._acceptance, 0, steps)
+        return not self._undecided
 
     def _enter(self, steps: int) -> None:
         if steps == 0:
