@@ -2,28 +2,43 @@
 
     python -m benchmarks.steady_switches [--output benchmarks/results/simulation/steady.json]
 
-Round times of the shipped H200 profile with the simulator's clock noise; every draft is accepted with probability P
-given the one before. Half an hour of rounds a draw; the first minute, in which the policy learns, is left out. A probe
-is two switches.
+Round times of the shipped H200 profile, which the policy is not given; every draft is accepted with probability P given
+the one before it. What a server adds was seen on an H200 (``benchmarks/results/h200``, seventh and eighth run):
+
+- *dips*: a request has ended, and for a round or two its successor is not in yet; its prefill cannot be timed;
+- *idling*: some prefills leave the device idle, and it is faster for four rounds;
+- *wander* and *spells*: all depths together become some percent slower or faster, for a second or for some rounds.
+
+Half an hour of rounds a draw; the first minute, in which the policy learns, is left out. A probe is two switches.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sglang_adaptive import provenance
+from sglang_adaptive.simulate.acceptance import FloatArray
 from sglang_adaptive.simulate.engine import play
 from sglang_adaptive.simulate.ours import build
-from sglang_adaptive.simulate.population import closed_loop
+from sglang_adaptive.simulate.population import IntArray, closed_loop
 from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.trace import Scene
+from sglang_adaptive.simulate.trace import Scene, Trace
 
 P, BATCHES, SEEDS, ROUNDS, SETTLED_SECONDS = 0.7, (1, 8, 32), (1, 2, 3), 300_000, 60.0
+LIFETIME_ROUNDS = 140
+"""400 tokens at an accept length of 2.9: a batch of n has a dip every LIFETIME_ROUNDS / n rounds."""
+IDLE_SHARE, IDLE = 0.1, (0.87, 0.88, 0.9, 0.95)
+"""Prefills that leave the device idle, and the factor on each of the rounds that follow."""
+WANDER, WANDER_ROUNDS = 0.012, 150.0
+"""Standard deviation (log) of the slow wander, and the rounds in which it forgets."""
+SPELL_EVERY, SPELL_ROUNDS, SPELLS = 1500, (8, 50), (0.91, 0.94, 1.06, 1.09)
+"""Mean rounds between two spells, their length, and the factors on the rounds."""
 
 
 def main() -> None:
@@ -34,25 +49,73 @@ def main() -> None:
     options = parser.parse_args()
     draws = [measure(batch, seed, options.rounds) for batch in BATCHES for seed in SEEDS]
     for draw in draws:
-        print("batch {batch_size}, seed {seed}: {switches_per_hour:.0f} switches an hour".format(**draw))
+        told = "batch {batch_size}, seed {seed}: {switches_per_hour:.0f} switches an hour, {share:.4f} of the oracle"
+        print(told.format(**draw))
     if options.output:
         about = {"p": P, "rounds": options.rounds, "versions": provenance.versions("sglang-adaptive")}
         options.output.write_text(json.dumps({**about, "draws": draws}, indent=1) + "\n")
 
 
 def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
-    """Return what the policy did in one draw."""
-    cost, rng = load_cost(None)[1], np.random.default_rng([seed, batch])
-    who = closed_loop(np.full(rounds, batch), rng, batch)
-    same = np.full(rounds, P), np.ones(rounds)
-    trace = Scene("steady", cost.steps, cost, who, *same, given=cost).build(rng)
-    depths = play(build(trace), trace).depths
-    ended = np.cumsum(trace.seconds[np.arange(rounds), depths])
+    """Return what the policy did in one draw; ``share`` is of the tokens/s of the best depth of every round."""
+    rng = np.random.default_rng([seed, batch])
+    trace = steady_load(batch, rounds, rng)
+    depths, every = play(build(trace), trace).depths, np.arange(rounds)
+    rates = [_rate(trace, every, at) for at in (depths, trace.oracle_depths)]
+    ended = np.cumsum(trace.seconds[every, depths])
     switched = ended[:-1][depths[1:] != depths[:-1]]
     hours = (ended[-1] - SETTLED_SECONDS) / 3600.0
     late = int((switched > SETTLED_SECONDS).sum())
-    found = {"batch_size": batch, "seed": seed, "minutes": float(ended[-1]) / 60.0}
+    found = {"batch_size": batch, "seed": seed, "minutes": float(ended[-1]) / 60.0, "share": rates[0] / rates[1]}
     return {**found, "switches": late, "switches_per_hour": late / hours}
+
+
+def steady_load(batch: int, rounds: int, rng: np.random.Generator) -> Trace:
+    """Return a closed loop of *batch* requests, with all that a server adds."""
+    cost = load_cost(None)[1]
+    who = closed_loop(_dips(batch, rounds, rng), rng, batch)
+    same = np.full(rounds, P), np.ones(rounds)
+    trace = Scene("steady", cost.steps, cost, who, *same).build(rng)
+    return replace(trace, clock=trace.clock * _wander(rounds, rng) * _spells(rounds, rng) * _idling(trace, rng))
+
+
+def _rate(trace: Trace, every: IntArray, depths: IntArray) -> float:
+    return float(trace.tokens[every, depths].sum() / trace.seconds[every, depths].sum())
+
+
+def _dips(batch: int, rounds: int, rng: np.random.Generator) -> IntArray:
+    """Return the requests that decode, by round: one or two fewer at times, up to five of a large batch."""
+    running = np.full(rounds, batch)
+    starts = np.flatnonzero(rng.random(rounds) < batch / LIFETIME_ROUNDS)
+    for start in starts if batch > 1 else ():
+        missing = rng.integers(1, 3 if batch < 16 else 6)
+        running[start : start + rng.integers(1, 3)] = max(1, batch - missing)
+    return running
+
+
+def _wander(rounds: int, rng: np.random.Generator) -> FloatArray:
+    keep = np.exp(-1.0 / WANDER_ROUNDS)
+    steps = rng.normal(0.0, WANDER * np.sqrt(1.0 - keep**2), rounds)
+    level, levels = 0.0, np.empty(rounds)
+    for index, step in enumerate(steps):
+        levels[index] = level = keep * level + step
+    return np.exp(levels)
+
+
+def _spells(rounds: int, rng: np.random.Generator) -> FloatArray:
+    factor = np.ones(rounds)
+    for start in np.flatnonzero(rng.random(rounds) < 1.0 / SPELL_EVERY):
+        factor[start : start + rng.integers(*SPELL_ROUNDS)] *= rng.choice(SPELLS)
+    return factor
+
+
+def _idling(trace: Trace, rng: np.random.Generator) -> FloatArray:
+    factor = np.ones(trace.rounds)
+    prefills = np.flatnonzero(~trace.comparable)
+    for prefill in prefills[rng.random(len(prefills)) < IDLE_SHARE]:
+        after = factor[prefill + 1 : prefill + 1 + len(IDLE)]
+        after[:] = IDLE[: len(after)]
+    return factor
 
 
 if __name__ == "__main__":

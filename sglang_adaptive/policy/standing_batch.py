@@ -15,17 +15,22 @@ NEARBY = 2.0
 class StandingBatch:
     """Follows the batch size, by the anchor that stands for it in the table of round times."""
 
-    __slots__ = ("_anchor", "_away")
+    __slots__ = ("_anchor", "_away", "rounds")
 
     def __init__(self) -> None:
         self._anchor = 0
         self._away = 0
+        self.rounds = 0
+        """Rounds that the load has stood at its batch size, dips included."""
 
     def is_dip(self, anchor: int) -> bool:
         """Take in the next round's *anchor*; say whether it may yet be a dip."""
+        self.rounds += 1
         near = max(anchor, self._anchor) <= NEARBY * min(anchor, self._anchor)
         self._away = self._away + 1 if near and anchor != self._anchor else 0
         if self._away and self._away < BRIEF_ROUNDS:
             return True
+        if anchor != self._anchor:
+            self.rounds = 1
         self._anchor, self._away = anchor, 0
         return False

@@ -16,6 +16,7 @@ from sglang_adaptive.policy.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
 from sglang_adaptive.policy.built import Built
 from sglang_adaptive.policy.config import AdaptiveConfig
+from sglang_adaptive.policy.conviction import Conviction
 from sglang_adaptive.policy.cost import CostModel
 from sglang_adaptive.policy.guard import ZeroGuard
 from sglang_adaptive.policy.monitored import Forecast, ProbeTotals
@@ -31,10 +32,6 @@ from sglang_adaptive.policy.views import View, Views
 
 FIRST_SYNCS = (4, 8, 16)
 """Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
-DOUBT, PATIENCE = 1.5, 300
-"""Standard deviations of the two rates' ratio by which a gain must exceed the margin at first; and the rounds in which
-another depth has promised more than the margin, less those in which none has, after which it need not: chance does not
-promise for so long."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
 ZERO_MARGIN = 0.01
@@ -85,11 +82,11 @@ class ThroughputPolicy:
         self._batch_size = 1
         self._standing = StandingBatch()
         self._round = 0
-        self._changes = 0
+        self._changes = self._changed_at = 0
+        """Changes of acceptance so far, and the round of the latest."""
         self._alarm: tuple[float, int] | None = None
         """Acceptance before the latest change, and the round at which it is confirmed or not."""
-        self._promised = 0
-        """Rounds in which another depth promised more than the margin, less those in which none did."""
+        self._conviction = Conviction()
         self._undecided = False
         """Whether zero steps stay for want of certainty alone."""
         self._zero_since = -ZERO_ROUNDS
@@ -251,7 +248,7 @@ class ThroughputPolicy:
         before = acceptance.conditional[0]
         accepted = acceptance.update(steps, counts, foretold)
         if acceptance.changes != self._changes:
-            self._changes = acceptance.changes
+            self._changes, self._changed_at = acceptance.changes, self._round
             self._alarm = self._alarm or (before, self._round + CONFIRM_ROUNDS)
         elif self._alarm is not None and self._round >= self._alarm[1]:
             moved = abs(acceptance.conditional[0] - self._alarm[0])
@@ -279,21 +276,13 @@ class ThroughputPolicy:
         live = self._live
         if best and live in view.allowed:
             live_rate = tokens[live] / view.seconds[live]
-            if not self._convincing(best_rate / live_rate - 1.0, live, best):
+            unchanged = min(self._standing.rounds, self._round - self._changed_at)
+            gain = best_rate / live_rate - 1.0
+            if not self._conviction.suffices(gain, self.options.margin, self._acceptance, live, best, unchanged):
                 best, best_rate = live, live_rate
         if best and view.zero is not None and not self._beats_zero(best_rate * view.zero - 1.0, best):
             return 0
         return best
-
-    def _convincing(self, gain: float, live: int, best: int) -> bool:
-        """Whether *gain* over the live depth is worth a switch; counts the round towards what has been promised."""
-        margin = self.options.margin
-        if gain <= margin:
-            self._promised = max(0, self._promised - 1)
-            return False
-        self._promised += 1
-        doubt = DOUBT * max(0.0, 1.0 - self._promised / PATIENCE)
-        return gain > margin + doubt * ratio_deviation(self._acceptance, live, best)
 
     def _beats_zero(self, gain: float, steps: int) -> bool:
         """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
@@ -312,7 +301,7 @@ class ThroughputPolicy:
         elif self._live == 0:
             self._prober.left_zero()
         self._live = steps
-        self._promised = 0
+        self._conviction.restart()
 
     def _consider_probe(self, view: View, batch_size: int, now: int) -> None:
         if self._live == 0:

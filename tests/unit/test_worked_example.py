@@ -10,11 +10,12 @@ import pytest
 
 from sglang_adaptive.policy.acceptance import PRIOR_ACCEPTANCE, PRIOR_TRIALS
 from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
+from sglang_adaptive.policy.conviction import DOUBT, PATIENCE
 from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile_json import loads_profile
 from sglang_adaptive.policy.shipped import shipped_config
-from sglang_adaptive.policy.throughput import DOUBT, PATIENCE, ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputPolicy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-it-decides.md").read_text()
 EXAMPLE = PAGE.split("<!-- example: begin -->")[1].split("<!-- example: end -->")[0]
@@ -90,8 +91,9 @@ def test_the_ema_policy_on_the_same_round() -> None:
 
 
 def test_the_constants_that_the_page_names() -> None:
-    from sglang_adaptive.policy import acceptance, change, cost_learnt, guard, prober, probing, readings, shape
+    from sglang_adaptive.policy import acceptance, change, conviction, cost_learnt, guard, prober, probing, readings, shape
     from sglang_adaptive.policy import regions as by_batch
+    from sglang_adaptive.policy import standing_batch
     from sglang_adaptive.policy import throughput as policy
     from sglang_adaptive.policy.throughput_options import ThroughputOptions
 
@@ -119,8 +121,13 @@ def test_the_constants_that_the_page_names() -> None:
         f"those of fewer than {cost_learnt.FEW} readings do not",
         f"not being timed move {cost_learnt.DRIFT_SHARE:.0%} as far",
         f"comes back after {readings.ABSENT_ROUNDS} rounds",
-        f"margin + {policy.DOUBT:g} * (1 - k / {policy.PATIENCE}) * sd",
-        f"fewer than {policy.WELL_HEARD:g} trials or has {change.PROMISING:g} nat of evidence",
+        f"margin + {conviction.DOUBT:g} * (1 - k / {conviction.PATIENCE}) * sd",
+        f"for {conviction.CALM_ROUNDS} rounds, it asks for {conviction.CALM_DOUBT:g} * (1 - k / "
+        f"{conviction.CALM_PATIENCE:,}) * sd",
+        f"a factor of {standing_batch.NEARBY:g} counts once it has lasted for {standing_batch.BRIEF_ROUNDS} rounds",
+        f"first {readings.FRESH} readings of a stay are kept, then every {readings.THIN}th, and after {readings.LONG} "
+        f"every {readings.THINNER}th",
+        f"fewer than {policy.WELL_HEARD:g} trials, has {change.PROMISING:g} nat of evidence",
         f"promise {policy.ZERO_MARGIN:.0%} more than zero steps to go on and {2 * policy.ZERO_MARGIN:.0%} to begin",
         f"worst stretch within {guard.WINDOW_ROUNDS} rounds has lost {guard.WARY:g}",
         f"must promise {guard.WARY_MARGIN:.0%} and half a standard deviation",

@@ -16,19 +16,27 @@ from benchmarks.server.workloads.plan import Clock, Note, Plan, Row, raise_first
 
 BATCHES = (8, 32)
 P = 0.7
+SETTLE_SECONDS = 60.0
+"""Left out of the switches an hour: a batch size is new to the policy, and has to be learnt."""
 
 
 def steady_load(contenders: Sequence[Contender], plan: Plan, clock: Clock, note: Note) -> Iterator[Row]:
-    """Switches an hour in a long closed loop at one p, and inter-token latency against the depth that was used most."""
+    """Switches an hour in a long closed loop at one p, and inter-token latency against the depth that was used most.
+
+    The first SETTLE_SECONDS, or half of a run that is shorter than twice that, do not count towards the switches an
+    hour; ``switches`` of the pass has all.
+    """
     for contender in [contender for contender in contenders if contender.steps is None]:
         for batch in [batch for batch in BATCHES if batch in plan.batches] or plan.batches[:1]:
             if not clock.has_time("steady", plan.steady_seconds + 3):
                 note("steady: out of time")
                 return
-            first = clock.timed("steady", _stream, contender, plan, batch, plan.steady_seconds)
+            settle = min(SETTLE_SECONDS, plan.steady_seconds / 2)
+            first = clock.timed("steady", _stream, contender, plan, batch, plan.steady_seconds, settle)
             case = {"batch_size": batch, "p": P, "decay": plan.decay}
             row = passes.row("steady", contender.name, case, [first])
-            row["switches_per_hour"] = first["switches"] / first["seconds"] * 3600
+            later = first["seconds"] - settle
+            row |= {"settled_seconds": later, "switches_per_hour": first["settled_switches"] / later * 3600}
             if contender.server.policy.ours:
                 row |= _against_static(contender, plan, clock, batch)
             yield row
@@ -55,7 +63,8 @@ def _against_static(contender: Contender, plan: Plan, clock: Clock, batch: int) 
     return {**p95, "held_steps": depths, "itl_p95_against_static": sum(free) / sum(held)}
 
 
-def _stream(contender: Contender, plan: Plan, batch: int, seconds: float) -> dict[str, Any]:
+def _stream(contender: Contender, plan: Plan, batch: int, seconds: float, settle: float = 0.0) -> dict[str, Any]:
+    """Stream for *seconds*; ``settled_switches`` are those after the first *settle* of them."""
     process = contender.server.process
     contender.take_over()
     process.declared, process.full_batch = Declared(P, plan.decay), batch
@@ -63,8 +72,11 @@ def _stream(contender: Contender, plan: Plan, batch: int, seconds: float) -> dic
         until_decoding(contender, batch)
         time.sleep(min(1.0, seconds / 10))  # the policy has to see a change of p
         before, begin = process.read(), time.perf_counter()
-        time.sleep(seconds)
+        time.sleep(settle)
+        settled = process.read()
+        time.sleep(seconds - settle)
         figures = passes.whole(process, before, time.perf_counter() - begin)
+        later = process.read() - settled
         answers = list(loop.answers)
     raise_first(contender, loop)
-    return {**figures, **latencies(answers)}
+    return {**figures, "settled_switches": int(later.switches), **latencies(answers)}

@@ -1,0 +1,43 @@
+"""Whether what another depth promises is worth a switch.
+
+The gain must exceed the margin by some standard deviations of the two rates' ratio, fewer the longer another depth has
+gone on promising: chance soon ends. In a load that does not change chance has more occasions, and an hour is long.
+"""
+
+from __future__ import annotations
+
+from sglang_adaptive.policy.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.acceptance_doubt import ratio_deviation
+
+DOUBT, PATIENCE = 1.5, 300
+"""Standard deviations at first, and the rounds of promises after which none is asked for."""
+CALM_ROUNDS, CALM_DOUBT, CALM_PATIENCE = 500, 3.0, 1000
+"""The same once neither acceptance nor the batch size has changed for so many rounds."""
+
+
+class Conviction:
+    """Counts the rounds in which another depth promised more than the margin, less those in which none did."""
+
+    __slots__ = ("_promised",)
+
+    def __init__(self) -> None:
+        self._promised = 0
+
+    def restart(self) -> None:
+        """Begin to count anew: the depth was changed."""
+        self._promised = 0
+
+    def suffices(
+        self, gain: float, margin: float, acceptance: AcceptanceEstimator, live: int, best: int, unchanged: int
+    ) -> bool:
+        """Count a round in which *best* promises *gain* over *live*, and say whether that is enough.
+
+        *unchanged* are the rounds for which the load has stayed as it is.
+        """
+        if gain <= margin:
+            self._promised = max(0, self._promised - 1)
+            return False
+        self._promised += 1
+        doubt, patience = (CALM_DOUBT, CALM_PATIENCE) if unchanged >= CALM_ROUNDS else (DOUBT, PATIENCE)
+        doubt *= max(0.0, 1.0 - self._promised / patience)
+        return gain > margin + doubt * ratio_deviation(acceptance, live, best)
