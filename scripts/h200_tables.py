@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -18,19 +17,15 @@ from benchmarks.server.results import read  # noqa: E402
 from benchmarks.server.summary import targets  # noqa: E402
 
 H200 = ROOT / "benchmarks" / "results" / "h200"
-RUN, SIXTH, LATEST = H200 / "third-run", H200 / "sixth-run", H200 / "seventh-run"
-FIRST_USES = (RUN / "after" / "first-use.json", LATEST / "first-use.json")
-ZERO_STEPS = (LATEST / "zero-steps.json", LATEST / "zero-steps-again.json")
+BEFORE, LATEST = H200 / "seventh-run", H200 / "eighth-run"
+ZERO_STEPS = (LATEST / "zero-steps.json", BEFORE / "zero-steps.json", BEFORE / "zero-steps-again.json")
 SWITCHING = LATEST / "switching.json"
-STEADY = (LATEST / "steady.json", LATEST / "steady-again.json")
-STARTS = [
-    SIXTH / name
-    for name in ("zero-steps.json", "more/zero-steps-again.json", "switching.json", "more/switching-again.json")
-]
-"""Servers that shared their GPU with none that started at the same time: what a depth takes is told by what is free."""
+STEADY = (LATEST / "steady.json", BEFORE / "steady.json", BEFORE / "steady-again.json")
+STARTED_ALONE = LATEST / "before" / "steady.json"
+"""What a depth takes is told by what is free on the GPU, so no other server may start on it at the same time."""
 OURS, EMA = "throughput", "sglang-ema"
 BATCHES = (1, 8, 32, 64)
-SWITCHED = ("throughput", "sglang-ema", "static-1", "static-3", "static-5", "static-7")
+SWITCHED = ("throughput", "sglang-ema", "static-3", "static-5", "static-7")
 TITLES = {"sglang-ema": "SGLang's EMA, stock server", "none": "no speculation"}
 LATENCIES = {
     "time_to_first_token": ("p50_ms", "p95_ms"),
@@ -40,58 +35,40 @@ LATENCIES = {
 
 
 def reached() -> Iterator[str]:
-    """Yield the targets, and what was measured of each in the third run and, where that is newer, in the latest."""
-    before, cells = _measured(*sorted(RUN.glob("*.json"))), _measured(LATEST / "cells.json")
-    mean, worst = "each cell's best static depth, geometric mean", "each cell's best static depth, worst"
-    yield "| Target | Aim | Measured |\n|---|---|---|"
-    for head, aim, part in (
-        ("16 cells, geometric mean against each cell's best static depth", ">= 0.98", mean),
-        ("worst of the 16 cells", ">= 0.95", worst),
+    """Yield the targets, and what was measured of each in the latest run and in the one before."""
+    cells, switched = (
+        [_measured(folder / name) for folder in (LATEST, BEFORE)] for name in ("cells.json", "switching.json")
+    )
+    zero, steady = [_measured(path) for path in ZERO_STEPS], [_by_batch(path) for path in STEADY]
+    yield "| Target | Aim | Latest run | The run before |\n|---|---|---|---|"
+    against = "acceptance and load switching against"
+    for head, aim, part, found in (
+        ("16 cells, geometric mean against each cell's best static depth", ">= 0.98", "depth, geometric mean", cells),
+        ("worst of the 16 cells", ">= 0.95", "depth, worst", cells),
+        (f"{against} the best single depth, geometric mean", ">= 1.05", "switching against best static", switched),
+        (f"{against} SGLang's own EMA, geometric mean", ">= 1.25", "switching against SGLang EMA", switched),
     ):
-        yield f"| {head} | {aim} | {_one(before, part)}; latest: {_one(cells, part)} |"
-    switched = "acceptance and load switching against"
-    rival, ema = "switching against best static", "switching against SGLang EMA"
-    latest = _measured(SWITCHING)
-    for head, aim, part in (("the best single depth", ">= 1.05", rival), ("SGLang's own EMA", ">= 1.25", ema)):
-        told = f"{_one(before, part)}; latest: {_one(latest, part)}"
-        yield f"| {switched} {head}, geometric mean | {aim} | {told} |"
-    zero = "no speculation, batch {}"
-    was, *now = (
-        ", ".join(_one(one, zero.format(size)) for size in BATCHES) for one in (before, *map(_measured, ZERO_STEPS))
-    )
-    told = "; again: ".join(now)
-    yield f"| zero steps against no speculation, batch 1, 8, 32, 64 | >= 0.985 | {was}; latest: {told} |"
-    slower = "worst cell against no speculation"
-    yield (
-        "| worst cell against no speculation, any draft | >= 0.98 | "
-        f"{_one(before, slower)}; latest, drafts always wrong: {_each(ZERO_STEPS, slower)} |"
-    )
-    first = [[row["first_over_second"] for row in _rows(path, "first use")] for path in FIRST_USES]
-    told = "; latest: ".join(f"median {median(uses):.3f}, worst {min(uses):.3f}" for uses in first)
-    passes = " and ".join(str(len(uses)) for uses in first)
-    yield (
-        f"| first use of a depth against its second, {passes} passes | loses < 1%, no late kernel load | {told}; "
-        "no late load |"
-    )
-    built = [_built(path) for path in STARTS]
-    seconds = ", ".join(f"{one['seconds']:.1f}" for one in built)
-    [gigabytes] = {f"{one['gb']:.2f}" for one in built}
-    yield f"| five depths beside the launch depth, four starts: seconds; GB | 13.5; 0.5 | {seconds}; {gigabytes} each |"
-    runs = [{row["case"]["batch_size"]: row for row in _rows(path, "steady")} for path in STEADY]
-    sizes = " and ".join(map(str, runs[0]))
-    ratios = "; again: ".join(
-        ", ".join(f"{row['itl_p95_against_static']:.3f}" for row in steady.values()) for steady in runs
-    )
-    yield f"| ITL p95 in steady load, against the same static depth, batch {sizes} | <= 1.02 | {ratios}: see below |"
-    simulated = json.loads((RUN.parents[1] / "simulation" / "steady.json").read_text())
-    hourly = [round(draw["switches_per_hour"]) for draw in simulated["draws"] if draw["batch_size"] in runs[0]]
-    seen = "; again: ".join(
-        " and ".join(f"{row['passes'][0]['switches']} in {row['seconds']:.0f} s" for row in steady.values())
-        for steady in runs
-    )
-    hours = f"simulated hours: {min(hourly)} to {max(hourly)}, mean {fmean(hourly):.0f}"
-    told = f"{seen}, probes included: see below; {hours}"
-    yield f"| switches an hour in steady load, batch {sizes} | < 60 | {told} |"
+        yield f"| {head} | {aim} | {' | '.join(_one(one, part) for one in found)} |"
+    sizes = [", ".join(_one(one, f"no speculation, batch {size}") for size in BATCHES) for one in zero]
+    yield f"| zero steps against no speculation, batch 1, 8, 32, 64 | >= 0.985 | {_again(sizes)} |"
+    worst = [_one(one, "worst cell against no speculation") for one in zero]
+    yield f"| worst cell against no speculation, drafts always wrong | >= 0.98 | {_again(worst)} |"
+    uses = [_rows(folder / "first-use.json", "first use") for folder in (LATEST, BEFORE)]
+    lost = [[row["first_over_second"] for row in rows] for rows in uses]
+    told = " | ".join(f"median {median(one):.3f}, worst {min(one):.3f}; no late load" for one in lost)
+    head = f"first use of a depth against its second, {len(lost[0])} passes"
+    yield f"| {head} | loses < 1%, no late kernel load | {told} |"
+    built = [_built(path) for path in (STARTED_ALONE, BEFORE / "zero-steps.json")]
+    told = " | ".join(f"{one['seconds']:.1f}; {one['gb']:.2f}" for one in built)
+    yield f"| five depths beside the launch depth: seconds; GB | 13.5; 0.5 | {told} |"
+    ratios = [", ".join(f"{row['itl_p95_against_static']:.3f}" for row in one.values()) for one in steady]
+    sizes = " and ".join(map(str, steady[0]))
+    yield f"| ITL p95 in steady load, against the same static depth, batch {sizes} | <= 1.02 | {_again(ratios)} |"
+    changes = [
+        " and ".join(f"{row['passes'][0]['switches']} in {row['seconds']:.0f} s" for row in one.values())
+        for one in steady
+    ]
+    yield f"| switches an hour in steady load, batch {sizes}, probes included | < 60 | {_again(changes)} |"
 
 
 def switching() -> Iterator[str]:
@@ -111,9 +88,9 @@ def switching() -> Iterator[str]:
 
 
 def open_loop() -> Iterator[str]:
-    """Yield latencies of Poisson arrivals."""
+    """Yield latencies of Poisson arrivals, of the first pass: the second was cut off."""
     yield "| Load | | TTFT p50 | p95 | ITL p50 | p95 | latency p50 | p95 | p99 |\n|---|---|---|---|---|---|---|---|---|"
-    for row in _rows(RUN / "open.json", "open loop"):
+    for row in _rows(LATEST / "arrivals.json", "open loop"):
         one = row["passes"][0]
         digits = {"inter_token_latency": 1}
         cells = [f"{one[what][key]:.{digits.get(what, 0)}f}" for what, keys in LATENCIES.items() for key in keys]
@@ -132,13 +109,18 @@ def cells() -> Iterator[str]:
         yield f"| {title} | {summed[name][0]:.3f} | {summed[name][1]:.3f} |"
 
 
-def _measured(*paths: Path) -> dict[str, float | None]:
-    documents = [read(path) for path in paths if path.name != "rounds.json"]
-    return {one.what: one.value for one in targets(documents, OURS)}
+def _measured(path: Path) -> dict[str, float | None]:
+    return {one.what: one.value for one in targets([read(path)], OURS)}
 
 
-def _each(paths: Sequence[Path], part: str) -> str:
-    return " and ".join(_one(_measured(path), part) for path in paths)
+def _again(told: Sequence[str]) -> str:
+    """Return the columns of one measurement in the latest run, and of two in the one before."""
+    latest, *before = told
+    return f"{latest} | {'; again: '.join(before)}"
+
+
+def _by_batch(path: Path) -> dict[int, dict[str, Any]]:
+    return {row["case"]["batch_size"]: row for row in _rows(path, "steady")}
 
 
 def _one(measured: dict[str, float | None], part: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.server.compare import Rates, _reference, _words, case_of, rates
+from benchmarks.server.compare import Rates, _reference, _words, case_of, is_static, rates
 from benchmarks.server.results import rows_of
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def _draw(workload: str, documents: Sequence[dict[str, Any]], simulated: bool, f
 
 def _shown(workload: str, rows: Sequence[dict[str, Any]]) -> tuple[Rates, str]:
     """Return what is drawn, by contender and case, and what it is."""
+    if workload == "open loop":
+        return _latencies(rows), "median latency over the best static depth's"
     key, what = RATIOS.get(workload, (None, ""))
     measured = [row for row in rows if key in row]
     if measured:
@@ -68,6 +70,20 @@ def _shown(workload: str, rows: Sequence[dict[str, Any]]) -> tuple[Rates, str]:
         for name, one in found.items()
     }
     return {name: one for name, one in over.items() if one}, f"tokens/s over {what}"
+
+
+def _latencies(rows: Sequence[dict[str, Any]]) -> Rates:
+    """Return median latencies over those of the best static depth: tokens/s say how much arrives, not how it is served.
+
+    First passes are compared: each pass has arrivals of its own, and a run that was cut off not all of them.
+    """
+    found: Rates = {}
+    for row in rows:
+        found.setdefault(row["contender"], {})[case_of(row)] = row["passes"][0]["latency"]["p50_ms"]
+    static = [cases for name, cases in found.items() if is_static(name)] or list(found.values())
+    shared = [case for case in static[0] if all(case in cases for cases in found.values())]
+    best = {case: min(cases[case] for cases in static) for case in shared}
+    return {name: {case: cases[case] / best[case] for case in shared} for name, cases in found.items()}
 
 
 def _series(axes: Axes, name: str, values: Sequence[float | None]) -> None:

@@ -21,6 +21,7 @@ from benchmarks.server.load import Answer, request_body
 from benchmarks.server.matrix import Matrix, contenders, run
 from benchmarks.server.numbers import percentile, percentiles, shares, spread, summed_up
 from benchmarks.server.passes import row
+from benchmarks.server.plot import _latencies, plot
 from benchmarks.server.policies import POLICIES, Policy
 from benchmarks.server.process import RING, Declared, Process, own
 from benchmarks.server.results import SCHEMA, SIMULATED, BadResult, read, read_folder
@@ -344,6 +345,16 @@ def test_compare_prints_shares_of_the_best_static_depth(tmp_path: Path) -> None:
     assert float(mean[6 + names.index("throughput")]) == pytest.approx(expected, abs=5e-4)
     both = table([path, other], "acceptance")
     assert "throughput a" in both and "throughput b" in both and both.endswith(SIMULATED)
+
+
+def test_arrivals_are_drawn_by_their_latency_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
+    taken = {("static-3", 0.3): 2.0, ("throughput", 0.3): 1.5, ("static-3", 0.6): 3.0, ("static-7", 0.3): 2.5}
+    rows = [
+        row("open loop", name, {"share": share}, [{**one_pass(100.0), "latency": {"p50_ms": 1000 * seconds}}])
+        for (name, share), seconds in taken.items()
+    ]
+    assert [list(cases.values()) for cases in _latencies(rows).values()] == [[1.0], [0.75], [1.25]]
+    assert [path.name for path in plot([document(rows)], tmp_path)] == ["open-loop.png"]
 
 
 def test_summary_says_what_is_met(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_draft_that_collapses_costs_at_most_one_percent_and_is_found_again(bat
 
 
 def test_a_small_gain_is_taken_once_it_has_been_promised_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """3% more at 3 steps than at 5, which at batch 1 is less than the doubt about it; in a load that does not change."""
+    """3% more at 3 steps than at 5, which at batch 1 is less than the doubt about it; longer in a calm load."""
     seconds = {3: 0.006, 5: 0.0067}
     known = CostProfile(KEY, tuple(ProfileCell(1, steps, time) for steps, time in seconds.items()))
     evenly = [sum((i * 0.618034) % 1.0 < 0.7**k for k in range(1, 6)) for i in range(3000)]

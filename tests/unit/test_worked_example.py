@@ -91,9 +91,19 @@ def test_the_ema_policy_on_the_same_round() -> None:
 
 
 def test_the_constants_that_the_page_names() -> None:
-    from sglang_adaptive.policy import acceptance, change, conviction, cost_learnt, guard, prober, probing, readings, shape
+    from sglang_adaptive.policy import (
+        acceptance,
+        change,
+        conviction,
+        cost_learnt,
+        guard,
+        prober,
+        probing,
+        readings,
+        shape,
+        standing_batch,
+    )
     from sglang_adaptive.policy import regions as by_batch
-    from sglang_adaptive.policy import standing_batch
     from sglang_adaptive.policy import throughput as policy
     from sglang_adaptive.policy.throughput_options import ThroughputOptions
 
