@@ -23,14 +23,18 @@ class StandingBatch:
         self.rounds = 0
         """Rounds that the load has stood at its batch size, dips included."""
 
-    def is_dip(self, anchor: int) -> bool:
-        """Take in the next round's *anchor*; say whether it may yet be a dip."""
+    @property
+    def dips(self) -> bool:
+        """Whether the latest round's batch size may yet be a dip."""
+        return self._away > 0
+
+    def follow(self, anchor: int) -> None:
+        """Take in the *anchor* of the next round."""
         self.rounds += 1
         near = max(anchor, self._anchor) <= NEARBY * min(anchor, self._anchor)
         self._away = self._away + 1 if near and anchor != self._anchor else 0
-        if self._away and self._away < BRIEF_ROUNDS:
-            return True
+        if 0 < self._away < BRIEF_ROUNDS:
+            return
         if anchor != self._anchor:
             self.rounds = 1
         self._anchor, self._away = anchor, 0
-        return False

@@ -116,8 +116,8 @@ class ThroughputPolicy:
         if probing is not None:
             self._running = probing
             return probing
-        dip = self._standing.is_dip(view.anchor)
-        steps = self._live if dip and self._live in view.allowed else self._choose(view)
+        self._standing.follow(view.anchor)
+        steps = self._live if self._standing.dips and self._live in view.allowed else self._choose(view)
         if steps != self._live:
             self._enter(steps)
         self._running = steps

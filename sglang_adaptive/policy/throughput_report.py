@@ -108,6 +108,8 @@ def _why(policy: ThroughputPolicy, view: View, rates: list[dict[str, Any]]) -> d
         code, words = "probe", f"{running} for a few rounds, to learn what they bring; otherwise {live}"
     elif steps == best:
         code, words = "best", f"{running} {_verb('promise', steps)} the most tokens per second"
+    elif policy._standing.dips:
+        code, words = "dip", f"{running} {_verb('stay', steps)}: the batch may be back at its size in a moment"
     elif steps == 0:
         code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
     else:

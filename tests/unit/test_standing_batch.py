@@ -6,8 +6,11 @@ from sglang_adaptive.policy.standing_batch import BRIEF_ROUNDS, StandingBatch
 
 
 def dips(*anchors: int) -> list[bool]:
-    standing = StandingBatch()
-    return [standing.is_dip(anchor) for anchor in anchors]
+    standing, found = StandingBatch(), []
+    for anchor in anchors:
+        standing.follow(anchor)
+        found.append(standing.dips)
+    return found
 
 
 def test_a_batch_that_is_near_counts_once_it_has_lasted() -> None:

@@ -289,7 +289,9 @@ def test_a_depth_is_not_changed_for_a_dip_of_the_batch() -> None:
 
     assert depths(8, 300)[-20:] == [5] * 20
     for _ in range(10):
-        assert depths(6, 2) + depths(8, 15) == [5] * 17
+        assert depths(6, 2) == [5] * 2
+        assert policy.snapshot()["why"]["code"] == "dip"
+        assert depths(8, 15) == [5] * 15
     assert depths(6, 20)[-10:] == [1] * 10
 
 
