@@ -5,7 +5,8 @@
 Round times of the shipped H200 profile, which the policy is not given; every draft is accepted with probability P given
 the one before it. What a server adds was seen on an H200 (``benchmarks/results/h200``, seventh and eighth run):
 
-- *dips*: a request has ended, and for a round or two its successor is not in yet; its prefill cannot be timed;
+- *dips*: a request has ended, and for a round or two its successor is not in yet; its prefill cannot be timed. They
+  come in bursts, for requests that began together end at nearly the same time;
 - *idling*: some prefills leave the device idle, and it is faster for four rounds;
 - *wander* and *spells*: all depths together become some percent slower or faster, for a second or for some rounds.
 
@@ -31,8 +32,8 @@ from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.trace import Scene, Trace
 
 P, BATCHES, SEEDS, ROUNDS, SETTLED_SECONDS = 0.7, (1, 8, 32), (1, 2, 3), 300_000, 60.0
-LIFETIME_ROUNDS = 140
-"""400 tokens at an accept length of 2.9: a batch of n has a dip every LIFETIME_ROUNDS / n rounds."""
+LIFETIME_ROUNDS, LIFETIME_SPREAD = 140.0, 9.0
+"""Mean and standard deviation of the rounds of a request: 400 tokens at an accept length of 2.9."""
 IDLE_SHARE, IDLE = 0.1, (0.87, 0.88, 0.9, 0.95)
 """Prefills that leave the device idle, and the factor on each of the rounds that follow."""
 WANDER, WANDER_ROUNDS = 0.012, 150.0
@@ -84,13 +85,12 @@ def _rate(trace: Trace, every: IntArray, depths: IntArray) -> float:
 
 
 def _dips(batch: int, rounds: int, rng: np.random.Generator) -> IntArray:
-    """Return the requests that decode, by round: one or two fewer at times, up to five of a large batch."""
-    running = np.full(rounds, batch)
-    starts = np.flatnonzero(rng.random(rounds) < batch / LIFETIME_ROUNDS)
-    for start in starts if batch > 1 else ():
-        missing = rng.integers(1, 3 if batch < 16 else 6)
-        running[start : start + rng.integers(1, 3)] = max(1, batch - missing)
-    return running
+    """Return the requests that decode, by round: as many go on from one to the next, each with a pause between."""
+    running, most = np.full(rounds, batch), int(2 * rounds / LIFETIME_ROUNDS)
+    for _ in range(batch):
+        for end in np.cumsum(rng.normal(LIFETIME_ROUNDS, LIFETIME_SPREAD, most)).astype(int):
+            running[end : end + rng.integers(1, 3)] -= 1
+    return np.maximum(running, 1)
 
 
 def _wander(rounds: int, rng: np.random.Generator) -> FloatArray:

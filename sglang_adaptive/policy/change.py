@@ -25,6 +25,9 @@ FALL = 0.75
 WARY, SCARCE = 0.5, 0.7
 """Parts of the threshold that are enough: for a fall where speculation has been losing; and at zero steps, where one
 round in many says something, so that chance has as few occasions."""
+LASTING_ROUNDS, DOUBLED = 512, math.log(2.0)
+"""Rounds for which the threshold holds, and the nats that it grows by when they double, and double again: the longer
+nothing has changed, the less likely is a change, and the more occasions had chance."""
 PROMISING = 1.0
 """Evidence (nats) of a change upwards that makes one want to hear more."""
 _GRID = 128
@@ -58,10 +61,14 @@ _TABLE: tuple[Ratios, ...] = tuple(_ratios(index / _GRID) for index in range(_GR
 class ChangeDetector:
     """The sums over all positions, and the counts as they were when each sum was last zero."""
 
-    __slots__ = ("_down", "_down_mark", "_far", "_far_mark", "_threshold", "_up", "_up_mark", "ratios")
+    __slots__ = (
+        "_down", "_down_mark", "_far", "_far_mark", "_first", "_lasting", "_rounds", "_threshold", "_up", "_up_mark",
+        "ratios",
+    )  # fmt: skip
 
     def __init__(self, conditional: list[float], threshold: float) -> None:
-        self._threshold = threshold
+        self._first = self._threshold = threshold
+        self._rounds, self._lasting = 0, LASTING_ROUNDS
         self._up = self._far = self._down = 0.0
         self._up_mark = self._far_mark = self._down_mark = ([0.0] * len(conditional), [0.0] * len(conditional))
         self.ratios: list[Ratios] = []
@@ -101,6 +108,10 @@ class ChangeDetector:
 
         Return the marked counts to drop when acceptance has changed, else None.
         """
+        self._rounds += 1
+        if self._rounds > self._lasting:
+            self._lasting *= 2
+            self._threshold += DOUBLED
         threshold = SCARCE * self._threshold if scarce else self._threshold
         self._up = up = max(0.0, self._up + up)
         self._far = far = max(0.0, self._far + far)
@@ -120,3 +131,4 @@ class ChangeDetector:
     def restart(self) -> None:
         """Begin the sums anew: the counts were replaced."""
         self._up = self._far = self._down = 0.0
+        self._threshold, self._rounds, self._lasting = self._first, 0, LASTING_ROUNDS

@@ -29,6 +29,9 @@ UNTIMED_DEVIATION = 0.012
 """A depth whose time is doubted so much is probed long enough to time it."""
 FIRST_CHECK, CHECK_ROUNDS, LATER_CHECK_ROUNDS = 8, 16, 160
 """Rounds to the first check, between two while a batch size is new or acceptance has changed, and later."""
+QUIET_ROUNDS, MOST_WAIT = 6, 64
+"""Rounds in a row at one batch size that a probe waits for, since where requests come and go no round can be timed; and
+how long it waits for them."""
 ZERO_PROBE_REQUESTS = 2
 ZERO_SPACING, MOST_ZERO_SPACING, ZERO_BACKOFF = 12.0, 32.0, 1.25
 HEARING_ROUNDS, HEARD_SPACING = 64, 2000.0
@@ -120,9 +123,10 @@ class Prober:
         self.account.refresh()
         self._next_check = min(self._next_check, round_index + FIRST_CHECK)
 
-    def due(self, round_index: int) -> bool:
-        """Whether it is time to consider a probe."""
-        return round_index >= self._next_check and self.active is None and not self.waiting
+    def due(self, round_index: int, alike: int) -> bool:
+        """Whether it is time to consider a probe; the last *alike* rounds had the same batch size."""
+        late = round_index - self._next_check
+        return late >= 0 and self.active is None and not self.waiting and (alike >= QUIET_ROUNDS or late >= MOST_WAIT)
 
     def consider(
         self, view: View, batch_size: int, live: int, acceptance: AcceptanceEstimator, round_index: int

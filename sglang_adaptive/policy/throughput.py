@@ -81,6 +81,8 @@ class ThroughputPolicy:
         self._running = self._live
         self._batch_size = 1
         self._standing = StandingBatch()
+        self._observed = self._alike = 0
+        """Batch size of the latest result, and how many in a row had it."""
         self._round = 0
         self._changes = self._changed_at = 0
         """Changes of acceptance so far, and the round of the latest."""
@@ -133,6 +135,8 @@ class ThroughputPolicy:
         """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""
         steps, batch_size = observation.steps, observation.batch_size
         self._round = now = self._round + 1
+        self._alike = self._alike + 1 if batch_size == self._observed else 1
+        self._observed = batch_size
         view = self._views.at(batch_size)
         counts = observation.num_correct_drafts_per_req
         accepted = self._learn_acceptance(steps, counts, batch_size) if steps else 0
@@ -153,7 +157,7 @@ class ThroughputPolicy:
                 self._readings.add(view.anchor, steps, view.log_base[steps], observation.seconds, now)
         if now >= self._next_sync:
             self.cost_sync_due = True
-        if self._prober.due(now):
+        if self._prober.due(now, self._alike):
             self._consider_probe(view, batch_size, now)
         return None
 

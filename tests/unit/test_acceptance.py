@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive.policy import change
 from sglang_adaptive.policy.acceptance import HIGHEST, SATURATION, AcceptanceEstimator
 from sglang_adaptive.policy.acceptance_doubt import learnable_deviation, ratio_deviation
 from sglang_adaptive.policy.regions import LEAST_ROUNDS, LEAST_VISITS, BatchRegions
@@ -119,6 +120,23 @@ def test_nothing_changes_in_a_steady_process() -> None:
     for _ in range(2000):
         learner.update(3, draw(rng, 0.7, 3, 8))
     assert learner.changes - settled <= 2
+
+
+def test_chance_raises_few_alarms_in_a_long_steady_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request at p 0.7, 200,000 rounds: over twenty minutes. A draft that fails after that is seen soon enough."""
+
+    def alarms_and_rounds_to_notice() -> tuple[int, int]:
+        learner, rng = estimator(threshold=10.0), random.Random(3)
+        for _ in range(200_000):
+            learner.update(5, draw(rng, 0.7, 5, 1))
+        alarms = learner.changes
+        return alarms, next(n for n in range(1, 100) if learner.update(5, [0]) == 0 and learner.changes > alarms)
+
+    alarms, rounds = alarms_and_rounds_to_notice()
+    monkeypatch.setattr(change, "DOUBLED", 0.0)
+    more, sooner = alarms_and_rounds_to_notice()
+    assert alarms == 0 < more
+    assert 15 <= sooner <= rounds <= 45
 
 
 def test_losing_makes_a_fall_be_believed_sooner() -> None:

@@ -17,6 +17,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.guard import WARY
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.prober import FIRST_CHECK, MOST_WAIT, QUIET_ROUNDS, Prober
 from sglang_adaptive.policy.probing import (
     ALLOWANCE_ROUNDS,
     LEARNING_ROUNDS,
@@ -435,6 +436,23 @@ def test_steady_load_is_left_alone(batch: int) -> None:
     found = [steady_switches.measure(batch, seed, rounds=40_000) for seed in (1, 2, 3)]
     assert min(one["minutes"] for one in found) > 4.0
     assert math.fsum(one["switches_per_hour"] for one in found) / len(found) < 60.0
+
+
+def test_a_probe_waits_until_rounds_can_be_timed() -> None:
+    """Where requests come and go a probe brought one reading, or none: three of three, on an H200."""
+    prober = Prober(0.005)
+    assert not prober.due(FIRST_CHECK - 1, alike=100)
+    assert prober.due(FIRST_CHECK, alike=QUIET_ROUNDS) and not prober.due(FIRST_CHECK, alike=QUIET_ROUNDS - 1)
+    assert not prober.due(FIRST_CHECK + MOST_WAIT - 1, alike=1) and prober.due(FIRST_CHECK + MOST_WAIT, alike=1)
+
+    load = steady_switches.steady_load(32, 30_000, np.random.default_rng([1, 32]))
+    depths = play(build(load), load).depths
+    begun = [index for index in range(1, load.rounds) if depths[index] != depths[index - 1] == 3]
+    assert len(begun) > 2
+    for first in begun:
+        last = next(index for index in range(first, load.rounds) if depths[index] != depths[first])
+        alike = load.batch[first : last - 1] == load.batch[first + 1 : last]
+        assert (alike & load.comparable[first + 1 : last]).sum() >= 2
 
 
 def test_only_a_change_that_lasts_ends_the_rests_of_probes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,8 @@ def test_the_constants_that_the_page_names() -> None:
         f"{change.FAR_MORE:g} nat more for the second",
         f"{change.SHIFT:g} lower, and at most `{change.FALL:g} * h`",
         f"`change_threshold` ({options.change_threshold:g} nats)",
-        f"At zero steps {change.SCARCE * options.change_threshold:g} nats are enough",
+        f"takes {change.DOUBLED:.2f} nats more after {change.LASTING_ROUNDS} rounds without a change, and again",
+        f"At zero steps {change.SCARCE:.0%} of that is enough",
         f"the median of {readings.RING} readings",
         f"the median of {readings.JUMP_READINGS} readings is off by more than {readings.JUMP:.0%}, and by "
         f"{readings.JUMP_SPREADS:g} times the readings' own",
@@ -142,6 +143,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"worst stretch within {guard.WINDOW_ROUNDS} rounds has lost {guard.WARY:g}",
         f"must promise {guard.WARY_MARGIN:.0%} and half a standard deviation",
         f"from {guard.ALLOWANCE:g} lost, {guard.SPENT_MARGIN:.0%} and two",
+        f"waits for {prober.QUIET_ROUNDS} rounds in a row at one batch size, but no more than {prober.MOST_WAIT}",
         f"taken to hold for {prober.HORIZON_ROUNDS:g} rounds",
         f"`probe_budget` ({options.probe_budget:.1%} of the time served)",
         f"plus an allowance of {probing.ALLOWANCE_ROUNDS:g} rounds",
