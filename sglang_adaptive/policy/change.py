@@ -61,14 +61,12 @@ _TABLE: tuple[Ratios, ...] = tuple(_ratios(index / _GRID) for index in range(_GR
 class ChangeDetector:
     """The sums over all positions, and the counts as they were when each sum was last zero."""
 
-    __slots__ = (
-        "_down", "_down_mark", "_far", "_far_mark", "_first", "_lasting", "_rounds", "_threshold", "_up", "_up_mark",
-        "ratios",
-    )  # fmt: skip
+    __slots__ = ("_down", "_down_mark", "_far", "_far_mark", "_rounds", "_threshold", "_up", "_up_mark", "ratios")
 
     def __init__(self, conditional: list[float], threshold: float) -> None:
-        self._first = self._threshold = threshold
-        self._rounds, self._lasting = 0, LASTING_ROUNDS
+        self._threshold = threshold
+        self._rounds = 0
+        """Rounds tested since the counts were last replaced."""
         self._up = self._far = self._down = 0.0
         self._up_mark = self._far_mark = self._down_mark = ([0.0] * len(conditional), [0.0] * len(conditional))
         self.ratios: list[Ratios] = []
@@ -108,11 +106,10 @@ class ChangeDetector:
 
         Return the marked counts to drop when acceptance has changed, else None.
         """
+        threshold = self._threshold + DOUBLED * (self._rounds // LASTING_ROUNDS).bit_length()
         self._rounds += 1
-        if self._rounds > self._lasting:
-            self._lasting *= 2
-            self._threshold += DOUBLED
-        threshold = SCARCE * self._threshold if scarce else self._threshold
+        if scarce:
+            threshold *= SCARCE
         self._up = up = max(0.0, self._up + up)
         self._far = far = max(0.0, self._far + far)
         self._down = down = max(0.0, self._down + down)
@@ -131,4 +128,4 @@ class ChangeDetector:
     def restart(self) -> None:
         """Begin the sums anew: the counts were replaced."""
         self._up = self._far = self._down = 0.0
-        self._threshold, self._rounds, self._lasting = self._first, 0, LASTING_ROUNDS
+        self._rounds = 0

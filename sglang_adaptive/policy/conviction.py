@@ -18,26 +18,25 @@ CALM_ROUNDS, CALM_DOUBT, CALM_PATIENCE = 500, 3.0, 1000
 class Conviction:
     """Counts the rounds in which another depth promised more than the margin, less those in which none did."""
 
-    __slots__ = ("_promised",)
+    __slots__ = ("_acceptance", "_margin", "_promised")
 
-    def __init__(self) -> None:
+    def __init__(self, acceptance: AcceptanceEstimator, margin: float) -> None:
+        self._acceptance, self._margin = acceptance, margin
         self._promised = 0
 
     def restart(self) -> None:
         """Begin to count anew: the depth was changed."""
         self._promised = 0
 
-    def suffices(
-        self, gain: float, margin: float, acceptance: AcceptanceEstimator, live: int, best: int, unchanged: int
-    ) -> bool:
-        """Count a round in which *best* promises *gain* over *live*, and say whether that is enough.
+    def suffices(self, gain: float, live: int, best: int, unchanged: int) -> bool:
+        """Count a round in which *best* steps promise *gain* (relative) over *live*; say whether that is enough.
 
         *unchanged* are the rounds for which the load has stayed as it is.
         """
-        if gain <= margin:
+        if gain <= self._margin:
             self._promised = max(0, self._promised - 1)
             return False
         self._promised += 1
         doubt, patience = (CALM_DOUBT, CALM_PATIENCE) if unchanged >= CALM_ROUNDS else (DOUBT, PATIENCE)
         doubt *= max(0.0, 1.0 - self._promised / patience)
-        return gain > margin + doubt * ratio_deviation(acceptance, live, best)
+        return gain > self._margin + doubt * ratio_deviation(self._acceptance, live, best)

@@ -51,6 +51,8 @@ class Prober:
         self._unsettled: tuple[Probe, int, float] | None = None
         """The latest probe towards another depth, its batch size, and the seconds a round that it could not lose."""
         self._left = 0
+        self._batch_size = self._alike = 0
+        """Batch size of the latest result, and how many in a row had it."""
         self._next_check = FIRST_CHECK
         self._zero_rounds = 0
         self._zero_spacing = ZERO_SPACING
@@ -123,10 +125,16 @@ class Prober:
         self.account.refresh()
         self._next_check = min(self._next_check, round_index + FIRST_CHECK)
 
-    def due(self, round_index: int, alike: int) -> bool:
-        """Whether it is time to consider a probe; the last *alike* rounds had the same batch size."""
+    def follow(self, batch_size: int) -> None:
+        """Take in the batch size of a result."""
+        self._alike = self._alike + 1 if batch_size == self._batch_size else 1
+        self._batch_size = batch_size
+
+    def due(self, round_index: int) -> bool:
+        """Whether it is time to consider a probe."""
         late = round_index - self._next_check
-        return late >= 0 and self.active is None and not self.waiting and (alike >= QUIET_ROUNDS or late >= MOST_WAIT)
+        quiet = self._alike >= QUIET_ROUNDS or late >= MOST_WAIT
+        return late >= 0 and quiet and self.active is None and not self.waiting
 
     def consider(
         self, view: View, batch_size: int, live: int, acceptance: AcceptanceEstimator, round_index: int

@@ -81,14 +81,12 @@ class ThroughputPolicy:
         self._running = self._live
         self._batch_size = 1
         self._standing = StandingBatch()
-        self._observed = self._alike = 0
-        """Batch size of the latest result, and how many in a row had it."""
         self._round = 0
         self._changes = self._changed_at = 0
         """Changes of acceptance so far, and the round of the latest."""
         self._alarm: tuple[float, int] | None = None
         """Acceptance before the latest change, and the round at which it is confirmed or not."""
-        self._conviction = Conviction()
+        self._conviction = Conviction(self._acceptance, options.margin)
         self._undecided = False
         """Whether zero steps stay for want of certainty alone."""
         self._zero_since = -ZERO_ROUNDS
@@ -135,8 +133,7 @@ class ThroughputPolicy:
         """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""
         steps, batch_size = observation.steps, observation.batch_size
         self._round = now = self._round + 1
-        self._alike = self._alike + 1 if batch_size == self._observed else 1
-        self._observed = batch_size
+        self._prober.follow(batch_size)
         view = self._views.at(batch_size)
         counts = observation.num_correct_drafts_per_req
         accepted = self._learn_acceptance(steps, counts, batch_size) if steps else 0
@@ -157,7 +154,7 @@ class ThroughputPolicy:
                 self._readings.add(view.anchor, steps, view.log_base[steps], observation.seconds, now)
         if now >= self._next_sync:
             self.cost_sync_due = True
-        if self._prober.due(now, self._alike):
+        if self._prober.due(now):
             self._consider_probe(view, batch_size, now)
         return None
 
@@ -281,8 +278,7 @@ class ThroughputPolicy:
         if best and live in view.allowed:
             live_rate = tokens[live] / view.seconds[live]
             unchanged = min(self._standing.rounds, self._round - self._changed_at)
-            gain = best_rate / live_rate - 1.0
-            if not self._conviction.suffices(gain, self.options.margin, self._acceptance, live, best, unchanged):
+            if not self._conviction.suffices(best_rate / live_rate - 1.0, live, best, unchanged):
                 best, best_rate = live, live_rate
         if best and view.zero is not None and not self._beats_zero(best_rate * view.zero - 1.0, best):
             return 0

@@ -68,6 +68,25 @@ def play(policy: Drivable, trace: Trace) -> Run:
     return Run(np.array(depths, dtype=np.int64))
 
 
+class DraftOutputs:
+    """When the draft's extend has an output at zero steps, where *every* rounds are held; the next round checks it."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._since = 0
+        """Zero-step rounds since the last output."""
+        self._output = False
+        """Whether the round before had one."""
+
+    def check(self, steps: int, requests: int, curious: bool) -> bool:
+        """Take in a round of *steps*; say whether it checks what was foretold: zero steps, after an output."""
+        told, self._since = self._output and not steps, 0 if steps else self._since + 1
+        self._output = self._since >= rounds_between_outputs(requests, self._every, curious)
+        if self._output:
+            self._since = 0
+        return told
+
+
 def _runnable(policy: Any, trace: Trace) -> Callable[[int], frozenset[int]]:
     """Return what tells the depths that can run at a batch size: those captured for it when the server starts."""
     every = frozenset(trace.ladder)
@@ -98,17 +117,13 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
 
     if observe is None:
         return learn_plain
-    arrival, since, output = 0.0, 0, False
+    arrival, outputs = 0.0, DraftOutputs(ZERO_CYCLE)
     clock = RoundClock(lambda: arrival)
     seconds, noise, comparable = trace.seconds, trace.clock.tolist(), trace.comparable.tolist()
 
     def foretold(index: int, steps: int, batch: int) -> list[int]:
         """Return which first drafts would have been accepted, in a zero-step round after an output of the draft."""
-        nonlocal since, output
-        told, since = output and not steps, 0 if steps else since + 1
-        output = since >= rounds_between_outputs(batch, ZERO_CYCLE, getattr(policy, "wants_to_hear", False))
-        if output:
-            since = 0
+        told = outputs.check(steps, batch, getattr(policy, "wants_to_hear", False))
         return [min(k, 1) for k in accepted[index]] if told else []
 
     def learn_rich(index: int, batch: int, depths: list[int]) -> None:

@@ -15,6 +15,7 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.policy.throughput_options import ThroughputOptions
 from sglang_adaptive.runtime.hearing import CURIOUS_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.sglang_plugin.foretold import Foretold, heard
+from sglang_adaptive.simulate.engine import DraftOutputs
 
 LADDER = (0, 1, 3, 7)
 EVERY = 8
@@ -71,16 +72,13 @@ def costly() -> CostProfile:
 def serve(
     policy: ThroughputPolicy, p: float, rounds: int, hears: bool, batch: int = 1, curious: bool = True
 ) -> list[int]:
-    rng, depths, since, output = random.Random(1), [], 0, False
+    rng, depths, outputs = random.Random(1), [], DraftOutputs(EVERY)
     for _ in range(rounds):
         steps = policy.get_steps_for_batch(batch)
         depths.append(steps)
         counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
-        told = [int(rng.random() < p) for _ in range(batch)] if output and not steps else []
-        since = 0 if steps else since + 1
-        output = hears and since >= rounds_between_outputs(batch, EVERY, curious and policy.wants_to_hear)
-        if output:
-            since = 0
+        checks = outputs.check(steps, batch, curious and policy.wants_to_hear) and hears
+        told = [int(rng.random() < p) for _ in range(batch)] if checks else []
         clock = SECONDS[steps] if depths[-2:-1] == [steps] else None  # the first round after a switch is not timed
         policy.observe(RoundObservation(steps, counts, batch, clock, foretold=told))
         if policy.cost_sync_due:
