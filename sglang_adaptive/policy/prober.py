@@ -21,19 +21,24 @@ HORIZON_ROUNDS = 200.0
 SWITCH_ROUNDS = 0.2
 """Loss of going there and back, in rounds."""
 LEAST_GAIN_ROUNDS = 0.4
+"""What a probe must be expected to gain, in rounds of the live depth."""
 TIMINGS = 3
 """Times that a probe is to bring: a median of three outvotes an outlier."""
 MOST_ROUNDS = 12
+"""Rounds of a probe at most, however few of them can be timed."""
 READING_DEVIATION = 0.025
+"""Relative standard deviation of one reading of a round's time."""
 UNTIMED_DEVIATION = 0.012
 """A depth whose time is doubted so much is probed long enough to time it."""
 FIRST_CHECK, CHECK_ROUNDS, LATER_CHECK_ROUNDS = 8, 16, 160
 """Rounds to the first check, between two while a batch size is new or acceptance has changed, and later."""
 QUIET_ROUNDS, MOST_WAIT = 6, 64
-"""Rounds in a row at one batch size that a probe waits for, since where requests come and go no round can be timed; and
-how long it waits for them."""
+"""Rounds in a row at one batch size that a probe waits for, and rounds that it waits for them at most: while requests
+come and go hardly a round can be timed."""
 ZERO_PROBE_REQUESTS = 2
+"""Drafts that a probe out of zero steps is to try, in as many requests or rounds."""
 ZERO_SPACING, MOST_ZERO_SPACING, ZERO_BACKOFF = 12.0, 32.0, 1.25
+"""Rounds between two probes out of zero steps at first and at most, and the factor by which each lengthens them."""
 HEARING_ROUNDS, HEARD_SPACING = 64, 2000.0
 """Rounds after which the last that was heard is old, and the spacing of probes out of zero steps until then."""
 
