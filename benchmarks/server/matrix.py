@@ -92,6 +92,7 @@ def _start(group: Sequence[Policy], matrix: Matrix, end: float, servers: list[Se
     """Start the servers of *group* at the same time, adding each to *servers*, and wait for all."""
     for policy in group:
         servers.append(Server(policy, matrix.host, matrix.output, matrix.profiles, matrix.simulate))
+        servers[-1].alone = len(group) == 1
         servers[-1].launch()
     for server in servers:
         server.wait(min(time.monotonic() + matrix.start_timeout, end))

@@ -39,6 +39,8 @@ class Running:
         self.client = Client("127.0.0.1", port, timeout=600)
         self.process = Process(folder / f"{policy.name}.acceptance")
         self.start_seconds: float | None = None
+        self.alone = True
+        """Whether no other server of the run started meanwhile; the GB of a depth are what is free on the GPU less."""
         self.pid: int | None = None
         self.scratch: str | None = None
         """Folder of the server's temporary files: SGLang never removes those of its sockets."""
@@ -92,16 +94,16 @@ class Running:
         return "\n".join(line[:300] for line in text[-lines:])
 
     def startup(self) -> dict[str, Any]:
-        """Return the seconds until the server answered, and what each tier took, from the log."""
+        """Return the seconds until the server answered, what each tier took, from the log, and if it started alone."""
         tiers = tiers_built(self.log.read_text(errors="replace"))
         totals = {key: round(sum(tier[key] for tier in tiers), 3) for key in ("seconds", "gb")}
-        return {"seconds": self.start_seconds, "tiers": tiers, "tiers_total": totals}
+        return {"seconds": self.start_seconds, "alone": self.alone, "tiers": tiers, "tiers_total": totals}
 
     def leave(self) -> None:
         """Write down how to find this server again with :func:`attach`."""
         record = {
             "port": self.client.port, "command": self.command, "plugins": self.plugins,
-            "start_seconds": self.start_seconds, "pid": self.pid, "scratch": self.scratch,
+            "start_seconds": self.start_seconds, "alone": self.alone, "pid": self.pid, "scratch": self.scratch,
         }  # fmt: skip
         self._record().write_text(json.dumps(record))
 
@@ -116,7 +118,8 @@ def attach(policy: Policy, folder: Path) -> Running:
     except FileNotFoundError:
         raise ValueError(f"{policy.name} was not left running in {folder}") from None
     server = Running(policy, folder, record["port"], record["command"], record["plugins"])
-    server.start_seconds, server.pid, server.scratch = record["start_seconds"], record["pid"], record["scratch"]
+    for name in ("start_seconds", "alone", "pid", "scratch"):
+        setattr(server, name, record[name])
     return server
 
 

@@ -25,7 +25,7 @@ from benchmarks.server.plot import _latencies, plot
 from benchmarks.server.policies import POLICIES, Policy
 from benchmarks.server.process import RING, Declared, Process, own
 from benchmarks.server.results import SCHEMA, SIMULATED, BadResult, read, read_folder
-from benchmarks.server.servers import tiers_built
+from benchmarks.server.servers import Running, attach, tiers_built
 from benchmarks.server.simulated import Draw, Meter, chances_of, drawn_ahead
 from benchmarks.server.summary import summary, targets
 from benchmarks.server.workloads.plan import Plan, in_turn, own_p
@@ -369,6 +369,27 @@ def test_summary_says_what_is_met(tmp_path: Path) -> None:
     assert found["switches an hour in steady load"].met is None
     text = summary([document(measured())])
     assert "MISSED" in text and "not measured" in text and SIMULATED in text
+
+
+def test_gigabytes_of_servers_that_started_together_do_not_count() -> None:
+    alone, together = document([]), document([])
+    together["servers"]["throughput"]["startup"] |= {"alone": False, "tiers_total": {"seconds": 14.0, "gb": 9.0}}
+    found = {one.what: one.value for one in targets([alone, together], "throughput")}
+    assert (found["tiers at start-up, seconds"], found["tiers at start-up, GB"]) == (13.0, 0.6)
+    assert {one.what: one.met for one in targets([together], "throughput")}["tiers at start-up, GB"] is None
+
+
+def test_a_server_that_was_left_running_is_found_as_it_was(tmp_path: Path) -> None:
+    Process(tmp_path / "none.acceptance", create=True)
+    left = Running(POLICIES["none"], tmp_path, 4711, ["serve"], "")
+    left.start_seconds, left.alone, left.pid = 3.5, False, 99
+    left.leave()
+    found = attach(POLICIES["none"], tmp_path)
+    assert (found.client.port, found.command, found.pid, found.scratch) == (4711, ["serve"], 99, None)
+    found.log.write_text("")
+    assert found.startup() == {
+        "seconds": 3.5, "alone": False, "tiers": [], "tiers_total": {"seconds": 0, "gb": 0}
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
