@@ -288,10 +288,9 @@ class ThroughputPolicy:
         """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
         if self._live == 0 and self._round - self._zero_since < ZERO_ROUNDS:
             return False
-        demanded, doubts = self._guard.demands()
         if gain < (ZERO_MARGIN if self._live else 2.0 * ZERO_MARGIN):
             return False
-        self._undecided = doubts > 0.0 and gain < demanded + doubts * ratio_deviation(self._acceptance, 0, steps)
+        self._undecided = gain < self._guard.doubts * ratio_deviation(self._acceptance, 0, steps)
         return not self._undecided
 
     def _enter(self, steps: int) -> None:

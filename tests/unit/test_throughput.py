@@ -15,7 +15,7 @@ from benchmarks import steady_switches
 from sglang_adaptive.policy import conviction, throughput
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.policy.guard import WARY
+from sglang_adaptive.policy.guard import ALLOWANCE, DOUBT_PER_LOST
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.prober import FIRST_CHECK, MOST_WAIT, QUIET_ROUNDS, Prober
 from sglang_adaptive.policy.probing import (
@@ -296,24 +296,35 @@ def test_a_depth_is_not_changed_for_a_dip_of_the_batch() -> None:
     assert depths(6, 20)[-10:] == [1] * 10
 
 
+def agree(policy: ThroughputPolicy, p: float, rounds: int) -> list[int]:
+    """Serve one request whose first draft is right in a share *p* of rounds, foretold or verified; return depths."""
+    depths = []
+    for index in range(rounds):
+        depths.append(policy.get_steps_for_batch(1))
+        right = int(index * 0.618034 % 1.0 < p)
+        told = [] if depths[-1] else [right]
+        policy.observe(RoundObservation(depths[-1], [right if depths[-1] else 0], 1, foretold=told))
+    return depths
+
+
 def test_zero_steps_listen_while_they_are_undecided() -> None:
     """The guard has seen losses and asks for more than the draft promises; what it promises is worth a closer look."""
     policy = ThroughputPolicy(0, ThroughputOptions(candidate_steps=(0, 1, 3)), H200)
-
-    def hear(agreed: float, rounds: int) -> None:
-        for index in range(rounds):
-            steps = policy.get_steps_for_batch(1)
-            told = [int((index * 0.618034) % 1.0 < agreed)]
-            policy.observe(RoundObservation(steps, [0], 1, foretold=[] if steps else told))
-
-    policy._guard.book(WARY)
-    hear(0.12, 120)
-    assert policy.get_steps_for_batch(1) == 0 and policy._acceptance.trials(1) > 2 * throughput.WELL_HEARD
+    policy._guard.book(5.0 / DOUBT_PER_LOST)
+    assert agree(policy, 0.12, 120)[-1] == 0 and policy._acceptance.trials(1) > 1.5 * throughput.WELL_HEARD
     assert policy.forecast(1, 1).speedup > 1.0 + 2 * throughput.ZERO_MARGIN  # type: ignore[union-attr]
     assert policy.wants_to_hear
-    hear(0.0, 300)
-    assert policy.get_steps_for_batch(1) == 0
+    assert agree(policy, 0.0, 300)[-1] == 0
     assert not policy.wants_to_hear
+
+
+def test_a_loss_asks_for_certainty_and_not_for_a_gain() -> None:
+    """A draft that has lost, by bad luck say, and is worth 15% now is not left aside for the next 500 rounds."""
+    policy = ThroughputPolicy(0, ThroughputOptions(candidate_steps=(0, 1, 3)), H200)
+    assert agree(policy, 0.0, 100)[-1] == 0
+    policy._guard.book(ALLOWANCE)
+    assert set(agree(policy, 0.2, 200)[-50:]) == {1}
+    assert 0.1 < policy.forecast(1, 1).speedup - 1.0 < 0.2  # type: ignore[union-attr, operator]
 
 
 def test_a_hundred_thousand_rounds_leave_the_state_as_small_as_twenty_thousand() -> None:

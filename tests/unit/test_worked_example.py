@@ -140,9 +140,9 @@ def test_the_constants_that_the_page_names() -> None:
         f"every {readings.THINNER}th",
         f"fewer than {policy.WELL_HEARD:g} trials, has {change.PROMISING:g} nat of evidence",
         f"promise {policy.ZERO_MARGIN:.0%} more than zero steps to go on and {2 * policy.ZERO_MARGIN:.0%} to begin",
-        f"worst stretch within {guard.WINDOW_ROUNDS} rounds has lost {guard.WARY:g}",
-        f"must promise {guard.WARY_MARGIN:.0%} and half a standard deviation",
-        f"from {guard.ALLOWANCE:g} lost, {guard.SPENT_MARGIN:.0%} and two",
+        f"For each round that the worst stretch within {guard.WINDOW_ROUNDS} rounds has lost, drafting must promise "
+        f"{guard.DOUBT_PER_LOST:g} standard deviations",
+        f"from {guard.WARY:g} lost, half the evidence is enough",
         f"waits for {prober.QUIET_ROUNDS} rounds in a row at one batch size, but no more than {prober.MOST_WAIT}",
         f"taken to hold for {prober.HORIZON_ROUNDS:g} rounds",
         f"`probe_budget` ({options.probe_budget:.1%} of the time served)",
@@ -151,7 +151,7 @@ def test_the_constants_that_the_page_names() -> None:
     words = " ".join(PAGE.split())
     missing = [text for text in said if " ".join(text.split()) not in words]
     assert not missing
-    assert (by_batch.SIGMAS, guard.WARY_DOUBT, guard.SPENT_DOUBT) == (3.0, 0.5, 2.0), "in words on the page"
+    assert (by_batch.SIGMAS, change.WARY) == (3.0, 0.5), "in words on the page"
     assert options.margin == 0.01 and "what goes on promising 1% is taken" in words
 
 
