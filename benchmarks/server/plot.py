@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.server.compare import Rates, _reference, _words, case_of, is_static, rates
+from benchmarks.server.compare import Case, Rates, _reference, _words, case_of, is_static, rates
 from benchmarks.server.results import rows_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def _draw(workload: str, documents: Sequence[dict[str, Any]], simulated: bool, f
     from matplotlib.figure import Figure
 
     shown, what = _shown(workload, rows_of(documents, workload))
-    cases = list(dict.fromkeys(case for one in shown.values() for case in one))
+    every = dict.fromkeys(case for one in shown.values() for case in one)
+    cases = sorted(every, key=lambda case: dict(case).get("batch_size", 0))
     figure = Figure(figsize=(max(7.0, 1.5 + 0.45 * len(cases)), 4.6), layout="constrained")
     axes = figure.subplots()
     for name, one in shown.items():
@@ -43,7 +45,9 @@ def _draw(workload: str, documents: Sequence[dict[str, Any]], simulated: bool, f
     axes.axhline(1.0, color="0.6", linewidth=0.8)
     axes.set_xticks(range(len(cases)), [_words(case) for case in cases], rotation=60, ha="right", fontsize=7)
     axes.set_ylabel(what, fontsize=8)
-    axes.set_ylim(bottom=NARROW if min(min(one.values()) for one in shown.values()) > NARROW else 0)
+    ratios = [ratio for one in shown.values() for ratio in one.values()]
+    bottom = NARROW if min(ratios) > NARROW else 0.0
+    axes.set_ylim(bottom, max(1.0, *ratios) + 0.05 * (1.0 - bottom))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7, ncols=2, frameon=False)
     axes.set_title(workload + (" (simulated acceptance)" if simulated else ""), fontsize=10)
@@ -75,13 +79,17 @@ def _shown(workload: str, rows: Sequence[dict[str, Any]]) -> tuple[Rates, str]:
 def _latencies(rows: Sequence[dict[str, Any]]) -> Rates:
     """Return median latencies over those of the best static depth: tokens/s say how much arrives, not how it is served.
 
-    First passes are compared: each pass has arrivals of its own, and a run that was cut off not all of them.
+    Each pass has arrivals of its own, so those are compared that every contender of a case has; a run that was cut off
+    has not all of them.
     """
-    found: Rates = {}
+    passes: dict[str, dict[Case, list[float]]] = {}
     for row in rows:
-        found.setdefault(row["contender"], {})[case_of(row)] = row["passes"][0]["latency"]["p50_ms"]
+        told = [one["latency"]["p50_ms"] for one in row["passes"]]
+        passes.setdefault(row["contender"], {})[case_of(row)] = told
+    shared = [case for case in next(iter(passes.values())) if all(case in cases for cases in passes.values())]
+    complete = {case: min(len(cases[case]) for cases in passes.values()) for case in shared}
+    found = {name: {case: fmean(cases[case][: complete[case]]) for case in shared} for name, cases in passes.items()}
     static = [cases for name, cases in found.items() if is_static(name)] or list(found.values())
-    shared = [case for case in static[0] if all(case in cases for cases in found.values())]
     best = {case: min(cases[case] for cases in static) for case in shared}
     return {name: {case: cases[case] / best[case] for case in shared} for name, cases in found.items()}
 

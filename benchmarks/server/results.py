@@ -140,6 +140,8 @@ def _check(path: Path, where: str, value: Any, keys: dict[str, type]) -> None:
 
 def _gpu() -> str | None:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        query += ["--id", visible]  # a host's other GPUs have no part in the run
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -57,7 +57,8 @@ def targets(documents: Documents, ours: str) -> list[Measured]:
     """Return every target with what was measured of *ours*; several files are taken together."""
     return [
         *_cells(documents, ours),
-        _switching(documents, ours, "best static", 1.05, _best_single),
+        _switching(documents, ours, "the best single depth", 1.05, _best_single),
+        _switching(documents, ours, "each case's best depth", 1.0, best_static),
         _switching(documents, ours, "SGLang EMA built-in", 1.25, lambda found: found.get(SGLANG, {})),
         *_zero_step(documents),
         _first_use(documents),
@@ -68,8 +69,8 @@ def targets(documents: Documents, ours: str) -> list[Measured]:
     ]
 
 
-def _found(documents: Documents, workload: str) -> Rates:
-    return rates((row["contender"], row) for row in rows_of(documents, workload))
+def _found(documents: Documents, *workloads: str) -> Rates:
+    return rates((row["contender"], row) for name in workloads for row in rows_of(documents, name))
 
 
 def _cells(documents: Documents, ours: str) -> list[Measured]:
@@ -85,7 +86,7 @@ def _cells(documents: Documents, ours: str) -> list[Measured]:
 
 
 def _best_single(found: Rates) -> dict[Case, float]:
-    """Return the one static depth that is best over all cases together, by geometric mean."""
+    """Return the one static depth that is best over all cases together, by geometric mean: it would be set once."""
     static = {name: cases for name, cases in found.items() if is_static(name)}
     most = max((len(cases) for cases in static.values()), default=0)
     complete = {name: cases for name, cases in static.items() if len(cases) == most}
@@ -96,10 +97,8 @@ def _switching(
     documents: Documents, ours: str, against: str, target: float, reference: Callable[[Rates], dict[Case, float]]
 ) -> Measured:
     """Acceptance and load switching together: the geometric mean over all their cases."""
-    ratios: list[float] = []
-    for workload in ("acceptance", "load"):
-        found = _found(documents, workload)
-        ratios += shares(found.get(ours, {}), reference(found))
+    found = _found(documents, "acceptance", "load")
+    ratios = shares(found.get(ours, {}), reference(found))
     mean, worst = summed_up(ratios) if ratios else (None, 0.0)
     detail = f"{len(ratios)} cases, worst {worst:.3f}" if ratios else ""
     return Measured(f"acceptance and load switching against {against}", mean, target, detail=detail)

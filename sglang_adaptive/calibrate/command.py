@@ -15,6 +15,7 @@ from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import CommandParser, add_server, failed, new_file
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.readings import ZERO_CYCLE
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.profiles import folder
 
@@ -80,7 +81,8 @@ def _measure(
 
 def _how(server: AdaptiveServer) -> str:
     return (
-        "sglang-adaptive calibrate: median wall time between consecutive verify results at a forced depth, "
+        "sglang-adaptive calibrate: median wall time between consecutive verify results at a forced depth, at zero "
+        f"steps of means of {ZERO_CYCLE} rounds, "
         f"prompts of 128 random tokens, policy {server.state['policy']}"
     )
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.readings import ZERO_CYCLE
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_times import RoundTimes
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.state import SpecRuntimeState
 
@@ -179,6 +181,17 @@ def test_round_times_keep_recent_medians_in_bounded_memory() -> None:
             ticks.now += 0.001
             controller.on_verify_complete([0] * requests, requests)
     assert len(controller.snapshot().round_times) == 512
+
+
+def test_a_zero_step_rounds_time_has_its_share_of_the_drafts_extend() -> None:
+    times = RoundTimes()
+    for index in range(3 * ZERO_CYCLE - 1):
+        extends = index % ZERO_CYCLE == 3
+        times.add(RoundObservation(0, [0], 1, 5.8 if extends else 5.0))
+        if index == ZERO_CYCLE - 2:
+            assert times.as_list() == []  # an extend may still be to come
+    [cell] = times.as_list()
+    assert (cell["rounds"], cell["seconds"]) == (3 * ZERO_CYCLE - 1, pytest.approx(5.1))
 
 
 @pytest.mark.parametrize("where", ["choose", "observe"])

@@ -348,9 +348,12 @@ def test_compare_prints_shares_of_the_best_static_depth(tmp_path: Path) -> None:
 
 
 def test_arrivals_are_drawn_by_their_latency_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
-    taken = {("static-3", 0.3): 2.0, ("throughput", 0.3): 1.5, ("static-3", 0.6): 3.0, ("static-7", 0.3): 2.5}
+    taken: dict[tuple[str, float], tuple[float, ...]] = {
+        ("static-3", 0.3): (1.5, 2.5), ("throughput", 0.3): (1.0, 2.0), ("static-3", 0.6): (3.0,),
+        ("static-7", 0.3): (2.0, 3.0, 9.0),
+    }  # fmt: skip
     rows = [
-        row("open loop", name, {"share": share}, [{**one_pass(100.0), "latency": {"p50_ms": 1000 * seconds}}])
+        row("open loop", name, {"share": share}, [{**one_pass(100.0), "latency": {"p50_ms": one}} for one in seconds])
         for (name, share), seconds in taken.items()
     ]
     assert [list(cases.values()) for cases in _latencies(rows).values()] == [[1.0], [0.75], [1.25]]
@@ -360,8 +363,8 @@ def test_arrivals_are_drawn_by_their_latency_and_what_was_cut_off_is_not(tmp_pat
 def test_summary_says_what_is_met(tmp_path: Path) -> None:
     found = {one.what: one for one in targets([document(measured())], "throughput")}
     assert found["cells against each cell's best static depth, worst"].value == pytest.approx(0.975)
-    assert found["acceptance and load switching against best static"].value == pytest.approx(1.1)
-    assert found["acceptance and load switching against best static"].met
+    assert found["acceptance and load switching against the best single depth"].value == pytest.approx(1.1)
+    assert found["acceptance and load switching against the best single depth"].met
     assert found["acceptance and load switching against SGLang EMA built-in"].value == pytest.approx(121 / 80)
     assert found["zero steps against no speculation, batch 1"].met
     assert found["worst cell against no speculation, p = 0 too"].value == pytest.approx(0.99)
@@ -369,6 +372,19 @@ def test_summary_says_what_is_met(tmp_path: Path) -> None:
     assert found["switches an hour in steady load"].met is None
     text = summary([document(measured())])
     assert "MISSED" in text and "not measured" in text and SIMULATED in text
+
+
+def test_the_best_single_depth_is_one_depth_for_acceptance_and_load() -> None:
+    taken = {"static-1": (100.0, 100.0), "static-7": (120.0, 90.0), "throughput": (132.0, 99.0)}
+    rows = [
+        row(workload, name, case, [one_pass(rate)])
+        for name, rates_of in taken.items()
+        for workload, case, rate in zip(("acceptance", "load"), ({"batch_size": 1}, {"p": 0.7}), rates_of, strict=True)
+    ]
+    found = {one.what: one.value for one in targets([document(rows)], "throughput")}
+    assert found["acceptance and load switching against the best single depth"] == pytest.approx(1.1)
+    against_each = (132 / 120 * 99 / 100) ** 0.5
+    assert found["acceptance and load switching against each case's best depth"] == pytest.approx(against_each)
 
 
 def test_gigabytes_of_servers_that_started_together_do_not_count() -> None:
