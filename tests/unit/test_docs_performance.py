@@ -12,8 +12,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = " ".join((ROOT / "docs" / "performance.md").read_text().split())
-RUN, SIXTH, SEVENTH, EIGHTH = RESULTS / "h200" / "third-run", "../sixth-run/", "../seventh-run/", "../eighth-run/"
-ZERO = (EIGHTH + "zero-steps.json", SEVENTH + "zero-steps.json", SEVENTH + "zero-steps-again.json")
+RUN = RESULTS / "h200" / "third-run"
+SIXTH, SEVENTH, EIGHTH, NINTH = (f"../{name}-run/" for name in ("sixth", "seventh", "eighth", "ninth"))
+ZERO = (
+    NINTH + "zero-steps.json", EIGHTH + "zero-steps.json", SEVENTH + "zero-steps.json",
+    SEVENTH + "zero-steps-again.json", SIXTH + "zero-steps.json", SIXTH + "more/zero-steps-again.json",
+)  # fmt: skip
 
 
 def results(name: str) -> Any:
@@ -48,7 +52,7 @@ def mean_round(row: dict[str, Any]) -> float:
 
 
 def over_none(contender: str, p: float | None) -> list[float]:
-    """Return tokens/s over those without speculation by batch size, the mean of the three latest measurements."""
+    """Return tokens/s over those without speculation by batch size, the mean of the six latest measurements."""
     runs = [rates(name) for name in ZERO]
     sizes = sorted({batch for batch, _ in runs[0]})
     return [
@@ -68,29 +72,68 @@ def test_what_zero_steps_and_a_useless_draft_cost() -> None:
     assert f"({mean(owed[1]):.1f} ms at batch 1, {mean(owed[64]):.1f} ms at batch 64)" in PAGE
 
 
+def test_what_the_policy_is_held_against() -> None:
+    before: list[str] = []
+    for name in (NINTH, EIGHTH):
+        over = []
+        for workload in ("acceptance", "load"):  # the best single depth of each
+            found: dict[str, list[float]] = {}
+            for row in run(name + "switching.json")["rows"]:
+                if row["workload"] == workload:
+                    found.setdefault(row["contender"], []).append(row["tokens_per_second"])
+            best = max((of for rival, of in found.items() if rival.startswith("static")), key=geometric_mean)
+            over += [ours / theirs for ours, theirs in zip(found["throughput"], best, strict=True)]
+        before.append(f"{geometric_mean(over):.3f}")
+    assert f"{before[0]} by that reading in the latest run, {before[1]} in the one before" in PAGE
+    cells, ahead = rates(NINTH + "cells.json"), []
+    for size in (1, 8, 32, 64):
+        hard, easy = cells[size, 0.3], cells[size, 0.9]
+        single = max(hard[f"static-{steps}"] + easy[f"static-{steps}"] for steps in (3, 5, 7))
+        drafting = [{rate for name, rate in of.items() if name.startswith("static")} for of in (hard, easy)]
+        ahead.append(sum(map(max, drafting)) / single - 1)
+    assert f"would be {100 * min(ahead):.0f} to {100 * max(ahead):.0f}% ahead" in PAGE
+
+
 def test_what_steady_load_showed() -> None:
-    with (RUN / EIGHTH / "steady-changes.csv").open() as file:
-        changes = [row for row in csv.DictReader(file) if row["cause"] != "begin" and float(row["seconds"]) > 1.0]
-    later = [row for row in changes if row["run"] == "after"]
-    kept = [row for row in later if row["cause"] != "probe"]
-    assert len(kept) == 1 and f"{len(later) - 1} of {len(later)} changes are probes, the eleventh was between" in PAGE
-    assert len(later) == sum(row["passes"][0]["switches"] for row in run(EIGHTH + "steady.json")["rows"])
-    assert max(float(row["seconds"]) for row in later) < 60 and "none came after the first minute" in PAGE
+    loads = {size: run(f"{NINTH}steady-{size}.json")["rows"][0] for size in (8, 32)}
+    switches = {size: row["passes"][0]["switches"] for size, row in loads.items()}
+    assert {round(row["seconds"]) for row in loads.values()} == {600}
+    assert f"the depth changed {switches[8]} times at batch 8 and {switches[32]} times at batch 32" in PAGE
+    later = [row["passes"][0]["settled_switches"] for row in loads.values()]
+    with (RUN / NINTH / "steady-changes.csv").open() as file:
+        causes = [row["cause"] for row in csv.DictReader(file) if float(row["seconds"]) > 60 + 2]
+    assert later == [len(causes), 0] and causes.count("probe") == 2
+    assert f"after the first minute {later[0]} times, two of them a probe's there and back, and never" in PAGE
     simulated = switches_hourly()
     hourly = simulated[8] + simulated[32]
-    assert f"at batch 8 and 32 makes {min(hourly)} to {max(hourly)} switches an hour" in PAGE
+    assert f"such loads make {min(hourly)} to {max(hourly)} switches an hour" in PAGE
+
+
+def test_arrivals() -> None:
+    over: dict[float, list[float]] = {}
+    median_of: dict[float, list[float]] = {}
+    for row in run(NINTH + "arrivals.json")["rows"]:
+        told = [one["latency"]["p50_ms"] for one in row["passes"]]
+        sign = 1 if row["contender"] == "throughput" else -1
+        over.setdefault(row["case"]["share"], []).append(mean(told) ** sign)
+        median_of.setdefault(row["case"]["share"], []).extend(value**sign for value in told)
+    low, middle, high = (round(100 * (a * b - 1)) for a, b in over.values())
+    assert low == middle and f"{-low}% lower at 30 and 60% of the load, and {high}% higher at 90%" in PAGE
+    passes = median_of[0.9]
+    assert [round(100 * (passes[index] * passes[index + 2] - 1)) for index in (0, 1)] == [0, 12]
+    assert "level in one pass and 12% higher in the other" in PAGE
 
 
 def test_what_the_repairs_bought() -> None:
     second = json.loads((RESULTS / "h200" / "second-run" / "cells.json").read_text())
     starts = ("zero-steps.json", "more/zero-steps-again.json", "switching.json", "more/switching-again.json")
     names = [SIXTH + name for name in starts]
-    runs = (second, *map(run, [*names, EIGHTH + "before/steady.json"]))
+    runs = (second, *map(run, [*names, NINTH + "steady-32.json"]))
     built = [one["servers"]["throughput"]["startup"]["tiers_total"] for one in runs]
     seconds, gigabytes = ([one[key] for one in built[1:]] for key in ("seconds", "gb"))
     assert f"launch depth, seconds | {built[0]['seconds']:.1f} | {min(seconds):.1f} to {max(seconds):.1f} |" in PAGE
-    told = f"context 131,072), GB | {built[0]['gb']:.1f} | {min(gigabytes):.2f} to {max(gigabytes):.2f} |"
-    assert told in PAGE
+    assert len(set(gigabytes)) == 1
+    assert f"context 131,072), GB | {built[0]['gb']:.1f} | {gigabytes[0]:.2f} |" in PAGE
     late = [
         len(run(name)["servers"]["throughput"]["adaptive"]["startup"]["late_kernel_loads"])
         for name in ("switching.json", "after/cells.json", "after/first-use.json")
@@ -111,8 +154,21 @@ def test_the_readme_tells_the_same() -> None:
     readme = " ".join((ROOT / "README.md").read_text().split())
     [over] = re.findall(r"SGLang's own EMA, geometric mean \| >= 1.25 \| ([\d.]+) \|", PAGE)
     assert f"it serves {over} times the tokens of SGLang's own adaptive policy" in readme
+    [over] = re.findall(r"against the best single depth, geometric mean \| >= 1.05 \| ([\d.]+) \|", PAGE)
+    assert f"{over} times those of the best single depth" in readme
     [(low, high)] = re.findall(r"this policy is ([\d.]+) to ([\d.]+)% slower", PAGE)
     assert f"Where a draft is useless it is {low} to {high}% slower" in readme
+
+
+def test_the_simulator_on_newer_times() -> None:
+    found = results("simulation/calibrated.json")
+    means = [suite["policies"]["throughput"]["mean"] for suite in found["suites"].values()]
+    missed = [target for target in found["targets"] if not target["met"]]
+    page = " ".join((ROOT / "docs" / "simulator.md").read_text().split())
+    assert f"policy has {min(means):.3f} to {max(means):.3f} of the oracle in the mean of a suite" in page
+    assert f"{len(found['targets']) - 1} of {len(found['targets'])} targets are met" in page
+    assert [(one["suite"], one["figure"]) for one in missed] == [("profile-15", "share of oracle, worst trace")]
+    assert f"{missed[0]['measured']:.3f} where {missed[0]['bound']} is wanted" in page
 
 
 def test_steady_load() -> None:
