@@ -17,7 +17,7 @@ from sglang_adaptive.policy.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE, 
 from sglang_adaptive.policy.cost_form import CostForm, fit
 from sglang_adaptive.policy.cost_smooth import monotone
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.readings import ABSENT_ROUNDS, RING, ZERO_CYCLE, Readings
+from sglang_adaptive.policy.readings import ABSENT_ROUNDS, RING, STALL_ROUNDS, ZERO_CYCLE, Readings
 
 ROOT = Path(__file__).parents[2]
 LADDER = (0, 1, 2, 3, 5, 7)
@@ -192,6 +192,29 @@ def test_a_probe_that_is_disturbed_from_end_to_end_does_not_decide() -> None:
     assert probed[4] == pytest.approx(math.log(1.12))  # a second one says that it was no accident
 
 
+@pytest.mark.parametrize("away", [0, 2 * ABSENT_ROUNDS])
+def test_a_stall_of_the_host_is_no_news_of_the_depth_that_met_it(away: int) -> None:
+    """On an H200 one was taken for common, and 5 steps, which had met it, for 9% too slow until the next one came."""
+    readings, index = Readings(), 0
+
+    def rounds(count: int, batch: int, factor: float) -> None:
+        nonlocal index
+        for _ in range(count):
+            readings.add(batch, 5, 0.0, factor, index)
+            index += 1
+
+    rounds(200, 8, 1.0)
+    rounds(away, 7, 1.0)  # a dip that lasts, so that the first readings at 8 are checked against the old ones
+    rounds(60, 8, 1.9)
+    assert (readings.cells[8, 5].median, readings.drift) == (0.0, 0.0)
+    rounds(40, 8, 1.0)
+    rounds(60, 8, 1.9)  # another one: the two do not add up
+    assert (readings.cells[8, 5].median, readings.drift) == (0.0, 0.0)
+    rounds(STALL_ROUNDS + 20, 8, 1.9)  # this is none
+    cell = readings.cells[8, 5]
+    assert cell.median + readings.drift == pytest.approx(math.log(1.9))
+
+
 def test_a_depth_that_is_left_in_a_slow_spell_is_not_taken_for_slow() -> None:
     """All depths share the spell. Dips of the batch interrupt the stay, and do not begin another."""
     readings, rng = Readings(), random.Random(5)
@@ -212,17 +235,20 @@ def test_a_slowdown_that_ended_while_a_cell_was_away_is_over_for_all() -> None:
 
 
 def test_the_drift_does_not_grow_where_slow_spells_come_and_go() -> None:
-    """A busy neighbour slows everything by half now and then, and what is timed changes meanwhile."""
+    """A busy neighbour slows everything by half now and then, and what is timed changes meanwhile.
+
+    A cell that was first timed while everything was slow looks fast later, so the drift may be twice what there is.
+    """
     readings, rng = Readings(), random.Random(0)
     places, slow, left, place, most = [(1, 1), (1, 3), (4, 1), (4, 7)], False, 0, (1, 1), 0.0
-    for index in range(20_000):
+    for index in range(50_000):
         slow ^= rng.random() < 1 / 150
         left -= 1
         if left < 0:
             place, left = rng.choice(places), rng.randint(80, 250)
         readings.add(*place, 0.0, (1.5 if slow else 1.0) * rng.lognormvariate(0.0, 0.03), index)
         most = max(most, abs(readings.drift))
-    assert most < math.log(1.5) + 0.15
+    assert most < 2 * math.log(1.5) + 0.05
 
 
 @pytest.mark.parametrize("few", [1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -138,6 +139,8 @@ def test_the_constants_that_the_page_names() -> None:
         f"a factor of {standing_batch.NEARBY:g} counts once it has lasted for {standing_batch.BRIEF_ROUNDS} rounds",
         f"first {readings.FRESH} readings of a stay are kept, then every {readings.THIN}th, and after {readings.LONG} "
         f"every {readings.THINNER}th",
+        f"that are {math.exp(readings.STALL) - 1:.0%} too long are set aside, up to {readings.STALL_ROUNDS} rounds in "
+        "a row",
         f"fewer than {policy.WELL_HEARD:g} trials, has {change.PROMISING:g} nat of evidence",
         f"promise {policy.ZERO_MARGIN:.0%} more than zero steps to go on and {2 * policy.ZERO_MARGIN:.0%} to begin",
         f"For each round that the worst stretch within {guard.WINDOW_ROUNDS} rounds has lost, drafting must promise "
