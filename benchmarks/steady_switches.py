@@ -9,7 +9,7 @@ the one before it. What a server adds was seen on an H200 (``benchmarks/results/
   come in bursts, for requests that began together end at nearly the same time;
 - *idling*: some prefills leave the device idle, and it is faster for four rounds;
 - *wander* and *spells*: all depths together become some percent slower or faster, for a second or for some rounds;
-- *stalls*: the host does, and rounds take up to 2.3 times as long for half a second, mostly after a dip that lasts.
+- *stalls*: the host does, and rounds take up to 2.3 times as long for half a second.
 
 Half an hour of rounds a draw; the first minute, in which the policy learns, is left out. A probe is two switches.
 """
@@ -43,8 +43,6 @@ SPELL_EVERY, SPELL_ROUNDS, SPELLS = 1500, (8, 50), (0.91, 0.94, 1.06, 1.09)
 """Mean rounds between two spells, their length, and the factors on the rounds."""
 STALL_EVERY, STALL_ROUNDS, STALLS = 30_000, (20, 90), (1.3, 2.3)
 """The same of stalls; the factor lies between the two."""
-LONG_DIPS, LONG_DIP_ROUNDS = 0.7, 120
-"""Share of the stalls that come with a longer dip, and the rounds that it began before at most."""
 
 
 def main() -> None:
@@ -79,11 +77,10 @@ def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
 def steady_load(batch: int, rounds: int, rng: np.random.Generator) -> Trace:
     """Return a closed loop of *batch* requests, with all that a server adds."""
     cost = load_cost(None)[1]
-    stalls, away = _stalls(rounds, rng)
-    who = closed_loop(np.maximum(_dips(batch, rounds, rng) - away, 1), rng, batch)
+    who = closed_loop(_dips(batch, rounds, rng), rng, batch)
     same = np.full(rounds, P), np.ones(rounds)
     trace = Scene("steady", cost.steps, cost, who, *same).build(rng)
-    factor = stalls * _wander(rounds, rng) * _spells(rounds, rng) * _idling(trace, rng)
+    factor = _wander(rounds, rng) * _spells(rounds, rng) * _idling(trace, rng) * _stalls(rounds, rng)
     return replace(trace, clock=trace.clock * factor)
 
 
@@ -97,7 +94,7 @@ def _dips(batch: int, rounds: int, rng: np.random.Generator) -> IntArray:
     for _ in range(batch):
         for end in np.cumsum(rng.normal(LIFETIME_ROUNDS, LIFETIME_SPREAD, most)).astype(int):
             running[end : end + rng.integers(1, 3)] -= 1
-    return running
+    return np.maximum(running, 1)
 
 
 def _wander(rounds: int, rng: np.random.Generator) -> FloatArray:
@@ -116,23 +113,19 @@ def _spells(rounds: int, rng: np.random.Generator) -> FloatArray:
     return factor
 
 
-def _stalls(rounds: int, rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
-    """Return the factor on each round's time, and how many requests are away for longer."""
-    factor, away = np.ones(rounds), np.zeros(rounds, dtype=np.int64)
-    for start in np.flatnonzero(rng.random(rounds) < 1.0 / STALL_EVERY):
-        length = int(rng.integers(*STALL_ROUNDS))
-        factor[start : start + length] = rng.uniform(*STALLS)
-        if rng.random() < LONG_DIPS:
-            away[max(0, start - int(rng.integers(LONG_DIP_ROUNDS))) : start + int(rng.integers(length))] = 1
-    return factor, away
-
-
 def _idling(trace: Trace, rng: np.random.Generator) -> FloatArray:
     factor = np.ones(trace.rounds)
     prefills = np.flatnonzero(~trace.comparable)
     for prefill in prefills[rng.random(len(prefills)) < IDLE_SHARE]:
         after = factor[prefill + 1 : prefill + 1 + len(IDLE)]
         after[:] = IDLE[: len(after)]
+    return factor
+
+
+def _stalls(rounds: int, rng: np.random.Generator) -> FloatArray:
+    factor = np.ones(rounds)
+    for start in np.flatnonzero(rng.random(rounds) < 1.0 / STALL_EVERY):
+        factor[start : start + rng.integers(*STALL_ROUNDS)] = rng.uniform(*STALLS)
     return factor
 
 

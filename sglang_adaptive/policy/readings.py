@@ -221,9 +221,9 @@ class Readings:
     def _stalls(self, error: float, rounds: int) -> bool:
         """Whether a reading of a full cell that is off by *error* is to be set aside.
 
-        A stall is over before it matters. Taken for a common slowdown it was seen to: other depths, which share most
-        of one but not all, looked quicker, the policy left, and what was not common stuck to the depth that had met it
-        (on an H200 5 steps passed for 9% slower than they are, for 70 seconds).
+        A stall is over before it matters, unless it is taken for a common slowdown: other depths are believed to share
+        most of one but not all, so they look quicker, the policy leaves, and what was not shared sticks to the depth
+        that met it (on an H200 5 steps passed for 9% slower than they are, for 70 seconds).
         """
         self._far_off = self._far_off + rounds if error > STALL else 0
         return 0 < self._far_off <= STALL_ROUNDS

@@ -107,6 +107,8 @@ def test_what_steady_load_showed() -> None:
     simulated = switches_hourly()
     hourly = simulated[8] + simulated[32]
     assert f"such loads make {min(hourly)} to {max(hourly)} switches an hour" in PAGE
+    shares = [draw["share"] for draw in results("simulation/steady.json")["draws"]]
+    assert f"simulated with stalls has {min(shares):.3f} to {max(shares):.3f} of the oracle" in PAGE
 
 
 def test_arrivals() -> None:
