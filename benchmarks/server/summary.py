@@ -145,11 +145,10 @@ def _startup(documents: Documents) -> list[Measured]:
         for server in document["servers"].values()
         if server["adaptive"] is not None and server["startup"]["tiers"]
     ]
-    alone = [one for one in built if one.get("alone", True)]
-    return [_mean_of(built, "seconds", 13.5), _mean_of(alone, "gb", 0.5)]
+    alone = [one for one in built if one.get("alone", True)]  # files of earlier runs do not say
+    return [_mean_of(built, "seconds", "seconds", 13.5), _mean_of(alone, "gb", "GB", 0.5)]
 
 
-def _mean_of(starts: Sequence[dict[str, Any]], key: str, target: float) -> Measured:
+def _mean_of(starts: Sequence[dict[str, Any]], key: str, unit: str, target: float) -> Measured:
     value = fmean(one["tiers_total"][key] for one in starts) if starts else None
-    unit = {"seconds": "seconds", "gb": "GB"}[key]
     return Measured(f"tiers at start-up, {unit}", value, target, at_least=False, detail=f"{len(starts)} starts")

@@ -14,7 +14,7 @@ from bisect import insort
 from collections import deque
 from typing import Any
 
-from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
+from sglang_adaptive.policy.zero_cycle import ZERO_CYCLE, ZeroCycle
 
 RING = 31
 """Readings behind a cell's median."""
@@ -35,15 +35,13 @@ JUMP, JUMP_SPREADS, JUMP_READINGS = 0.04, 2.25, 7
 """When the median of so many readings of rounds in a row is off by this much (log), and by this many of the readings'
 standard deviations, everything became slower or faster. It moves every other cell, so chance alone must not do it."""
 STALL, STALL_ROUNDS = 0.3, 128
-"""A reading of a full cell that is off by this much (log) is set aside: a host that stalls makes rounds twice as long
-for half a second. What goes on for so many rounds is no stall."""
+"""A reading of a full cell that is too long by this much (log) is set aside: a host that stalls makes rounds twice as
+long for half a second. What goes on for more than so many rounds is no stall."""
 FIRST_SPREAD, SPREAD_GAIN, CLIP = 0.02, 1.0 / 32.0, 4.0
 """What the standard deviation of a cell's readings starts from (log), how fast it follows, and what one reading counts
 at most, in standard deviations."""
 PAIR = 2.0 / math.sqrt(math.pi)
 """Mean distance of two readings of a normal distribution, in standard deviations."""
-ZERO_CYCLE = int(ZERO_STEP_EXTEND_EVERY.default)
-"""Zero-step rounds that are read together: one of so many runs the draft's extend, and takes longer than the others."""
 
 
 class Cell:
@@ -79,7 +77,7 @@ class Cell:
 
     @property
     def full(self) -> bool:
-        """Whether so much is known that a reading far off says nothing of the cell."""
+        """Whether so much is known that a reading far too long says nothing of the cell."""
         return len(self._ring) >= RING
 
     @property
@@ -130,7 +128,7 @@ class Cell:
 
     def _keep(self, value: float) -> None:
         self._stay += 1
-        if len(self._ring) >= RING:
+        if self.full:
             if self._stay > FRESH and self._stay % (THIN if self._stay < LONG else THINNER):
                 return
             self._ring.remove(self._order.popleft())
@@ -160,11 +158,11 @@ class Readings:
         self.share = 1.0
         """Part of the latest rounds that could be timed."""
         self._current: Cell | None = None
-        self._cycle: list[float] = []
-        """Zero-step rounds since the last reading of them."""
+        self._cycle = ZeroCycle()
         self._recent: deque[float] = deque(maxlen=JUMP_READINGS)
-        self._far_off = 0
-        """Rounds whose reading was far off since the last one that was not; of full cells, whichever they are."""
+        """By how much the latest readings were off (log), of rounds in a row in one settled cell."""
+        self._slow_rounds = 0
+        """Rounds that were STALL too long since the last one that was not; of full cells, whichever they are."""
 
     def skip(self) -> None:
         """Take note of a round that could not be timed.
@@ -184,19 +182,14 @@ class Readings:
         if cell is not self._current:
             self._current = cell
             self._recent.clear()
-            self._cycle.clear()
+            self._cycle.restart()
             # What changed while a cell was not timed need not be common to the others.
             cell.enter(round_index - cell.last_round > ABSENT_ROUNDS)
         cell.last_round = round_index
-        rounds = 1
-        if not steps:
-            self._cycle.append(seconds)
-            rounds = len(self._cycle)
-            if rounds < ZERO_CYCLE:
-                return
-            seconds = sum(self._cycle) / rounds
-            self._cycle.clear()
-        value = math.log(seconds) - base - self.drift
+        reading, rounds = (seconds, 1) if steps else (self._cycle.add(seconds), ZERO_CYCLE)
+        if reading is None:
+            return
+        value = math.log(reading) - base - self.drift
         if cell.full and self._stalls(value - cell.median, rounds):
             return
         if cell.settled:
@@ -219,14 +212,14 @@ class Readings:
         return {"drift": self.drift, "share": self.share, "cells": cells}
 
     def _stalls(self, error: float, rounds: int) -> bool:
-        """Whether a reading of a full cell that is off by *error* is to be set aside.
+        """Whether a reading of a full cell, *error* too long (log) and of so many *rounds*, is to be set aside.
 
         A stall is over before it matters, unless it is taken for a common slowdown: other depths are believed to share
         most of one but not all, so they look quicker, the policy leaves, and what was not shared sticks to the depth
         that met it (on an H200 5 steps passed for 9% slower than they are, for 70 seconds).
         """
-        self._far_off = self._far_off + rounds if error > STALL else 0
-        return 0 < self._far_off <= STALL_ROUNDS
+        self._slow_rounds = self._slow_rounds + rounds if error > STALL else 0
+        return 0 < self._slow_rounds <= STALL_ROUNDS
 
     def _follow(self, error: float, jump: float) -> None:
         """Move the common drift when a settled cell is off by *jump*, reading after reading.

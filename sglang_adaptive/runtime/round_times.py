@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.readings import ZERO_CYCLE
+from sglang_adaptive.policy.zero_cycle import ZeroCycle
 
 KEPT_PER_CELL = 31
 MAX_CELLS = 512
@@ -18,15 +18,13 @@ MAX_CELLS = 512
 class _Cell:
     rounds: int = 0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_PER_CELL))
-    cycle: list[float] = field(default_factory=list)
-    """Zero-step rounds that make no ZERO_CYCLE yet."""
+    cycle: ZeroCycle = field(default_factory=ZeroCycle)
 
 
 class RoundTimes:
     """Keeps the latest comparable round times of each (batch size, depth) in bounded memory.
 
-    Of zero steps it keeps the means of ZERO_CYCLE rounds: one of so many runs the draft's extend for all of them, and a
-    median of single rounds would leave it out.
+    Of zero steps it keeps the means of whole cycles; see ``zero_cycle``.
     """
 
     def __init__(self) -> None:
@@ -43,10 +41,9 @@ class RoundTimes:
                 del self._cells[next(iter(self._cells))]
             cell = self._cells[place] = _Cell()
         cell.rounds += 1
-        cell.cycle.append(observation.seconds)
-        if observation.steps or len(cell.cycle) == ZERO_CYCLE:
-            cell.recent.append(fmean(cell.cycle))
-            cell.cycle.clear()
+        seconds = observation.seconds if observation.steps else cell.cycle.add(observation.seconds)
+        if seconds is not None:
+            cell.recent.append(seconds)
 
     def as_list(self) -> list[dict[str, Any]]:
         """Return each cell's median over what was kept of it, in seconds, with its rounds so far."""

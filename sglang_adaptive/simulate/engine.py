@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.readings import ZERO_CYCLE
+from sglang_adaptive.policy.zero_cycle import ZERO_CYCLE
 from sglang_adaptive.runtime.hearing import rounds_between_outputs
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError

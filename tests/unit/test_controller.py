@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.readings import ZERO_CYCLE
+from sglang_adaptive.policy.zero_cycle import ZERO_CYCLE
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_times import RoundTimes

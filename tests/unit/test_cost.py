@@ -17,7 +17,8 @@ from sglang_adaptive.policy.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE, 
 from sglang_adaptive.policy.cost_form import CostForm, fit
 from sglang_adaptive.policy.cost_smooth import monotone
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.readings import ABSENT_ROUNDS, RING, STALL_ROUNDS, ZERO_CYCLE, Readings
+from sglang_adaptive.policy.readings import ABSENT_ROUNDS, RING, STALL_ROUNDS, Readings
+from sglang_adaptive.policy.zero_cycle import ZERO_CYCLE
 
 ROOT = Path(__file__).parents[2]
 LADDER = (0, 1, 2, 3, 5, 7)
