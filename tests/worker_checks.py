@@ -19,6 +19,7 @@ from sglang_adaptive.sglang_plugin import (
     further_captures,
     hooks,
     kernel_variants,
+    queries_in_place,
     shared_hidden_states,
     shared_page_tables,
     verify_schedule,
@@ -204,6 +205,32 @@ def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
         assert _attended(backend, 0) is None and not verify_schedule._way.used
 
 
+def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
+    """Through SGLang's own backend, in every pass of a round; otherwise a copy reaches it, of the same numbers."""
+    rows = torch.arange(3 * 24, dtype=torch.bfloat16).view(3, 24)
+    q = rows[:, :16]
+    for mode in ("TARGET_VERIFY", "DRAFT_EXTEND_V2", "DECODE"):
+        reached = _query_at_kernel(q, mode)
+        assert reached.data_ptr() == rows.data_ptr() and reached.stride() == (24, 8, 1), (mode, reached.stride())
+        assert type(reached) is torch.Tensor and torch.equal(reached, q.reshape(3, 2, 8))
+    copied = [
+        _query_at_kernel(q, "EXTEND"),
+        _query_at_kernel(q, "DECODE", fa_impl_ver=4),
+        _query_at_kernel(q, "TARGET_VERIFY", attn_cp_size=2),
+        _query_at_kernel(rows[:, 1:17], "TARGET_VERIFY"),  # not where the kernel can load it
+    ]
+    for reached, given in zip(copied, (q, q, q, rows[:, 1:17]), strict=True):
+        assert reached.is_contiguous() and torch.equal(reached, given.reshape(3, 2, 8))
+
+
+def queries_that_cannot_be_looked_at_are_copied() -> None:
+    """From then on, and without an exception."""
+    with checks.used_again(queries_in_place._way):
+        q = torch.zeros(3, 24)[:, :16]
+        assert queries_in_place.forward(lambda *given: given[1], object(), q, None, None, None, object()) is q
+        assert not queries_in_place._way.used and _query_at_kernel(q, "DECODE").is_contiguous()
+
+
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:
     """On SGLang's own modules; fa3's is imported here without its kernels."""
     _import_fa3()
@@ -310,6 +337,43 @@ def _fa3(is_draft: int, step: int, largest: int = 4, device: str = "cpu") -> Any
     made.__dict__.update(values, is_draft_runner=bool(is_draft), speculative_step_id=step)
     made.init_cuda_graph_state(largest, 3 * largest)
     return made
+
+
+def _query_at_kernel(q: Any, mode: str, **unlike: Any) -> Any:
+    """Return the query that fa3's kernel is called with, where a layer of two heads of 8 is given *q*."""
+    from unittest.mock import patch
+
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    backend = _fa3(False, 0)
+    no = ("fa_skip_kv_cache", "kv_cache_is_mxfp8", "_decode_uses_static_max_seqlen_k")
+    backend.__dict__.update(
+        {**dict.fromkeys(no, False), "fa_impl_ver": 3, "attn_cp_size": 1, "num_splits": 0, "decode_num_splits": 0,
+         "kv_cache_dtype_str": "auto", "full_cg_prefill_metadata": None, **unlike}
+    )  # fmt: skip
+    unread = (
+        *("local_attn_metadata", "image_token_ranges", "scheduler_metadata", "swa_spec_metadata", "pa_swa_page_table"),
+        *("page_table", "cu_seqlens_q", "cu_seqlens_k", "cache_seqlens_int32", "max_seq_len_q", "max_seq_len_k"),
+    )
+    backend.forward_metadata = SimpleNamespace(**dict.fromkeys(unread))
+    pool = torch.zeros(4, 1, 8)
+    backend.token_to_kv_pool = SimpleNamespace(get_kv_buffer=lambda _: (pool, pool))
+    layer = SimpleNamespace(
+        layer_id=0, sliding_window_size=-1, is_cross_attention=False, attn_type=None, scaling=1.0, logit_cap=0.0,
+        tp_q_head_num=2, tp_k_head_num=1, tp_v_head_num=1, head_dim=8, v_head_dim=8, qk_head_dim=8,
+    )  # fmt: skip
+    spec = SimpleNamespace(ragged_verify_layout=None)
+    batch = SimpleNamespace(forward_mode=ForwardMode[mode], spec_info=spec, batch_size=3, attn_cp_metadata=None)
+    given: list[Any] = []
+
+    def kernel(q: Any, **_: Any) -> Any:
+        given.append(q)
+        return q
+
+    name = "forward_decode" if mode == "DECODE" else "forward_extend"
+    with patch("sglang.srt.layers.attention.flashattention_backend.flash_attn_with_kvcache", kernel):
+        queries_in_place.forward(getattr(type(backend), name), backend, q, None, None, layer, batch)
+    return given[0]
 
 
 def _drafts_table(backend: Any) -> Any:

@@ -130,6 +130,7 @@ ON_CUDA = (
         ("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
     ),
     Needed(_FA3 + "FlashAttentionBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
+    Needed(_FA3 + "FlashAttentionBackend.forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")),
     Needed(_FA3 + "flash_attn_with_kvcache", ("scheduler_metadata",)),
     Needed(_FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph", ("self", "forward_batch", "in_capture")),
     Needed(_FA3 + "FlashAttentionBackend.draft_extend_metadata_captured_in_graph", ("self",)),

@@ -125,6 +125,8 @@ ON_CUDA = (
     Hook(_SRT + "speculative.eagle_worker_common.eagle_sample", "around", "zero_step_choice:sample"),
     Hook(_FA3 + "FlashAttentionBackend.forward_extend", "around", "verify_schedule:forward_extend"),
     Hook(_FA3 + "flash_attn_with_kvcache", "around", "verify_schedule:flash_attn_with_kvcache"),
+    Hook(_FA3 + "FlashAttentionBackend.forward_extend", "around", "queries_in_place:forward"),
+    Hook(_FA3 + "FlashAttentionBackend.forward_decode", "around", "queries_in_place:forward"),
     Hook(_FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph", "around", "extend_metadata:out_graph"),
     Hook(
         _SRT + "speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner.execute",
