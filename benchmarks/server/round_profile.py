@@ -22,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,12 @@ def main() -> int:
         client = Client.from_url(url)
         held = _hold(client, options.steps)
         for batch in options.batches:
-            tally = profile(client, batch, options.rounds, options.activity, _kept(options.keep, name, batch))
-            rows.append({"server": name, "held_steps": held, "batch_size": batch, **tally})
+            events = profile(client, batch, options.rounds, options.activity, _kept(options.keep, name, batch))
+            kinds = HOST if options.activity == "CPU" else DEVICE
+            found = tally(events, options.rounds, kinds)
+            if options.mark is not None:
+                found["between_marks_us"] = between_marks(events, options.mark, kinds)
+            rows.append({"server": name, "held_steps": held, "batch_size": batch, **found})
             print(_table(rows[-1]), flush=True)
         if held is not None:
             client.force_steps(None)
@@ -52,8 +57,10 @@ def main() -> int:
     return 0
 
 
-def profile(client: Client, batch: int, rounds: int, activity: str = "GPU", keep: Path | None = None) -> dict[str, Any]:
-    """Decode *batch* requests and tally *rounds* of them; the trace goes to *keep*.
+def profile(
+    client: Client, batch: int, rounds: int, activity: str = "GPU", keep: Path | None = None
+) -> list[dict[str, Any]]:
+    """Decode *batch* requests and return the trace's events of *rounds* of them; the trace goes to *keep*.
 
     Raises RuntimeError when no trace appears.
     """
@@ -70,7 +77,7 @@ def profile(client: Client, batch: int, rounds: int, activity: str = "GPU", keep
         trace = _trace(Path(folder))
         if keep is not None:
             shutil.copy(trace, keep)
-        return tally(_events(trace), rounds, HOST if activity == "CPU" else DEVICE)
+        return _events(trace)
 
 
 def tally(events: Iterable[dict[str, Any]], rounds: int, kinds: tuple[str, ...]) -> dict[str, Any]:
@@ -97,6 +104,14 @@ def tally(events: Iterable[dict[str, Any]], rounds: int, kinds: tuple[str, ...])
             name: {"us": total / rounds, "launches": counts[name] / rounds} for name, total in by_name.most_common()
         },
     }
+
+
+def between_marks(events: Iterable[dict[str, Any]], mark: str, kinds: tuple[str, ...]) -> list[float]:
+    """Return the microseconds from the end of each event of *kinds* with *mark* in its name to the end of the next."""
+    ends = sorted(
+        float(e["ts"]) + float(e.get("dur", 0.0)) for e in events if e.get("cat") in kinds and mark in str(e["name"])
+    )
+    return [round(later - end, 1) for end, later in pairwise(ends)]
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
@@ -153,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=0, help="depth that adaptive servers hold (default: 0)")
     parser.add_argument("--rounds", type=int, default=32)
     parser.add_argument("--activity", choices=("GPU", "CPU", "CPU+GPU"), default="GPU")
+    parser.add_argument("--mark", metavar="NAME", help="a part of the name of a kernel that ends each pass")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="also keep the traces here, for a trace viewer")
     parser.add_argument("--output", type=Path, required=True)
     return parser

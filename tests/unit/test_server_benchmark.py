@@ -151,6 +151,8 @@ def test_a_trace_is_summed_by_name_and_by_round() -> None:
     assert found["by_name"] == {"a": {"us": 3.0, "launches": 1.0}, "b": {"us": 2.5, "launches": 1.0}}
     with pytest.raises(RuntimeError, match="no event of gpu_memset"):
         round_profile.tally(events, 2, ("gpu_memset",))
+    assert round_profile.between_marks(events, "b", round_profile.DEVICE) == [15.0]
+    assert round_profile.between_marks(events, "host", round_profile.DEVICE) == []
 
 
 def test_own_process_of_a_request() -> None:
