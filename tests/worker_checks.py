@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -219,7 +220,9 @@ def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
         _query_at_kernel(q, "TARGET_VERIFY", attn_cp_size=2),
         _query_at_kernel(rows[:, 1:17], "TARGET_VERIFY"),  # not where the kernel can load it
     ]
-    for reached, given in zip(copied, (q, q, q, rows[:, 1:17]), strict=True):
+    with patch("torch.compiler.is_compiling", lambda: True):
+        copied.append(_query_at_kernel(q, "TARGET_VERIFY"))
+    for reached, given in zip(copied, (q, q, q, rows[:, 1:17], q), strict=True):
         assert reached.is_contiguous() and torch.equal(reached, given.reshape(3, 2, 8))
 
 
@@ -341,8 +344,6 @@ def _fa3(is_draft: int, step: int, largest: int = 4, device: str = "cpu") -> Any
 
 def _query_at_kernel(q: Any, mode: str, **unlike: Any) -> Any:
     """Return the query that fa3's kernel is called with, where a layer of two heads of 8 is given *q*."""
-    from unittest.mock import patch
-
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     backend = _fa3(False, 0)

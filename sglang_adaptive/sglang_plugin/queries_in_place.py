@@ -36,7 +36,7 @@ def forward(
     **kwargs: Any,
 ) -> Any:  # fmt: skip
     """Around forward_extend and forward_decode of FlashAttentionBackend: have a round's queries read in place."""
-    if _way.used:
+    if _way.used and not torch.compiler.is_compiling():  # which knows no tensors of other kinds
         with _way:
             if _in_a_round(forward_batch.forward_mode) and _plain(backend) and _has_gaps(q):
                 q = q.as_subclass(_InPlace)
