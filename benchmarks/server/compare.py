@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.server.numbers import best_of, shares, summed_up
@@ -27,14 +28,17 @@ def table(paths: Sequence[Path], workload: str | None = None) -> str:
 
 
 def rates(named_rows: Iterable[tuple[str, Row]]) -> Rates:
-    """Return tokens/s by contender and case. A row whose p is None holds for every p of its batch size."""
+    """Return tokens/s by contender and case, the mean of rows that are of the same ones.
+
+    A row whose p is None holds for every p of its batch size.
+    """
     rows = list(named_rows)
     known = list(dict.fromkeys(case_of(row) for _, row in rows))
-    found: Rates = {}
+    found: dict[str, dict[Case, list[float]]] = {}
     for name, row in rows:
         for case in _cases(case_of(row), known):
-            found.setdefault(name, {})[case] = row["tokens_per_second"]
-    return found
+            found.setdefault(name, {}).setdefault(case, []).append(row["tokens_per_second"])
+    return {name: {case: fmean(each) for case, each in cases.items()} for name, cases in found.items()}
 
 
 def case_of(row: Row) -> Case:

@@ -335,6 +335,11 @@ def test_a_row_without_p_stands_for_every_p_of_its_batch() -> None:
     assert sorted(best.values()) == [99, 100, 800]
 
 
+def test_servers_in_turn_count_with_their_mean() -> None:
+    turns = [row("cells", "none", {"batch_size": 1, "p": None}, [one_pass(rate)]) for rate in (100.0, 104.0)]
+    assert rates(("none", one) for one in turns) == {"none": {(("batch_size", 1), ("p", None)): 102.0}}
+
+
 def test_compare_prints_shares_of_the_best_static_depth(tmp_path: Path) -> None:
     path, other = tmp_path / "a.json", tmp_path / "b.json"
     path.write_text(json.dumps(document(measured())))
