@@ -31,7 +31,6 @@ SWITCHING = LATEST / "switching.json"
 ARRIVALS = BEFORE / "arrivals.json"
 STEADY = tuple((folder / "steady-8.json", folder / "steady-32.json") for folder in (LATEST, BEFORE))
 STARTED = (LATEST / "zero-steps.json", BEFORE / "steady-32.json")
-"""The first of servers that started together on a GPU, where what a depth takes cannot be told."""
 OURS, EMA = "throughput", "sglang-ema"
 BATCHES = (1, 8, 32, 64)
 SWITCHED = ("throughput", "sglang-ema", "static-3", "static-5", "static-7")
@@ -77,8 +76,7 @@ def reached() -> Iterator[str]:
     told = " | ".join(f"median {median(one):.3f}, worst {min(one):.3f}; no late load" for one in lost)
     head = f"first use of a depth against its second, {len(lost[0])} passes"
     yield f"| {head} | loses < 1%, no late kernel load | {told} |"
-    built = [_built(path) for path in STARTED]
-    told = f"{built[0]['seconds']:.1f}; not told | {built[1]['seconds']:.1f}; {built[1]['gb']:.2f}"
+    told = " | ".join(_built(path) for path in STARTED)
     yield f"| five depths beside the launch depth: seconds; GB | 13.5; 0.5 | {told} |"
     ratios = [", ".join(f"{row['itl_p95_against_static']:.3f}" for row in one.values()) for one in steady]
     sizes = " and ".join(map(str, steady[0]))
@@ -157,9 +155,11 @@ def _rows(path: Path, workload: str) -> Sequence[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(case_of(row))) if workload == "open loop" else rows
 
 
-def _built(path: Path) -> dict[str, float]:
-    built: dict[str, float] = read(path)["servers"][OURS]["startup"]["tiers_total"]
-    return built
+def _built(path: Path) -> str:
+    """Return seconds and GB; beside another server that starts on the GPU the latter cannot be told."""
+    startup = read(path)["servers"][OURS]["startup"]
+    gigabytes = f"{startup['tiers_total']['gb']:.2f}" if startup["alone"] else "not told"
+    return f"{startup['tiers_total']['seconds']:.1f}; {gigabytes}"
 
 
 def _title(name: str) -> str:

@@ -2,9 +2,10 @@
 
 Queries, keys and values of a layer come out of one matrix product, a token's side by side, so the queries of a batch
 are rows with gaps between them. SGLang 0.5.23 copies them together before each call of the attention kernel: 32 kernels
-a round of an 8B model, 0.09 ms of an H200's time. FlashAttention 3 takes such rows as they are. The copy is made of a
-tensor that says it has gaps; here, in the passes that a round is made of, it is one that does not say so. Prefills and
-other attention kernels get the copy. SGLANG_ADAPTIVE_QUERIES_IN_PLACE=0 in the server's environment leaves SGLang's.
+a round of an 8B model, 0.09 ms of an H200's time. FlashAttention 3 takes such rows as they are, and SGLang copies by
+asking the tensor to be contiguous. Here, in the passes that a round is made of, it is given one that takes itself for
+contiguous. Prefills and other attention kernels get the copy.
+SGLANG_ADAPTIVE_QUERIES_IN_PLACE=0 in the server's environment leaves SGLang's way.
 """
 
 from __future__ import annotations
