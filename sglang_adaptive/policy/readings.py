@@ -53,7 +53,7 @@ class Cell:
         self._ring: list[float] = []
         """The latest readings, ascending."""
         self._order: deque[float] = deque()
-        """The same in the order in which they came."""
+        """The same in the order in which they came; what outlived a check stands first, ascending."""
         self._stay = 0
         """Readings kept or passed over since the depth came back to this batch size after an absence."""
         self._check: list[float] | None = None
@@ -69,6 +69,7 @@ class Cell:
         self.drift = 0.0
         """Common drift when the cell was last timed."""
         self.last_round = 0
+        """Index of the latest round that the cell was timed in."""
 
     @property
     def fresh(self) -> int:
@@ -174,7 +175,10 @@ class Readings:
         self._recent.clear()
 
     def add(self, anchor: int, steps: int, base: float, seconds: float, round_index: int) -> None:
-        """Take in a round of *seconds*; *base* is the log of what the base table says for it."""
+        """Take in a round of *seconds*; *base* is the log of the seconds that the base table says for it.
+
+        *round_index* counts all rounds, also those that could not be timed.
+        """
         self.share += SHARE_GAIN * (1.0 - self.share)
         cell = self.cells.get((anchor, steps))
         if cell is None:
