@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -13,24 +13,26 @@ sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
 from benchmarks.server.compare import best_static, case_of, is_static, rates  # noqa: E402
 from benchmarks.server.numbers import shares, summed_up  # noqa: E402
-from benchmarks.server.results import read  # noqa: E402
+from benchmarks.server.results import read, read_folder  # noqa: E402
 from benchmarks.server.summary import targets  # noqa: E402
 
 H200 = ROOT / "benchmarks" / "results" / "h200"
-BEFORE, LATEST = H200 / "ninth-run", H200 / "tenth-run"
-SIXTH, SEVENTH, EIGHTH = (H200 / f"{name}-run" for name in ("sixth", "seventh", "eighth"))
-ZERO_STEPS = (LATEST / "zero-steps.json", LATEST / "zero-steps-another-pair.json")
-"""Of two pairs of servers, the second without batch 1."""
-ZERO_STEPS_BEFORE = (
-    BEFORE / "zero-steps.json", EIGHTH / "zero-steps.json", SEVENTH / "zero-steps.json",
-    SEVENTH / "zero-steps-again.json", SIXTH / "zero-steps.json", SIXTH / "more" / "zero-steps-again.json",
-)  # fmt: skip
-"""From when queries were copied together first, which makes no difference at batch 1. The latest first; the two of the
-seventh run are of one pair of servers, the others of one each."""
+BEFORE, LATEST, COMPARED = (H200 / f"{name}-run" for name in ("ninth", "tenth", "eleventh"))
+"""The eleventh run measured zero steps and the start-up, the tenth all that is not Poisson arrivals."""
+ZERO_STEPS = {
+    "servers in turn": COMPARED / "in-turn",
+    "in turn, another GPU": COMPARED / "in-turn-second-gpu",
+    "side by side on one GPU": COMPARED / "zero-steps.json",
+}
+"""How the servers stood that are compared."""
+
+ZERO_STEPS_BEFORE = LATEST / "zero-steps.json"
+"""Side by side, too."""
+
 SWITCHING = LATEST / "switching.json"
 ARRIVALS = BEFORE / "arrivals.json"
 STEADY = tuple((folder / "steady-8.json", folder / "steady-32.json") for folder in (LATEST, BEFORE))
-STARTED = (LATEST / "zero-steps.json", BEFORE / "steady-32.json")
+STARTED = (COMPARED / "in-turn" / "throughput.json", BEFORE / "steady-32.json")
 OURS, EMA = "throughput", "sglang-ema"
 BATCHES = (1, 8, 32, 64)
 SWITCHED = ("throughput", "sglang-ema", "static-3", "static-5", "static-7")
@@ -43,13 +45,12 @@ LATENCIES = {
 
 
 def reached() -> Iterator[str]:
-    """Yield the targets, and what was measured of each in the latest run and in the one before."""
+    """Yield the targets, and what the latest run that measured each found, and an earlier one."""
     cells, switched = (
         [_measured(folder / name) for folder in (LATEST, BEFORE)] for name in ("cells.json", "switching.json")
     )
-    pairs, before = ([_measured(path) for path in paths] for paths in (ZERO_STEPS, ZERO_STEPS_BEFORE))
     steady = [_by_batch(*paths) for paths in STEADY]
-    yield "| Target | Aim | Latest run | The run before |\n|---|---|---|---|"
+    yield "| Target | Aim | Latest | Before |\n|---|---|---|---|"
     against = "acceptance and load switching against"
     for head, aim, part, found in (
         ("16 cells, geometric mean against each cell's best static depth", ">= 0.98", "depth, geometric mean", cells),
@@ -59,18 +60,15 @@ def reached() -> Iterator[str]:
         (f"{against} SGLang's own EMA, geometric mean", ">= 1.25", "switching against SGLang EMA", switched),
     ):
         yield f"| {head} | {aim} | {' | '.join(_one(one, part) for one in found)} |"
-    speculation, aim = "zero steps against no speculation, batch", ">= 0.985"
-    latest, again, earlier = (
-        ", ".join(_one(one, f"no speculation, batch {size}") for size in sizes)
-        for one, sizes in ((pairs[0], BATCHES), (pairs[1], BATCHES[1:]), (before[0], BATCHES))
-    )
-    yield f"| {speculation} 1, 8, 32, 64 | {aim} | {latest} | {earlier} |"
-    yield f"| the same, another pair of servers, batch 8, 32, 64 | {aim} | {again} | |"
-    single = [_value(one, "no speculation, batch 1") for one in (pairs[0], *before)]
-    yield f"| the same at batch 1, mean of {len(single)} measurements | {aim} | {geometric_mean(single):.3f} | |"
-    worst = [_one(one, "worst cell against no speculation") for one in (*pairs, before[0])]
-    head = "worst cell against no speculation, drafts always wrong"
-    yield f"| {head} | >= 0.98 | {worst[0]}; the other pair, without batch 1, {worst[1]} | {worst[2]} |"
+    compared, earlier = {how: _measured(path) for how, path in ZERO_STEPS.items()}, _measured(ZERO_STEPS_BEFORE)
+    last = list(compared)[-1]
+    for how, one in compared.items():
+        before = _over_none(earlier) if how == last else ""
+        head = f"zero steps against no speculation, batch {', '.join(map(str, BATCHES))}; {how}"
+        yield f"| {head} | >= 0.985 | {_over_none(one)} | {before} |"
+    worst = [_one(one, "worst cell against no speculation") for one in (*compared.values(), earlier)]
+    head = "worst cell against no speculation, drafts always wrong; by the same three ways"
+    yield f"| {head} | >= 0.98 | {', '.join(worst[:-1])} | {worst[-1]} |"
     uses = [_rows(folder / "first-use.json", "first use") for folder in (LATEST, BEFORE)]
     lost = [[row["first_over_second"] for row in rows] for rows in uses]
     told = " | ".join(f"median {median(one):.3f}, worst {min(one):.3f}; no late load" for one in lost)
@@ -134,7 +132,13 @@ def cells() -> Iterator[str]:
 
 
 def _measured(path: Path) -> dict[str, float | None]:
-    return {one.what: one.value for one in targets([read(path)], OURS)}
+    """Return the targets of a result, or of a folder of them taken together."""
+    documents = read_folder(path) if path.is_dir() else [read(path)]
+    return {one.what: one.value for one in targets(documents, OURS)}
+
+
+def _over_none(measured: dict[str, float | None]) -> str:
+    return ", ".join(_one(measured, f"no speculation, batch {size}") for size in BATCHES)
 
 
 def _by_batch(*paths: Path) -> dict[int, dict[str, Any]]:
