@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.server.workloads.steady import SETTLE_SECONDS, P
 from sglang_adaptive import provenance
 from sglang_adaptive.simulate.acceptance import FloatArray
 from sglang_adaptive.simulate.engine import play
@@ -32,7 +33,7 @@ from sglang_adaptive.simulate.population import IntArray, closed_loop
 from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.trace import Scene, Trace
 
-P, BATCHES, SEEDS, ROUNDS, SETTLED_SECONDS = 0.7, (1, 8, 32), (1, 2, 3), 300_000, 60.0
+BATCHES, SEEDS, ROUNDS = (1, 8, 32), (1, 2, 3), 300_000
 LIFETIME_ROUNDS, LIFETIME_SPREAD = 140.0, 9.0
 """Mean and standard deviation of the rounds of a request: 400 tokens at an accept length of 2.9."""
 IDLE_SHARE, IDLE = 0.1, (0.87, 0.88, 0.9, 0.95)
@@ -68,8 +69,8 @@ def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
     rates = [_rate(trace, every, at) for at in (depths, trace.oracle_depths)]
     ended = np.cumsum(trace.seconds[every, depths])
     switched = ended[:-1][depths[1:] != depths[:-1]]
-    hours = (ended[-1] - SETTLED_SECONDS) / 3600.0
-    late = int((switched > SETTLED_SECONDS).sum())
+    hours = (ended[-1] - SETTLE_SECONDS) / 3600.0
+    late = int((switched > SETTLE_SECONDS).sum())
     found = {"batch_size": batch, "seed": seed, "minutes": float(ended[-1]) / 60.0, "share": rates[0] / rates[1]}
     return {**found, "switches": late, "switches_per_hour": late / hours}
 

@@ -39,6 +39,7 @@ FEWEST_PASSES = 3
 """Passes that a median needs."""
 
 LISTED = 8
+COLUMNS = ["seconds", "graph", "gap_ms", "graph_ms"]
 
 
 class Recorder:
@@ -66,7 +67,7 @@ class Recorder:
     def _write(self) -> None:
         if self._file is None:
             self._file = (self._folder / f"{os.getpid()}.csv").open("w")
-            self._file.write("seconds,graph,gap_ms,graph_ms\n")
+            self._file.write(",".join(COLUMNS) + "\n")
         while len(self._replays) > AHEAD:
             seconds, number, last, before, after = self._replays.popleft()
             after.synchronize()  # no wait, unless the host is that far ahead
@@ -108,10 +109,13 @@ class Replay:
 
 
 def read(path: Path) -> list[Replay]:
-    """Return a file's replays in order; a name that ends in .gz is unpacked."""
+    """Return a file's replays in order, of a name in .gz unpacked. Raises OSError, or ValueError in one line."""
     replays, places = [], Counter[int]()
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        for row in csv.DictReader(file):
+        rows = csv.DictReader(file)
+        if rows.fieldnames != COLUMNS:
+            raise ValueError(f"{path}: first line: expected {','.join(COLUMNS)}")
+        for row in rows:
             graph, gap = int(row["graph"]), float(row["gap_ms"])
             if gap > PAUSE_MS:
                 places.clear()
@@ -158,14 +162,17 @@ def table(replays: Sequence[Replay], fewest: int) -> Iterable[str]:
 
 
 def main() -> int:
-    """Print the table of each file."""
+    """Print the table of each file; returns 2 when one cannot be read."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="CSV")
     parser.add_argument("--fewest", type=int, default=1000, help="replays of a graph that is shown")
     options = parser.parse_args()
-    for path in options.files:
-        print(f"{path.name}")
-        print("\n".join(table(read(path), options.fewest)))
+    try:
+        for path in options.files:
+            print("\n".join([path.name, *table(read(path), options.fewest)]))
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 

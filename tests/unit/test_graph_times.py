@@ -86,3 +86,16 @@ def test_a_stretch_is_what_is_faster_than_the_same_place_of_other_passes() -> No
     assert (second.seconds, second.rounds) == (349.0, 1)
     assert not faster(passes((1, 10), by=0.03))
     assert not faster(passes((1, 10), count=FEWEST_PASSES - 1))
+
+
+def test_a_file_that_is_none_gets_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("seconds,watts\n1,2\n")
+    expected = "first line: expected seconds,graph,gap_ms,graph_ms"
+    for path, told in ((other, expected), (tmp_path / "none.csv", "No such file")):
+        monkeypatch.setattr("sys.argv", ["graph_times", str(path)])
+        assert graph_times.main() == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert str(path) in line and told in line
