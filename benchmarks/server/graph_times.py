@@ -170,7 +170,10 @@ def main() -> int:
     try:
         for path in options.files:
             print("\n".join([path.name, *table(read(path), options.fewest)]))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        print(f"{error.filename}: cannot be read: {error.strerror}", file=sys.stderr)
+        return 2
+    except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

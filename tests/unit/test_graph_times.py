@@ -94,7 +94,7 @@ def test_a_file_that_is_none_gets_one_line(
     other = tmp_path / "other.csv"
     other.write_text("seconds,watts\n1,2\n")
     expected = "first line: expected seconds,graph,gap_ms,graph_ms"
-    for path, told in ((other, expected), (tmp_path / "none.csv", "No such file")):
+    for path, told in ((other, expected), (tmp_path / "none.csv", "cannot be read: No such file")):
         monkeypatch.setattr("sys.argv", ["graph_times", str(path)])
         assert graph_times.main() == 2
         [line] = capsys.readouterr().err.splitlines()
