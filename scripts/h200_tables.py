@@ -20,14 +20,11 @@ H200 = ROOT / "benchmarks" / "results" / "h200"
 BEFORE, LATEST, COMPARED = (H200 / f"{name}-run" for name in ("ninth", "tenth", "eleventh"))
 """The eleventh run measured zero steps and the start-up, the tenth all that is not Poisson arrivals."""
 ZERO_STEPS = {
-    "servers in turn": COMPARED / "in-turn",
-    "in turn, another GPU": COMPARED / "in-turn-second-gpu",
-    "side by side on one GPU": COMPARED / "zero-steps.json",
+    "servers in turn": (COMPARED / "in-turn",),
+    "in turn, another GPU": (COMPARED / "in-turn-second-gpu",),
+    "side by side on one GPU": (COMPARED / "zero-steps.json", LATEST / "zero-steps.json"),
 }
-"""How the servers stood that are compared."""
-
-ZERO_STEPS_BEFORE = LATEST / "zero-steps.json"
-"""Side by side, too."""
+"""By how the servers stood that are compared: the latest measurement and, of one kind alone, the one before."""
 
 SWITCHING = LATEST / "switching.json"
 ARRIVALS = BEFORE / "arrivals.json"
@@ -60,15 +57,15 @@ def reached() -> Iterator[str]:
         (f"{against} SGLang's own EMA, geometric mean", ">= 1.25", "switching against SGLang EMA", switched),
     ):
         yield f"| {head} | {aim} | {' | '.join(_one(one, part) for one in found)} |"
-    compared, earlier = {how: _measured(path) for how, path in ZERO_STEPS.items()}, _measured(ZERO_STEPS_BEFORE)
-    last = list(compared)[-1]
-    for how, one in compared.items():
-        before = _over_none(earlier) if how == last else ""
+    ways = {how: [_measured(path) for path in paths] for how, paths in ZERO_STEPS.items()}
+    for how, found in ways.items():
+        latest, before, *_ = [*map(_over_none, found), ""]
         head = f"zero steps against no speculation, batch {', '.join(map(str, BATCHES))}; {how}"
-        yield f"| {head} | >= 0.985 | {_over_none(one)} | {before} |"
-    worst = [_one(one, "worst cell against no speculation") for one in (*compared.values(), earlier)]
+        yield f"| {head} | >= 0.985 | {latest} | {before} |"
+    worst = [[_one(one, "worst cell against no speculation") for one in found] for found in ways.values()]
+    latest, before = (", ".join(one[at] for one in worst if at < len(one)) for at in (0, 1))
     head = "worst cell against no speculation, drafts always wrong; by the same three ways"
-    yield f"| {head} | >= 0.98 | {', '.join(worst[:-1])} | {worst[-1]} |"
+    yield f"| {head} | >= 0.98 | {latest} | {before} |"
     uses = [_rows(folder / "first-use.json", "first use") for folder in (LATEST, BEFORE)]
     lost = [[row["first_over_second"] for row in rows] for rows in uses]
     told = " | ".join(f"median {median(one):.3f}, worst {min(one):.3f}; no late load" for one in lost)

@@ -1,4 +1,4 @@
-"""How long each replay of a CUDA graph takes on the device, without a profiler, and whether some passes run faster.
+"""Reads how long a server's CUDA graph replays took on the device, and says whether some stretches ran faster.
 
     BENCHMARK_GRAPH_TIMES=FOLDER python -m benchmarks.server start ...     # a server writes FOLDER/PID.csv
     python -m benchmarks.server.graph_times FOLDER/PID.csv
@@ -6,7 +6,7 @@
 A row is a replay: seconds since the epoch on the host, the graph by its first use, milliseconds that the device was at
 other work or idle before it, and milliseconds that the graph took. Rounds of one graph that stand at the same place
 after a pause have contexts of the same length in the benchmark's cells, so a stretch of them counts as faster where it
-is below their median by more than FASTER_MS. Two events a replay cost the host some microseconds.
+is below their median by more than FASTER_MS.
 """
 
 from __future__ import annotations
@@ -14,86 +14,29 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
-import os
 import sys
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
-from time import time
-from typing import Any, TextIO
 
-FOLDER = "BENCHMARK_GRAPH_TIMES"
-"""Environment variable: where servers write; nothing is timed without it."""
-
-AHEAD = 300
-"""Replays whose events are left alone, the device being behind the host; as many are read and written at once."""
+from benchmarks.server.graph_recorder import COLUMNS
+from benchmarks.server.results import BadResult
 
 PAUSE_MS = 20.0
+"""A longer gap is taken for one between passes, after which the contexts are short again."""
+
 FASTER_MS = 0.045
-"""Three times what rounds at the same place differ by; the two ways of plain decoding are 0.06 ms apart and more."""
+"""Three in four rounds are within 0.012 ms of the median at their place; the two ways of plain decoding on an H200 are
+0.06 ms apart and more."""
 
 FEWEST_PASSES = 3
 """Passes that a median needs."""
 
 LISTED = 8
-COLUMNS = ["seconds", "graph", "gap_ms", "graph_ms"]
-
-
-class Recorder:
-    """Stands around ``torch.cuda.CUDAGraph.replay``; writes what the replays before the last AHEAD took."""
-
-    def __init__(self, folder: Path, event: Callable[[], Any]) -> None:
-        self._folder, self._event = folder, event
-        self._replays: deque[tuple[float, int, Any, Any, Any]] = deque()
-        self._graphs: dict[int, int] = {}
-        self._last: Any = None
-        self._file: TextIO | None = None
-
-    def replay(self, plain: Callable[[Any], None], graph: Any) -> None:
-        """Replay *graph* between two events."""
-        before, after = self._event(), self._event()
-        before.record()
-        plain(graph)
-        after.record()
-        number = self._graphs.setdefault(id(graph), len(self._graphs))
-        self._replays.append((time(), number, self._last, before, after))
-        self._last = after
-        if len(self._replays) >= 2 * AHEAD:
-            self._write()
-
-    def _write(self) -> None:
-        if self._file is None:
-            self._file = (self._folder / f"{os.getpid()}.csv").open("w")
-            self._file.write(",".join(COLUMNS) + "\n")
-        while len(self._replays) > AHEAD:
-            seconds, number, last, before, after = self._replays.popleft()
-            after.synchronize()  # no wait, unless the host is that far ahead
-            gap = 0.0 if last is None else last.elapsed_time(before)
-            self._file.write(f"{seconds:.4f},{number},{gap:.4f},{before.elapsed_time(after):.4f}\n")
-        self._file.flush()
-
-
-def record() -> None:
-    """In a scheduler: time every replay from now on, into the folder that the environment names, if it names one."""
-    if not os.environ.get(FOLDER):
-        return
-    import torch
-
-    folder = Path(os.environ[FOLDER])
-    folder.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(folder, lambda: torch.cuda.Event(enable_timing=True))
-    plain = torch.cuda.CUDAGraph.replay
-
-    def replay(graph: Any) -> None:
-        if torch.cuda.is_current_stream_capturing():
-            plain(graph)
-        else:
-            recorder.replay(plain, graph)
-
-    torch.cuda.CUDAGraph.replay = replay
+"""Stretches of a graph whose lengths are printed, the longest first."""
 
 
 @dataclass(frozen=True)
@@ -109,18 +52,30 @@ class Replay:
 
 
 def read(path: Path) -> list[Replay]:
-    """Return a file's replays in order, of a name in .gz unpacked. Raises OSError, or ValueError in one line."""
+    """Return a file's replays in order; a name in .gz is unpacked. Raises BadResult, naming file and line."""
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            return _placed(csv.DictReader(file))
+    except OSError as error:
+        raise BadResult(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as problem:
+        raise BadResult(f"{path}: {problem}") from None
+
+
+def _placed(rows: csv.DictReader[str]) -> list[Replay]:
+    if rows.fieldnames != COLUMNS:
+        raise ValueError(f"first line: expected {','.join(COLUMNS)}")
     replays, places = [], Counter[int]()
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        rows = csv.DictReader(file)
-        if rows.fieldnames != COLUMNS:
-            raise ValueError(f"{path}: first line: expected {','.join(COLUMNS)}")
-        for row in rows:
-            graph, gap = int(row["graph"]), float(row["gap_ms"])
-            if gap > PAUSE_MS:
-                places.clear()
-            replays.append(Replay(float(row["seconds"]), graph, gap, float(row["graph_ms"]), places[graph]))
-            places[graph] += 1
+    for row in rows:
+        try:
+            graph = int(row["graph"])
+            seconds, gap_ms, graph_ms = (float(row[name]) for name in ("seconds", "gap_ms", "graph_ms"))
+        except (TypeError, ValueError):  # a line that was cut off lacks columns
+            raise ValueError(f"line {rows.line_num}: expected a number for each of {','.join(COLUMNS)}") from None
+        if gap_ms > PAUSE_MS:
+            places.clear()
+        replays.append(Replay(seconds, graph, gap_ms, graph_ms, places[graph]))
+        places[graph] += 1
     return replays
 
 
@@ -133,16 +88,20 @@ class Stretch:
     faster_ms: float
 
 
-def faster(replays: Iterable[Replay]) -> list[Stretch]:
+def faster(replays: Sequence[Replay]) -> list[Stretch]:
     """Return the faster stretches of one graph's *replays*."""
-    of_graph = list(replays)
     at_place: defaultdict[int, list[float]] = defaultdict(list)
-    for one in of_graph:
+    for one in replays:
         at_place[one.place].append(one.graph_ms)
     usual = {place: median(times) for place, times in at_place.items() if len(times) >= FEWEST_PASSES}
-    below = [(one, usual[one.place] - one.graph_ms) for one in of_graph if one.place in usual]
+    below = [(one, usual[one.place] - one.graph_ms) for one in replays if one.place in usual]
     runs = (list(run) for is_faster, run in groupby(below, lambda pair: pair[1] > FASTER_MS) if is_faster)
     return [Stretch(run[0][0].seconds, len(run), fmean(by for _, by in run)) for run in runs]
+
+
+def total(stretches: Sequence[Stretch]) -> tuple[int, float]:
+    """Return their rounds, and the milliseconds that these saved together."""
+    return sum(one.rounds for one in stretches), sum(one.rounds * one.faster_ms for one in stretches)
 
 
 def table(replays: Sequence[Replay], fewest: int) -> Iterable[str]:
@@ -153,8 +112,8 @@ def table(replays: Sequence[Replay], fewest: int) -> Iterable[str]:
             break
         of_graph = [one for one in replays if one.graph == graph]
         found = faster(of_graph)
-        rounds = sum(one.rounds for one in found)
-        by = sum(one.faster_ms * one.rounds for one in found) / rounds if rounds else 0.0
+        rounds, saved = total(found)
+        by = saved / rounds if rounds else 0.0
         gap, took = median(one.gap_ms for one in of_graph), median(one.graph_ms for one in of_graph)
         longest = ", ".join(map(str, sorted((one.rounds for one in found), reverse=True)[:LISTED]))
         share = f"{rounds / times:>7.1%}"
@@ -170,11 +129,8 @@ def main() -> int:
     try:
         for path in options.files:
             print("\n".join([path.name, *table(read(path), options.fewest)]))
-    except OSError as error:
-        print(f"{error.filename}: cannot be read: {error.strerror}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    except BadResult as problem:
+        print(problem, file=sys.stderr)
         return 2
     return 0
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.server import graph_times
+from benchmarks.server import graph_recorder
 from benchmarks.server.process import DEEPEST, Declared, Process, own
 from sglang_adaptive.simulate.acceptance import hazards
 
@@ -64,7 +64,7 @@ def register() -> None:
     meter = Meter(process)
     HookRegistry.register(_SRT + results + "process_batch_result_decode", meter.decode, HookType.AROUND)
     HookRegistry.register(_SRT + results + "process_batch_result_prefill", meter.prefill, HookType.BEFORE)
-    graph_times.record()
+    graph_recorder.record()
     if os.environ.get(REAL) == "1":
         return
     draw = Draw(process)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.server import graph_times
-from benchmarks.server.graph_times import AHEAD, FEWEST_PASSES, Recorder, Replay, faster, read, table
+from benchmarks.server import graph_recorder, graph_times
+from benchmarks.server.graph_recorder import AHEAD, Recorder
+from benchmarks.server.graph_times import FEWEST_PASSES, Replay, faster, read, table
 
 
 class Device:
@@ -63,11 +64,11 @@ def test_nothing_is_timed_unless_the_environment_says_where_to(monkeypatch: pyte
 
     plain = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", plain)  # so that it is put back
-    monkeypatch.delenv(graph_times.FOLDER, raising=False)
-    graph_times.record()
+    monkeypatch.delenv(graph_recorder.FOLDER, raising=False)
+    graph_recorder.record()
     assert torch.cuda.CUDAGraph.replay is plain
-    monkeypatch.setenv(graph_times.FOLDER, str(tmp_path / "times"))
-    graph_times.record()
+    monkeypatch.setenv(graph_recorder.FOLDER, str(tmp_path / "times"))
+    graph_recorder.record()
     assert torch.cuda.CUDAGraph.replay is not plain and (tmp_path / "times").is_dir()
 
 
@@ -93,8 +94,12 @@ def test_a_file_that_is_none_gets_one_line(
 ) -> None:
     other = tmp_path / "other.csv"
     other.write_text("seconds,watts\n1,2\n")
+    cut = tmp_path / "cut.csv"
+    cut.write_text("seconds,graph,gap_ms,graph_ms\n1.0,0,0.06,4.7\n1.1,0,0.0")
+    absent = tmp_path / "none.csv"
     expected = "first line: expected seconds,graph,gap_ms,graph_ms"
-    for path, told in ((other, expected), (tmp_path / "none.csv", "cannot be read: No such file")):
+    said = {other: expected, cut: "line 3: expected a number", absent: "cannot be read: No such file"}
+    for path, told in said.items():
         monkeypatch.setattr("sys.argv", ["graph_times", str(path)])
         assert graph_times.main() == 2
         [line] = capsys.readouterr().err.splitlines()
