@@ -20,16 +20,21 @@ AHEAD = 300
 """Replays whose events are left alone, the device being behind the host; as many are read and written at once."""
 
 COLUMNS = ["seconds", "graph", "gap_ms", "graph_ms"]
+"""Of a row: when, since the epoch and on the host's clock; which graph; the device's time before it and in it."""
 
 
 class Recorder:
     """Stands around ``torch.cuda.CUDAGraph.replay``; writes what the replays before the last AHEAD took."""
 
     def __init__(self, folder: Path, event: Callable[[], Any]) -> None:
+        """Write into *folder*, which exists; *event* makes an event that tells the device's time."""
         self._folder, self._event = folder, event
         self._replays: deque[tuple[float, int, Any, Any, Any]] = deque()
+        """Not yet written: seconds, the graph's number, the event that ended the one before, the two around it."""
         self._graphs: dict[int, int] = {}
+        """Numbers in the order of first use, by the graph's id: a server keeps its graphs."""
         self._last: Any = None
+        """What ended the latest replay; None before the first."""
         self._file: TextIO | None = None
 
     def replay(self, plain: Callable[[Any], None], graph: Any) -> None:
