@@ -14,8 +14,8 @@ from pathlib import Path
 from sglang_adaptive.demo import report, words
 from sglang_adaptive.demo.errors import DemoError, UsageError
 from sglang_adaptive.demo.fleet import Fleet
-from sglang_adaptive.demo.lossless import mismatches
-from sglang_adaptive.demo.options import parse
+from sglang_adaptive.demo.lossless import Mismatch, mismatches
+from sglang_adaptive.demo.options import TINY, parse
 from sglang_adaptive.demo.options import parser as parser  # the command line finds it here
 from sglang_adaptive.demo.progress import Progress
 from sglang_adaptive.demo.results import Run
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="sglang-adaptive-demo-"))
     progress = Progress(sys.stderr)
     try:
-        return _Demo(options, list(argv), folder, progress).run()
+        return _demo_of(options.pair)(options, list(argv), folder, progress).run()
     except Interrupted as stop:
         progress.clear()
         print("sglang-adaptive demo: interrupted; every server was stopped", file=sys.stderr)
@@ -53,14 +53,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class Kept:
+    """A server that was left running: its address, the process to end, and its policy."""
+
     url: str
     pid: int
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Demo:
+class Demo:
+    """The demo with the tiny pair; others put their own parts in."""
+
     options: argparse.Namespace
     argv: list[str]
     folder: Path
@@ -75,24 +79,24 @@ class _Demo:
     def run(self) -> int:
         style = Style.of(sys.stdout)
         load = os.getloadavg()[0]
-        print(words.introduction(style, self.policies, load), end="\n\n", flush=True)
-        runs, kept = self._measure()
+        print(self.introduction(style, load), end="\n\n", flush=True)
+        runs, kept = self.measure()
         self.progress.done("servers stopped" if kept is None else "the other servers stopped")
         wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
-        failed = failures(runs, wrong)
+        failed = self.failures(runs, wrong)
         seconds = self.progress.seconds
         written = self._write(report.build(runs, wrong, failed, seconds=seconds, load=load, argv=self.argv))
-        print("\n" + words.findings(runs, style), end="\n\n")
+        print("\n" + self.findings(runs, style), end="\n\n")
         print(_outcome(runs, failed, style))
         if kept is not None:
-            print("\n" + words.kept(kept.url, kept.pid, TITLES[kept.key], self.folder))
+            print("\n" + self.kept(kept))
         elif failed:
             print(f"The logs are in {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
         return FAILED if failed or not written else 0
 
-    def _measure(self) -> tuple[list[Run], _Kept | None]:
+    def measure(self) -> tuple[list[Run], Kept | None]:
         """Boot, measure and stop; with --keep, leave the last policy's server."""
         from sglang_adaptive.cpu_engine import models
 
@@ -105,7 +109,23 @@ class _Demo:
                 return runs, None
             key = self.policies[-1]
             url = fleet[key].url
-            return runs, _Kept(url, fleet.keep(key), key)
+            return runs, Kept(url, fleet.keep(key), key)
+
+    def introduction(self, style: Style, load: float) -> str:
+        """Return what is about to happen; *load* is the machine's load average."""
+        return words.introduction(style, self.policies, load)
+
+    def failures(self, runs: Sequence[Run], wrong: Sequence[Mismatch]) -> list[str]:
+        """Return one line for each thing that must not happen; *wrong* are the requests whose tokens differ."""
+        return failures(runs, wrong)
+
+    def findings(self, runs: Sequence[Run], style: Style) -> str:
+        """Return what the numbers say."""
+        return words.findings(runs, style)
+
+    def kept(self, kept: Kept) -> str:
+        """Return how to use and how to stop the server that was left running."""
+        return words.kept(kept.url, kept.pid, TITLES[kept.key], self.folder)
 
     def _write(self, content: dict[str, object]) -> bool:
         path: Path | None = self.options.json
@@ -118,6 +138,14 @@ class _Demo:
             return False
         self.progress.done(f"wrote {path}")
         return True
+
+
+def _demo_of(pair: str) -> type[Demo]:
+    if pair == TINY:
+        return Demo
+    from sglang_adaptive.demo.real_text.demo import RealTextDemo
+
+    return RealTextDemo
 
 
 def _outcome(runs: Sequence[Run], failed: Sequence[str], style: Style) -> str:

@@ -22,9 +22,7 @@ LONGEST_TEMPORARY = 80
 class Fleet:
     """Context manager around the servers of *specs*; logs and caches go to *folder*."""
 
-    def __init__(
-        self, specs: Sequence[ServerSpec], folder: Path, signals: StopSignals, progress: Progress
-    ) -> None:
+    def __init__(self, specs: Sequence[ServerSpec], folder: Path, signals: StopSignals, progress: Progress) -> None:
         self._titles = {spec.key: spec.title for spec in specs}
         self._stages = dict.fromkeys(self._titles, "starting")
         self._signals = signals
@@ -40,9 +38,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.now("stopping the servers")
         with self._signals.held(), ThreadPoolExecutor(len(self._servers)) as pool:
             list(pool.map(CpuServer.stop, self._servers.values()))

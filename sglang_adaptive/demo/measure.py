@@ -56,7 +56,7 @@ def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> Pha
         seconds=seconds,
         outputs=tuple(tuple(answer["output_ids"]) for answer in answers),
         verify_rounds=sum(answer["meta_info"].get("spec_verify_ct", 0) for answer in answers),
-        rounds_by_depth=_new_rounds(before, after),
+        rounds_by_depth=new_rounds(before, after),
         first_steps=None if before is None else before["current_steps"],
         switches=tuple(log.switches),
         switches_unseen=log.unseen,
@@ -96,7 +96,8 @@ def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dic
     return [answers[index] for index in range(len(phase.prompts))]
 
 
-def _new_rounds(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[int, int]:
+def new_rounds(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[int, int]:
+    """Return the server's rounds by depth between two states of `adaptive_state`; none without speculation."""
     if before is None or after is None:
         return {}
     earlier = before["rounds_by_tier"]

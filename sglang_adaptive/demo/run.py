@@ -25,24 +25,22 @@ def measure_all(
     """Return the runs, the one without speculation first."""
     for key in (PLAIN, *policies):
         progress.now(f"warming up: {key}")
-        with _blaming(fleet[key], key):
+        with blaming(fleet[key], key):
             _warm_up(fleet[key], warm_prompts, progress)
     progress.done("warmed up")
-    with _blaming(fleet[policies[0]], policies[0]):
+    with blaming(fleet[policies[0]], policies[0]):
         tiers = _tiers(fleet[policies[0]])
     todo = contenders(policies, tiers)
     runs: list[Run] = []
     for number, contender in enumerate(todo, 1):
         label = f"{contender.title} ({number} of {len(todo)})"
-        with _blaming(fleet[contender.server], contender.title):
+        with blaming(fleet[contender.server], contender.title):
             runs.append(_measure(fleet[contender.server], contender, phases, label, progress))
         progress.done(f"{label}: {tokens_per_second(runs[-1].phases):.0f} tokens/s")
     return runs
 
 
-def _measure(
-    server: CpuServer, contender: Contender, phases: Sequence[Phase], label: str, progress: Progress
-) -> Run:
+def _measure(server: CpuServer, contender: Contender, phases: Sequence[Phase], label: str, progress: Progress) -> Run:
     if contender.forced_steps is not None:
         force_steps(server, contender.forced_steps)
     results: list[PhaseResult] = []
@@ -85,7 +83,7 @@ def _send(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None
 
 
 @contextmanager
-def _blaming(server: CpuServer, title: str) -> Iterator[None]:
+def blaming(server: CpuServer, title: str) -> Iterator[None]:
     """Turn what goes wrong between us and *server* into one line and the end of its log."""
     try:
         yield

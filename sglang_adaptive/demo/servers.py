@@ -15,7 +15,7 @@ TITLES = {"ema": "EMA", "throughput": "throughput"}
 
 STATIC_DEPTHS = (1, 3, 7)
 LAUNCH_STEPS = 3
-_CONFIGS = {
+CONFIGS = {
     "ema": {"policy": "ema", "1": {"candidate_steps": list(STATIC_DEPTHS)}},
     "throughput": {"policy": "throughput"},
 }
@@ -36,7 +36,7 @@ def server_specs(policies: Sequence[str], target: str, draft: str, folder: Path)
     specs = [ServerSpec(PLAIN, "no speculation", model)]
     for policy in policies:
         config = folder / f"{policy}.json"
-        config.write_text(json.dumps(_CONFIGS[policy]) + "\n", encoding="utf-8")
+        config.write_text(json.dumps(CONFIGS[policy]) + "\n", encoding="utf-8")
         specs.append(ServerSpec(policy, TITLES[policy], (*model, *_speculation(draft, config))))
     return specs
 

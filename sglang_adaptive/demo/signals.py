@@ -41,9 +41,7 @@ class StopSignals:
                 self._previous[signum] = signal.signal(signum, self._arrived)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
 

@@ -14,7 +14,7 @@ MISMATCHES_SHOWN = 5
 def sentences(runs: Sequence[Run]) -> list[str]:
     """Return what the numbers say: where the depth went, and who was fastest."""
     adaptive = [run for run in runs if run.contender.adaptive]
-    return [*map(_where_it_went, adaptive), _who_was_fastest(runs, adaptive)]
+    return [*map(_where_it_went, adaptive), who_was_fastest(runs, adaptive)]
 
 
 def failures(runs: Sequence[Run], wrong: Sequence[Mismatch]) -> list[str]:
@@ -43,14 +43,15 @@ def _mean_depth(run: Run, family: str) -> float:
     return sum(depth * count for depth, count in counts.items()) / sum(counts.values())
 
 
-def _who_was_fastest(runs: Sequence[Run], adaptive: Sequence[Run]) -> str:
+def who_was_fastest(runs: Sequence[Run], adaptive: Sequence[Run]) -> str:
+    """Return the fastest contender, and the adaptive ones against the best static depth and no speculation."""
     rate = {run.contender.title: tokens_per_second(run.phases) for run in runs}
     fastest = max(rate, key=lambda title: rate[title])
     best, plain = best_static(runs).contender.title, runs[0].contender.title
     against_best = _ratios(adaptive, rate, best)
     against_plain = _ratios(adaptive, rate, plain)
     return (
-        f"Fastest overall in this run: {fastest}, {rate[fastest]:.0f} tokens/s. Against the best static depth "
+        f"Fastest overall in this run: {fastest}, {rate[fastest]:.3g} tokens/s. Against the best static depth "
         f"({best}, known only afterwards): {against_best}. Against no speculation: {against_plain}."
     )
 

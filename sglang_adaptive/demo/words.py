@@ -33,7 +33,7 @@ def introduction(style: Style, policies: Sequence[str], load: float) -> str:
                 f"first one request at a time, then {SEVERAL}. It takes about three minutes on two cores, and "
                 f"{_gigabytes(policies):.0f} GB of memory. Ctrl-C stops it and everything that it started."
             ),
-            *map(style.prose, warnings(policies, load, _available_gigabytes())),
+            *map(style.prose, warnings(policies, load, available_gigabytes())),
         ]
     )
 
@@ -79,15 +79,19 @@ def kept(url: str, pid: int, title: str, folder: Path) -> str:
     )
 
 
-def warnings(policies: Sequence[str], load: float, gigabytes: float | None) -> list[str]:
-    """Return what in this machine's state will be felt: its load average, and its free memory."""
+def warnings(policies: Sequence[str], load: float, gigabytes: float | None, wanted: float | None = None) -> list[str]:
+    """Return what in this machine's state will be felt: its load average, and its free *gigabytes*.
+
+    *wanted* are the gigabytes that the servers take, by default those of the tiny pair's.
+    """
     remarks = []
+    wanted = _gigabytes(policies) if wanted is None else wanted
     cores = provenance.cpu_cores()
     if load > cores:
         remarks.append(
             f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and unsteady numbers."
         )
-    if gigabytes is not None and gigabytes < _gigabytes(policies):
+    if gigabytes is not None and gigabytes < wanted:
         fewer = "; --policy ema needs less" if len(policies) > 1 else ""
         remarks.append(f"Only {gigabytes:.1f} GB of memory are free, which may not be enough{fewer}.")
     return remarks
@@ -97,7 +101,8 @@ def _gigabytes(policies: Sequence[str]) -> float:
     return GIGABYTES_A_SERVER * (len(policies) + 1)
 
 
-def _available_gigabytes() -> float | None:
+def available_gigabytes() -> float | None:
+    """Return the memory that is free to be used; None where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("MemAvailable:"))
