@@ -30,12 +30,19 @@ DRAWN_ROUNDS = 512
 WARMUP_ROUNDS = 1000
 
 
+def draw(batch: int) -> list[list[int]]:
+    """Return the drafts that each request of *batch* would accept at unlimited depth, by round."""
+    rng = random.Random(0)
+    return [[shipped_rounds.accepted(rng, DEEPEST, *ACCEPTANCE) for _ in range(batch)] for _ in range(DRAWN_ROUNDS)]
+
+
 def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict[str, list[float]]:
     """Return nanoseconds of each round, and of each hand-over."""
     profile = shipped_rounds.profile()
     seconds = shipped_rounds.seconds(profile)
     policy, rng = ThroughputPolicy(3, profile=profile), random.Random(1)
     timed, handed = [], []
+    requests = [f"request {index}" for index in range(batch)]
     last = -1
     for index in range(rounds + WARMUP_ROUNDS):
         raw = drawn[index % len(drawn)]
@@ -45,7 +52,7 @@ def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict
         counts = [min(steps, count) for count in raw]
         clock = seconds[batch, steps] * shipped_rounds.noise(rng) if steps == last else None
         last = steps
-        observation = RoundObservation(steps, counts, batch, clock)
+        observation = RoundObservation(steps, counts, batch, clock, requests=requests)
         start = time.perf_counter_ns()
         policy.observe(observation)
         spent += time.perf_counter_ns() - start
@@ -98,10 +105,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rng = random.Random(0)
-    drawn = [
-        [shipped_rounds.accepted(rng, DEEPEST, *ACCEPTANCE) for _ in range(options.batch)] for _ in range(DRAWN_ROUNDS)
-    ]
+    drawn = draw(options.batch)
     timed = time_throughput(drawn, options.batch, options.rounds)
     timed["SGLang EMA"] = time_sglang(drawn, options.batch, options.rounds, sglang_ema)
     result = {name: summary(values) for name, values in timed.items()}

@@ -3,7 +3,7 @@
     python -m benchmarks.steady_switches [--output benchmarks/results/simulation/steady.json]
 
 Round times of the shipped H200 profile, which the policy is not given; every draft is accepted with probability P given
-the one before it. What a server adds was seen on an H200 (``benchmarks/results/h200``, seventh to ninth run):
+the one before it. What a server adds was seen on an H200:
 
 - *dips*: a request has ended, and for a round or two its successor is not in yet; its prefill cannot be timed. They
   come in bursts, for requests that began together end at nearly the same time;

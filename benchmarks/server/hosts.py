@@ -27,7 +27,7 @@ class Host:
     max_requests: int
     extra: tuple[str, ...] = ()
     strict_loads: bool = False
-    """A kernel that loads while serving ends a server with this package's plugin, in the place of a line in its log."""
+    """A kernel that loads while serving ends a server with this package's plugin, instead of a line in its log."""
 
     def command(self, policy: Policy, folder: Path, profiles: Path, port: int) -> list[str]:
         """Return the server's command line; writes the configuration into *folder*."""

@@ -14,7 +14,6 @@ DEPTHS = (0, 1, 2, 3, 5, 7)
 SGLANG_ALL_TIERS: dict[str, Any] = {"1": {"candidate_steps": [0, 1, 2, 3, 4, 5, 7]}}
 
 PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
-EARLY = "SGLANG_ADAPTIVE_EARLY_PLAN"
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,6 @@ _EVERY = (
     Policy("throughput", config={"policy": "throughput"}, ours=True),
     Policy("throughput-saved", config={"policy": "throughput"}, ours=True, saved_profile=True),
     Policy("throughput-plan-stream", config={"policy": "throughput"}, ours=True, variables={PLAN_STREAM: "1"}),
-    Policy(
-        "throughput-early-plan", config={"policy": "throughput"}, ours=True, variables={PLAN_STREAM: "1", EARLY: "1"}
-    ),
 )
 POLICIES = {policy.name: policy for policy in _EVERY}
 

@@ -48,7 +48,7 @@ class Result:
         }
 
     def add(self, row: Row) -> None:
-        """Take a row, in the place of an earlier one of the same contender and case."""
+        """Take a row, instead of an earlier one of the same contender and case."""
         self._rows[json.dumps([row["workload"], row["contender"], row["case"]])] = row
         if time.monotonic() - self._written > WRITE_SECONDS:
             self.write()

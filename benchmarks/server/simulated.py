@@ -70,7 +70,8 @@ def register() -> None:
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
     HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
-    HookRegistry.register("sglang_adaptive.sglang_plugin.foretold.heard", draw.foretold, HookType.AROUND)
+    heard = "sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance.heard"
+    HookRegistry.register(heard, draw.foretold, HookType.AROUND)
 
 
 class Draw:
@@ -124,7 +125,7 @@ class Draw:
 
     def foretold(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
         """Around what hears at zero steps whether the draft foretold the token: as often, but drawn like the rest."""
-        from sglang_adaptive.sglang_plugin.foretold import rows
+        from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import rows
 
         common = self._process.declared
         declared = [own(batch.reqs[row].sampling_params.custom_params) or common for row in rows(result)]

@@ -1,0 +1,111 @@
+"""How good the throughput policy is: recorded text first, then drawn suites, calm under steady load, and its own cost.
+
+    python -m benchmarks.real_text [--texts F]... [--rounds N] [--quick] [--json F]
+
+Minutes on one core of a CPU. Of recorded text every cell is played on every shipped cost profile; of the drawn suites
+all on the shipped profile, and on the others the one with a wrong profile; steady load is one draw a batch size. The
+last rows are wall time of this machine. ``--quick`` leaves out all but recorded text, and the oracles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import policy_overhead, steady_switches
+from sglang_adaptive.simulate.contenders import chosen
+from sglang_adaptive.simulate.errors import SimulationError
+from sglang_adaptive.simulate.profile_file import SHIPPED
+from sglang_adaptive.simulate.real import command as real
+from sglang_adaptive.simulate.real.gates import Gate, gates
+from sglang_adaptive.simulate.real.hindsight import ORACLES
+from sglang_adaptive.simulate.real.recordings import load_texts
+from sglang_adaptive.simulate.real.report import gates_table, json_report, text_report
+from sglang_adaptive.simulate.real.suite import DEFAULT_ROUNDS, Setting
+from sglang_adaptive.simulate.results import run_suite
+from sglang_adaptive.simulate.setting import Setting as DrawnSetting
+from sglang_adaptive.simulate.suites import SUITES
+from sglang_adaptive.simulate.targets import outcomes
+
+POLICY = "throughput"
+WRONG_PROFILE = "profile-15"
+STEADY_ROUNDS = 60_000
+"""Rounds of steady load, 6 to 15 minutes of serving."""
+DECISIONS, DECISION_BATCH = 20_000, 64
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print every table, write all figures; return 1 when a gate is missed, 2 on bad input."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_args(words)
+    try:
+        setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
+        contenders = real.pick(list(real.POLICIES), setting)
+        cells = real.play(setting, contenders, () if options.quick else tuple(ORACLES), progress=True)
+    except SimulationError as error:
+        print(f"benchmarks.real_text: {error}", file=sys.stderr)
+        return 2
+    found = gates(cells)
+    print(text_report(cells, []), flush=True)
+    if not options.quick:
+        found += [*drawn(setting), *steady(), *decision()]
+    met, bounded = sum(gate.met for gate in found if gate.bound is not None), sum(g.bound is not None for g in found)
+    print(f"\nGates of the throughput policy: {met} of {bounded} met\n{gates_table(found)}")
+    if options.json:
+        source = real.provenance(words, setting, options.texts)
+        source["command"] = " ".join(["python -m benchmarks.real_text", *words])
+        options.json.write_text(real.as_json(json_report(cells, found, source)), encoding="utf-8")
+    return int(met < bounded)
+
+
+def drawn(setting: Setting) -> list[Gate]:
+    """Return whether the drawn suites meet their targets, and the worst trace under wrong profiles."""
+    shipped = DrawnSetting(setting.costs[SHIPPED])
+    judged = outcomes({name: run_suite(suite, shipped, _policy(shipped)) for name, suite in SUITES.items()})
+    found = [Gate("drawn suites: targets met, of " + str(len(judged)), sum(o.met for o in judged), len(judged))]
+    for name, cost in setting.costs.items():
+        own = DrawnSetting(cost)
+        worst = run_suite(SUITES[WRONG_PROFILE], own, _policy(own)).worst_share(POLICY)
+        found.append(Gate(f"drawn suites: worst trace of {WRONG_PROFILE}, {name}", worst, 0.95))
+    return found
+
+
+def steady() -> list[Gate]:
+    """Return switches an hour under load that does not change."""
+    draws = [steady_switches.measure(batch, 1, STEADY_ROUNDS) for batch in steady_switches.BATCHES]
+    return [
+        Gate(f"steady load, switches an hour, batch {draw['batch_size']}", draw["switches_per_hour"], 60, ceiling=True)
+        for draw in draws
+    ]
+
+
+def decision() -> list[Gate]:
+    """Return the microseconds of both calls of a round."""
+    rows = policy_overhead.draw(DECISION_BATCH)
+    spent = sorted(policy_overhead.time_throughput(rows, DECISION_BATCH, DECISIONS)["throughput"])
+    title = f"decision, batch {DECISION_BATCH}, both calls, us"
+    return [
+        Gate(f"{title}, median", statistics.median(spent) / 1e3, 20, ceiling=True),
+        Gate(f"{title}, p99", spent[int(0.99 * len(spent))] / 1e3, 50, ceiling=True),
+    ]
+
+
+def _policy(setting: DrawnSetting) -> list[Any]:
+    return chosen([POLICY], setting.ladder)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
+    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="recorded text alone, without oracles")
+    parser.add_argument("--json", type=Path, metavar="F")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

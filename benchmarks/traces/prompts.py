@@ -1,0 +1,43 @@
+"""Prompts to record, each with its category."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+"""Kinds of MT-bench question, which Spec-Bench counts as one category."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    category: str
+    text: str
+
+
+def load(path: Path) -> list[Prompt]:
+    """Read prompts, taking turns between the categories, so that the first ones stand for all.
+
+    A ``.jsonl`` has a `category` and `turns` in each line, as Spec-Bench (the first turn is taken); a ``.json`` maps
+    categories to lists of prompts. Raises ValueError, a single line, for anything else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            prompts = [_question(json.loads(line)) for line in text.splitlines()]
+        else:
+            prompts = [Prompt(category, str(one)) for category, several in json.loads(text).items() for one in several]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {type(error).__name__} {error}; expected questions as in Spec-Bench") from error
+    grouped = defaultdict(list)
+    for prompt in prompts:
+        grouped[prompt.category].append(prompt)
+    return [prompt for prompt in chain.from_iterable(zip_longest(*grouped.values())) if prompt is not None]
+
+
+def _question(line: dict) -> Prompt:
+    category = line["category"]
+    return Prompt("mt_bench" if category in MT_BENCH else category, line["turns"][0])

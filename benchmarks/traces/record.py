@@ -1,0 +1,136 @@
+"""Record a trace: `python -m benchmarks.traces.record --target FOLDER --draft FOLDER --prompts FILE --out FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.traces.prompts import Prompt, load
+from benchmarks.traces.recorder import Recorder, Recording
+from benchmarks.traces.weights import ModelError, fingerprint
+from sglang_adaptive.provenance import cpu_model
+from sglang_adaptive.traces import CHAIN, Trace, write
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        prompts = load(options.prompts)[: options.questions]
+        recorder = Recorder(
+            *(options.target, options.draft, options.device, getattr(torch, options.dtype)),
+            *(options.temperature, options.seed),
+        )
+    except (ValueError, ModelError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    about = {
+        "target": fingerprint(options.target),
+        "draft": fingerprint(options.draft),
+        "prompts": _described(options),
+        "temperature": options.temperature,
+        "hardware": _hardware(options),
+        "command": shlex.join(["python", "-m", "benchmarks.traces.record", *map(_without_folder, words)]),
+        "date": datetime.date.today().isoformat(),
+    }
+    done: list[tuple[Prompt, Recording]] = []
+    started = time.monotonic()
+    for first in range(0, len(prompts), options.wave):
+        done += _wave(recorder, prompts[first : first + options.wave], options, started)
+        _save(options.out, about, done)
+        positions = sum(len(recording.accepted) for _, recording in done)
+        _say(f"{options.out}: {len(done)} requests, {positions} positions", started)
+    return 0
+
+
+def _wave(
+    recorder: Recorder, prompts: list[Prompt], options: argparse.Namespace, started: float
+) -> list[tuple[Prompt, Recording]]:
+    """Record *prompts* in batches of like length; return them in their own order."""
+    ids = [recorder.encode(prompt.text, options.chat) for prompt in prompts]
+    found: dict[int, Recording] = {}
+    for batch in _batches([len(one) + options.positions for one in ids], options.batch_tokens):
+        recordings = recorder.record([ids[i] for i in batch], options.positions, options.ignore_eos)
+        found.update(zip(batch, recordings, strict=True))
+        _say(f"{len(found)} of {len(prompts)} of this wave", started)
+    return [(prompts[i], found[i]) for i in sorted(found) if len(found[i].accepted)]
+
+
+def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield the indices of texts of like length, as many at a time as keep the padded batch at *most* tokens."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[index] > most:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _save(path: Path, about: dict, done: list[tuple[Prompt, Recording]]) -> None:
+    """Write what is *done* so far, whole or not at all."""
+    trace = Trace(
+        **about,
+        category=tuple(prompt.category for prompt, _ in done),
+        length=np.array([len(one.accepted) for _, one in done], np.int32),
+        loop_start=np.array([one.loop_start for _, one in done], np.int32),
+        accepted=np.concatenate([np.zeros(0, np.uint8), *(one.accepted for _, one in done)]),
+        confidence=np.concatenate([np.zeros((0, CHAIN), np.uint8), *(one.confidence for _, one in done)]),
+    )
+    unfinished = path.with_name(path.name + ".part")
+    write(unfinished, trace)
+    os.replace(unfinished, path)
+
+
+def _described(options: argparse.Namespace) -> str:
+    start = "chat template" if options.chat else "as they are"
+    return f"{options.prompts.parent.name}/{options.prompts.name}, {start}, up to {options.positions} positions"
+
+
+def _without_folder(word: str) -> str:
+    """Return an absolute path's name: where something lies on this machine is nobody's business."""
+    return Path(word).name if Path(word).is_absolute() else word
+
+
+def _hardware(options: argparse.Namespace) -> str:
+    device = torch.device(options.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+    return f"{name}, {options.dtype}, torch {torch.__version__}"
+
+
+def _say(line: str, started: float) -> None:
+    print(f"{time.monotonic() - started:7.0f} s  {line}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.traces.record", description=__doc__)
+    parser.add_argument("--target", type=Path, required=True, help="folder of a Llama in Transformers' layout")
+    parser.add_argument("--draft", type=Path, required=True, help="folder of its EAGLE-3 draft, as SGLang loads it")
+    parser.add_argument("--prompts", type=Path, required=True, help=".jsonl as Spec-Bench's, or .json by category")
+    parser.add_argument("--out", type=Path, required=True, help="trace to write (.npz), anew after every wave")
+    parser.add_argument("--chat", action="store_true", help="put each prompt through the target's chat template")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of the target; 0 is greedy (default)")
+    parser.add_argument("--seed", type=int, default=0, help="of sampling (default 0)")
+    parser.add_argument("--positions", type=int, default=256, help="most positions of a request (default 256)")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end of a text")
+    parser.add_argument("--questions", type=int, help="most prompts; categories take turns (default all)")
+    parser.add_argument("--wave", type=int, default=60, help="prompts between two writes (default 60)")
+    tokens = "tokens of a batch, prompts, outputs and padding together: what its memory goes by (default 24576)"
+    parser.add_argument("--batch-tokens", type=int, default=24576, help=tokens)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,31 @@
+"""Where an output begins to repeat itself: small models fall into loops, which any draft foresees."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+LONGEST_BLOCK = 128
+"""Tokens of the longest block that is looked for."""
+
+SHORTEST_COPY = 32
+"""Tokens that must be repeated: less is how text with lists and tables goes."""
+
+
+def first_copy(tokens: npt.ArrayLike) -> int | None:
+    """Return where the first exact repetition starts in *tokens*, or None.
+
+    It is the first stretch that equals, token for token, what stands right before it: a whole block again, or a
+    short block over and over, `SHORTEST_COPY` tokens or more.
+    """
+    ids = np.asarray(tokens)
+    found = (_first_copy(ids, block) for block in range(1, min(LONGEST_BLOCK, len(ids) - 1) + 1))
+    return min((start for start in found if start is not None), default=None)
+
+
+def _first_copy(ids: npt.NDArray[np.int64], block: int) -> int | None:
+    """Return the first index from which max(block, SHORTEST_COPY) tokens equal those *block* places before them."""
+    needed = max(block, SHORTEST_COPY)
+    same = np.concatenate([[0], np.cumsum(ids[block:] == ids[:-block])])
+    whole = np.flatnonzero(same[needed:] - same[:-needed] == needed)
+    return int(whole[0]) + block if len(whole) else None

@@ -1,0 +1,57 @@
+"""Tokens a round at each depth, by replay: `python -m benchmarks.traces.replay TRACE.npz ...` prints Markdown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sglang_adaptive.traces import Trace, TraceError, read
+
+DEPTHS = (1, 2, 3, 5, 7)
+
+
+def rounds(accepted: npt.NDArray[np.uint8], steps: int) -> list[int]:
+    """Return the tokens of each round that a request takes at depth *steps*: accepted drafts and one more."""
+    at, found = 0, []
+    while at < len(accepted):
+        found.append(min(int(accepted[at]), steps) + 1)
+        at += found[-1]
+    return found
+
+
+def tokens_a_round(trace: Trace, steps: int) -> float:
+    """Return the mean over all rounds of all requests."""
+    return float(np.mean([tokens for _, accepted, _ in trace.requests() for tokens in rounds(accepted, steps)]))
+
+
+def table(trace: Trace) -> list[str]:
+    """Return the lines of a table: a row a category and one for all; each mean as recorded, and with loops cut."""
+    lines = ["| category | requests | positions | in loops | " + " | ".join(map(str, DEPTHS)) + " |"]
+    lines.append("|---" * (len(DEPTHS) + 4) + "|")
+    for category in (*dict.fromkeys(trace.category), "all"):
+        part = trace.select([category in (name, "all") for name in trace.category])
+        cut = part.without_repetitions()
+        means = [f"{tokens_a_round(part, steps):.2f} / {tokens_a_round(cut, steps):.2f}" for steps in DEPTHS]
+        loops = 1 - len(cut.accepted) / len(part.accepted)
+        counts = [f"{len(part.category)}", f"{len(part.accepted):,}", f"{loops:.0%}"]
+        lines.append("| " + " | ".join([category, *counts, *means]) + " |")
+    return lines
+
+
+def main(paths: Sequence[str]) -> int:
+    for path in paths:
+        try:
+            trace = read(path)
+        except TraceError as error:
+            print(error, file=sys.stderr)
+            return 2
+        print("\n".join([f"{Path(path).name}:", "", *table(trace), ""]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""What a trace holds, and what can be read off it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+CHAIN = 7
+"""Drafts in every recorded chain."""
+
+LEVELS = 32
+"""Steps of the quantised confidence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Acceptance at every position of the outputs of *R* requests, *N* positions in all.
+
+    Position t of a request is a round that starts with output token t as the last one known. The round's chain
+    proposes tokens t + 1 to t + 7. A round of s steps accepts ``k = min(L(t), s)`` of them, and the next one starts
+    at t + k + 1. The first round starts at 0: the pass over the prompt yields output token 0. A request is done at
+    its length or beyond. The draft proposes its most likely token; above temperature 0 the text is one sample.
+    """
+
+    target: str
+    """Model that wrote the outputs."""
+
+    draft: str
+    """EAGLE-3 draft that proposed."""
+
+    prompts: str
+    """Where the prompts come from."""
+
+    temperature: float
+    """Of the target's sampling; 0 is greedy."""
+
+    hardware: str
+    """What the recorder ran on."""
+
+    command: str
+    """Command that records this trace."""
+
+    date: str
+    """Day of the recording, YYYY-MM-DD."""
+
+    category: tuple[str, ...]
+    """R kinds of text, one a request."""
+
+    length: npt.NDArray[np.int32]
+    """[R] positions of each request, one or more."""
+
+    loop_start: npt.NDArray[np.int32]
+    """[R] position where the first exact repetition starts; the request's length where there is none."""
+
+    accepted: npt.NDArray[np.uint8]
+    """[N] drafts of the chain that are accepted, 0 to 7, request after request."""
+
+    confidence: npt.NDArray[np.uint8]
+    """[N, 7] probability p that the draft gives each token it proposes, as floor(32 p), at most 31."""
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """[R] row of each request's first position in ``accepted`` and ``confidence``."""
+        lengths = self.length.astype(np.int64)
+        return np.cumsum(lengths) - lengths
+
+    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[np.uint8]]]:
+        """Yield category, accepted drafts [n] and confidence [n, 7] of each request; the arrays are views."""
+        for category, start, length in zip(self.category, self.starts, self.length, strict=True):
+            rows = slice(int(start), int(start) + int(length))
+            yield category, self.accepted[rows], self.confidence[rows]
+
+    def probabilities(self) -> npt.NDArray[np.float32]:
+        """[N, 7] confidence as probabilities: the middle of each level."""
+        return (self.confidence.astype(np.float32) + np.float32(0.5)) / np.float32(LEVELS)
+
+    def select(self, rows: npt.ArrayLike) -> Trace:
+        """Return the trace of some requests, by index or by a mask over them, in the order given."""
+        chosen = np.arange(len(self.category))[np.asarray(rows)]
+        return self._cut(chosen, self.length[chosen])
+
+    def without_repetitions(self) -> Trace:
+        """Return the trace with each request cut where its first exact repetition starts."""
+        return self._cut(np.arange(len(self.category)), self.loop_start)
+
+    def _cut(self, chosen: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Trace:
+        starts = self.starts[chosen]
+        rows = [np.arange(start, start + kept) for start, kept in zip(starts, length, strict=True)]
+        at = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        return replace(
+            self,
+            category=tuple(self.category[i] for i in chosen),
+            length=length.astype(np.int32),
+            loop_start=np.minimum(self.loop_start[chosen], length).astype(np.int32),
+            accepted=self.accepted[at],
+            confidence=self.confidence[at],
+        )
+
+
+def quantised(probability: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    """Return the level, 0 to 31, of each probability in 0 to 1."""
+    return np.minimum(np.asarray(probability, np.float64) * LEVELS, LEVELS - 1).astype(np.uint8)
