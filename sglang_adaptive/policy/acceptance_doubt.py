@@ -23,9 +23,7 @@ def ratio_deviation(acceptance: AcceptanceEstimator, first: int, second: int) ->
     return math.sqrt(variance)
 
 
-def learnable_deviation(
-    acceptance: AcceptanceEstimator, steps: int, seen: int, rounds: int, requests: int
-) -> float:
+def learnable_deviation(acceptance: AcceptanceEstimator, steps: int, seen: int, rounds: int, requests: int) -> float:
     """Return how far ln E[tokens | steps] may move by drafting *steps* for *rounds* rounds of *requests*.
 
     Positions up to *seen* are drafted anyway. A position of deviation ``d`` and ``k`` trials that gains ``m`` more is

@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from sglang_adaptive.policy import schema
-from sglang_adaptive.policy.config_file import read_object
+from sglang_adaptive.policy.config_file import file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.slot_config import SlotConfig, check_slot, check_tuning, nearest, unknown_key
 from sglang_adaptive.policy.throughput_options import ThroughputOptions, parse_options
+from sglang_adaptive.policy.trace_options import TRACE, TraceOptions, parse_trace
 
 BUILT_IN = "built-in default"
 BUILT_IN_EMA: Mapping[str, Any] = {
@@ -45,6 +47,8 @@ class AdaptiveConfig:
     """Whether a depth gets CUDA graphs only for the batch sizes that it can be chosen at."""
     zero_step_extend_every: int = int(schema.ZERO_STEP_EXTEND_EVERY.default)
     """Rounds at 0 steps between two runs of the draft's extend; 1 is every round."""
+    trace: TraceOptions | None = None
+    """Where the server writes down its rounds; None for nowhere."""
 
     @property
     def candidate_steps(self) -> list[int]:
@@ -59,6 +63,8 @@ class AdaptiveConfig:
         common[schema.ZERO_STEP_EXTEND_EVERY.name] = self.zero_step_extend_every
         if self.warm_up is not None:
             common["warm_up"] = self.warm_up
+        if self.trace is not None:
+            common[TRACE] = self.trace.as_dict()
         if self.policy == "throughput":
             return {**common, "throughput": self.throughput.as_dict()}
         return {**common, **{str(slot.batch_size): slot.as_entry() for slot in self.slots}}
@@ -67,12 +73,19 @@ class AdaptiveConfig:
 def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
     """Read and check the configuration in *path*; without a path, return the throughput policy's defaults.
 
+    A process parses a file once, and again only when the file has changed.
+
     Raises:
         ConfigError: With one line that names file, key, value and what is accepted.
     """
     if path is None:
         return check_config({}, BUILT_IN)
-    return check_config(read_object(path), os.fspath(path))
+    return _load(os.fspath(path), file_stamp(path))
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, stamp: tuple[int, int, int] | None) -> AdaptiveConfig:
+    return check_config(read_object(path), path)
 
 
 def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
@@ -88,7 +101,8 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     slot_keys = sorted((key for key in cfg if _SLOT_KEY.fullmatch(key)), key=int)
     make = _throughput_config if _policy(cfg, bool(slot_keys), source) == "throughput" else _ema_config
     every = _zero_step_extend_every(cfg, source)
-    return replace(make(cfg, slot_keys, source), **_switches(cfg, source), zero_step_extend_every=every)
+    switches, trace = _switches(cfg, source), parse_trace(cfg, source)
+    return replace(make(cfg, slot_keys, source), **switches, zero_step_extend_every=every, trace=trace)
 
 
 def _switches(cfg: Mapping[str, Any], source: str) -> dict[str, Any]:

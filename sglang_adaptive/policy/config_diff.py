@@ -23,9 +23,7 @@ def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return ", ".join(found[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _differences(
-    before: Mapping[str, Any], after: Mapping[str, Any], prefix: str
-) -> Iterator[tuple[str, Any, Any]]:
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any, Any]]:
     for key in (*before, *(key for key in after if key not in before)):
         old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
         if isinstance(old, Mapping) and isinstance(new, Mapping):

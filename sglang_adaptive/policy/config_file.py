@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections import Counter
 from typing import Any
 
 from sglang_adaptive.policy.errors import ConfigError, shown
@@ -52,15 +53,15 @@ def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
 
 def _read_text(file: str) -> str:
     try:
-        mode = os.stat(file).st_mode
-        # Every SGLang process reads the file again, so a pipe would be empty for all but the first.
-        if not stat.S_ISREG(mode):
-            what = "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
-            raise ConfigError(file, None, what, _EXPECTED_FILE)
-        with open(file, "rb") as stream:
+        _require_regular(file, os.stat(file).st_mode)  # before it is opened: to open a device may do something
+        # Not to wait for a writer, should the path have become a pipe meanwhile.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            _require_regular(file, os.fstat(stream.fileno()).st_mode)
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(file, None, f"cannot be read: {error.strerror}", _EXPECTED_FILE) from None
+    except ConfigError:
+        raise
     except ValueError as error:  # a path with a null character
         raise ConfigError(file, None, f"cannot be read: {error}", _EXPECTED_FILE) from None
     if len(data) > MAX_BYTES:
@@ -72,12 +73,19 @@ def _read_text(file: str) -> str:
         raise ConfigError(file, None, problem, "JSON text encoded as UTF-8") from None
 
 
+def _require_regular(file: str, mode: int) -> None:
+    # Every SGLang process reads the file again, so a pipe would be empty for all but the first.
+    if not stat.S_ISREG(mode):
+        what = "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
+        raise ConfigError(file, None, what, _EXPECTED_FILE)
+
+
 def _parse(file: str, text: str) -> Any:
     def object_from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
         if len(members) < len(pairs):
-            names = [name for name, _ in pairs]
-            repeated = next(name for name in names if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            repeated = next(name for name, count in counts.items() if count > 1)
             raise ConfigError(file, repeated, "the key is given more than once", "each key once")
         return members
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,23 @@ class Forecast:
 
     speedup: float | None
     """That rate over the one at zero steps; None when the policy has no time for zero steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPrices:
+    """What a policy believes of rounds at one batch size, by draft steps, seen from rounds of one depth."""
+
+    seconds: Mapping[int, float]
+    """Wall time of a round."""
+
+    deviation: Mapping[int, float]
+    """Relative standard deviation of ``seconds``."""
+
+    tokens: Sequence[float]
+    """Expected tokens of one request in a round, indexed by steps from 0."""
+
+    tokens_deviation: Mapping[int, float]
+    """Relative standard deviation of ``tokens`` over those of the depth that it is seen from; deeper ones alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,14 @@ class Forecasts(Protocol):
 
     def acceptance_by_position(self) -> Sequence[float]:
         """Return, from position 1 on, the probability that a draft is accepted when the one before it was."""
+
+
+@runtime_checkable
+class Prices(Protocol):
+    """A policy that can say what a round of another depth would have brought."""
+
+    def prices(self, batch_size: int, steps: int) -> RoundPrices:
+        """Return what every depth promises at *batch_size*, seen from rounds drafted with *steps*."""
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
@@ -36,4 +36,13 @@ class RoundObservation:
     """At 0 steps: 1 for each request whose token the draft would have drafted, 0 for one that it would not.
 
     Requests of which that is not known are left out.
+    """
+
+    requests: Sequence[Hashable] = ()
+    """Ids of the requests, in the order of the counts; empty when unknown."""
+
+    extended: bool = True
+    """At 0 steps: whether the round ends a cycle of zero-step rounds, by running the draft's extend for all of it.
+
+    True as well where there are no cycles: where every round runs it, or none does.
     """

@@ -188,9 +188,7 @@ class Prober:
             self._zero_spacing = min(MOST_ZERO_SPACING, self._zero_spacing * ZERO_BACKOFF)
             self._start(probe)
 
-    def _gain(
-        self, steps: int, live: int, view: View, batch_size: int, acceptance: AcceptanceEstimator
-    ) -> float:
+    def _gain(self, steps: int, live: int, view: View, batch_size: int, acceptance: AcceptanceEstimator) -> float:
         """Return what a probe of *steps* is expected to gain, in rounds of the live depth."""
         tokens, seconds = acceptance.tokens, view.seconds
         gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
@@ -201,9 +199,7 @@ class Prober:
         gained = HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts))
         return gained - self.length * gap - SWITCH_ROUNDS
 
-    def _towards(
-        self, steps: int, live: int, view: View, acceptance: AcceptanceEstimator
-    ) -> tuple[Probe, float]:
+    def _towards(self, steps: int, live: int, view: View, acceptance: AcceptanceEstimator) -> tuple[Probe, float]:
         """Return the probe, and the seconds a round that pay for themselves: positions already known are accepted."""
         free = acceptance.tokens[min(steps, live)] * view.seconds[live] / acceptance.tokens[live]
         return Probe(steps, self.length, view.anchor, self.length * max(0.0, view.at_most[steps] - free)), free

@@ -28,9 +28,7 @@ MAX_ROUNDS = 10**12
 class ProfileError(ConfigError):
     """A profile that cannot be used; ``reason`` is "corrupt", "foreign" or "newer"."""
 
-    def __init__(
-        self, file: str, key: str | None, problem: str, expected: str, reason: str = "corrupt"
-    ) -> None:
+    def __init__(self, file: str, key: str | None, problem: str, expected: str, reason: str = "corrupt") -> None:
         super().__init__(file, key, problem, expected)
         self.reason = reason
 

@@ -14,7 +14,7 @@ from bisect import insort
 from collections import deque
 from typing import Any
 
-from sglang_adaptive.policy.zero_cycle import ZERO_CYCLE, ZeroCycle
+from sglang_adaptive.policy.zero_cycle import ZeroCycle
 
 RING = 31
 """Readings behind a cell's median."""
@@ -40,6 +40,9 @@ long for half a second. What goes on for more than so many rounds is no stall.""
 FIRST_SPREAD, SPREAD_GAIN, CLIP = 0.02, 1.0 / 32.0, 4.0
 """What the standard deviation of a cell's readings starts from (log), how fast it follows, and what one reading counts
 at most, in standard deviations."""
+MOST_OF_A_CYCLE = 8
+"""Readings that a cycle of zero-step rounds counts for at most: cycles differ in length, and one mean must not fill a
+cell."""
 PAIR = 2.0 / math.sqrt(math.pi)
 """Mean distance of two readings of a normal distribution, in standard deviations."""
 
@@ -165,19 +168,25 @@ class Readings:
         self._slow_rounds = 0
         """Rounds that were STALL too long since the last one that was not; of full cells, whichever they are."""
 
-    def skip(self) -> None:
-        """Take note of a round that could not be timed.
+    def skip(self, steps: int, extended: bool = True) -> None:
+        """Take note of a round of *steps* that could not be timed; *extended* is as in ``RoundObservation``.
 
         What held the scheduler up, the launch of a prefill say, lets the device idle. On an H200 the next rounds are up
         to 13% faster, for some 25 ms: true of them, but nothing to expect of other cells.
         """
         self.share -= SHARE_GAIN * self.share
         self._recent.clear()
+        if steps:
+            self._cycle.begin()
+        else:
+            self._cycle.add(None, extended)
 
-    def add(self, anchor: int, steps: int, base: float, seconds: float, round_index: int) -> None:
+    def add(
+        self, anchor: int, steps: int, base: float, seconds: float, round_index: int, extended: bool = True
+    ) -> None:
         """Take in a round of *seconds*; *base* is the log of the seconds that the base table says for it.
 
-        *round_index* counts all rounds, also those that could not be timed.
+        *round_index* counts all rounds, also those that could not be timed. *extended* is as in ``RoundObservation``.
         """
         self.share += SHARE_GAIN * (1.0 - self.share)
         cell = self.cells.get((anchor, steps))
@@ -190,10 +199,15 @@ class Readings:
             # What changed while a cell was not timed need not be common to the others.
             cell.enter(round_index - cell.last_round > ABSENT_ROUNDS)
         cell.last_round = round_index
-        reading, rounds = (seconds, 1) if steps else (self._cycle.add(seconds), ZERO_CYCLE)
-        if reading is None:
-            return
-        value = math.log(reading) - base - self.drift
+        if steps:
+            self._cycle.begin()
+            rounds = 1
+        else:
+            cycle = self._cycle.add(seconds, extended)
+            if cycle is None:
+                return
+            seconds, rounds = cycle[0], min(cycle[1], MOST_OF_A_CYCLE)
+        value = math.log(seconds) - base - self.drift
         if cell.full and self._stalls(value - cell.median, rounds):
             return
         if cell.settled:

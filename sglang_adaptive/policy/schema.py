@@ -56,6 +56,7 @@ TUNING_KEYS: tuple[NumberKey, ...] = (
 )
 """Keys of the EMA policy; at the top level they are the default of every slot, as in SGLang."""
 
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """A top-level key that is true or false, of the server rather than of its policy."""
@@ -86,7 +87,7 @@ TUNING_BY_NAME = {key.name: key for key in TUNING_KEYS}
 SLOT_KEYS = (CANDIDATE_STEPS, *TUNING_BY_NAME)
 WATCH = "watch"
 WATCH_EXPECTED = "true or false"
-OF_THE_SERVER = (WATCH, *(switch.name for switch in SWITCHES), ZERO_STEP_EXTEND_EVERY.name)
+OF_THE_SERVER = (WATCH, *(switch.name for switch in SWITCHES), ZERO_STEP_EXTEND_EVERY.name, "trace")
 TOP_LEVEL_KEYS = ("policy", "throughput", *OF_THE_SERVER, *TUNING_BY_NAME)
 
 POLICY_NAMES = ("ema", "throughput")

@@ -1,33 +1,51 @@
-"""Zero-step rounds are timed together: one in ZERO_CYCLE runs the draft's extend, and takes longer than the others.
+"""Zero-step rounds are timed by the cycle: the rounds up to one that runs the draft's extend, which takes longer.
 
-So the mean of a whole cycle is what a round takes; a median of single rounds would leave the extend out.
+How many they are changes from cycle to cycle: with ``zero_step_extend_every``, with the batch (rows may only be written
+meanwhile), and with how much the policy wants to hear (``runtime/hearing.py``). So a cycle ends where the extend ran
+(``RoundObservation.extended``), and its mean is what a round takes; a median of single rounds would leave the extend
+out, and a mean over any other number of rounds would count it too often or not at all.
 """
 
 from __future__ import annotations
 
-from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
-
-ZERO_CYCLE = int(ZERO_STEP_EXTEND_EVERY.default)
-"""Rounds of a cycle."""
+LEAST_TIMED = 0.5
+"""Part of a cycle's rounds that must be timed. The others, beside a prefill say, count as the median of these."""
 
 
 class ZeroCycle:
-    """Gathers the seconds of zero-step rounds until they make a cycle."""
+    """Gathers the seconds of zero-step rounds until an extend ends their cycle."""
 
-    __slots__ = ("_seconds",)
+    __slots__ = ("_rounds", "_seconds", "_whole")
 
     def __init__(self) -> None:
         self._seconds: list[float] = []
+        self._rounds = 0
+        """Rounds of the cycle under way, also those that could not be timed."""
+        self._whole = False
+        """Whether its beginning was seen."""
 
-    def add(self, seconds: float) -> float | None:
-        """Take in a round's *seconds*; return the mean of the cycle that it completes, None if it completes none."""
-        self._seconds.append(seconds)
-        if len(self._seconds) < ZERO_CYCLE:
+    def add(self, seconds: float | None, extended: bool) -> tuple[float, int] | None:
+        """Take in a round of *seconds*, None if it could not be timed; *extended* says whether it ran the extend.
+
+        Return the mean of the cycle that it completes, in seconds a round, and how many of its rounds were timed; None
+        if it completes none, or one of which too little is known.
+        """
+        self._rounds += 1
+        if seconds is not None:
+            self._seconds.append(seconds)
+        if not extended:
             return None
-        mean = sum(self._seconds) / ZERO_CYCLE
-        self._seconds.clear()
-        return mean
+        timed, rounds, whole = self._seconds, self._rounds, self._whole
+        self.begin()
+        if not whole or seconds is None or len(timed) < LEAST_TIMED * rounds:
+            return None
+        usual = sorted(timed)[(len(timed) - 1) // 2]
+        return (sum(timed) + (rounds - len(timed)) * usual) / rounds, len(timed)
+
+    def begin(self) -> None:
+        """Begin a cycle: the draft owes nothing, for it has just run."""
+        self._seconds, self._rounds, self._whole = [], 0, True
 
     def restart(self) -> None:
-        """Drop the rounds of the cycle under way."""
-        self._seconds.clear()
+        """Take the rounds of the cycle under way as not timed: they were of another batch size."""
+        self._seconds = []

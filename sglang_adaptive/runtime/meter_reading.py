@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.monitored import Forecast, Forecasts, Probes, ProbeTotals
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
-    from sglang_adaptive.runtime.ledger import Ledger
-    from sglang_adaptive.runtime.meters import Meters, Region
+    from sglang_adaptive.runtime.counters import Counters, Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +47,38 @@ class MeterReading:
     profile_saved_at: float | None
     """Unix time at which this server's cost profile was written to disk; None when there is none."""
 
+    hour: Mapping[str, Any] | None = None
+    """What the last hour was worth over fixed depths; see ``History.speedup``."""
+
 
 def read_meters(
     policy: AdaptivePolicy | None,
-    ledger: Ledger,
-    meters: Meters,
+    counters: Counters,
     *,
     current_steps: int,
     tiers: tuple[int, ...],
     profile_saved_at: float | None,
+    hour: Mapping[str, Any] | None = None,
 ) -> MeterReading:
-    """Read *meters* and *ledger*; *policy* None is one that was set aside, and is not asked anything any more."""
+    """Read *counters*; *policy* None is one that was set aside, and is not asked anything any more."""
     forecaster = policy if isinstance(policy, Forecasts) else None
-    latest = _forecast(forecaster, meters.latest)
+    latest = _forecast(forecaster, counters.latest)
     return MeterReading(
         current_steps=current_steps,
         degraded=policy is None,
         tiers=tiers,
-        rounds_by_tier=ledger.rounds_by_tier,
-        drafted_by_tier=ledger.drafted_by_tier,
-        accepted_by_tier=ledger.accepted_by_tier,
-        tokens_by_tier=ledger.accept_counts.tokens(),
-        accepted_by_position=ledger.accept_counts.by_position(),
-        switches_by_cause=meters.switches_by_cause,
-        regions={name: _region(forecaster, region) for name, region in meters.regions.items()},
+        rounds_by_tier=counters.rounds,
+        drafted_by_tier=counters.drafted,
+        accepted_by_tier=counters.accepted,
+        tokens_by_tier=counters.tokens(),
+        accepted_by_position=counters.by_position(),
+        switches_by_cause=counters.switches_by_cause,
+        regions={name: _region(forecaster, region) for name, region in counters.regions.items()},
         speedup=None if latest is None else latest.speedup,
         acceptance=() if forecaster is None else tuple(forecaster.acceptance_by_position()),
         probes=policy.probe_totals() if isinstance(policy, Probes) else None,
         profile_saved_at=profile_saved_at,
+        hour=hour,
     )
 
 

@@ -16,7 +16,7 @@ class RoundClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
+        self.now = now
         self._last_arrival: float | None = None
         self._last_shape: tuple[int, int] | None = None
 
@@ -26,9 +26,11 @@ class RoundClock:
 
     def read(self, steps: int, batch_size: int) -> float | None:
         """Return the seconds of the round whose result arrives now, or None when it cannot be compared."""
-        now, shape = self._now(), (steps, batch_size)
-        seconds = None
+        now, shape = self.now(), (steps, batch_size)
+        seconds: float | None = None
         if shape == self._last_shape and self._last_arrival is not None:
             seconds = now - self._last_arrival
+            if seconds <= 0.0:  # a clock that is too coarse, or that was set back
+                seconds = None
         self._last_arrival, self._last_shape = now, shape
         return seconds

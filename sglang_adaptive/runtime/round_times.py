@@ -18,21 +18,25 @@ MAX_CELLS = 512
 class _Cell:
     rounds: int = 0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_PER_CELL))
-    cycle: ZeroCycle = field(default_factory=ZeroCycle)
 
 
 class RoundTimes:
     """Keeps the latest comparable round times of each (batch size, depth) in bounded memory.
 
-    Of zero steps it keeps the means of whole cycles; see ``zero_cycle``.
+    Of zero steps it keeps the means of whole cycles, and counts their rounds; see ``zero_cycle``.
     """
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int], _Cell] = {}
+        self._cycle = ZeroCycle()
+        self._zero_batch_size = 0
 
     def add(self, observation: RoundObservation) -> None:
         """Take the round's time if it has one; past MAX_CELLS the cell seen first makes room."""
-        if observation.seconds is None:
+        timed = self._at_zero(observation) if not observation.steps else (observation.seconds, 1)
+        if observation.steps:
+            self._cycle.begin()
+        if timed is None or timed[0] is None:
             return
         place = (observation.batch_size, observation.steps)
         cell = self._cells.get(place)
@@ -40,10 +44,15 @@ class RoundTimes:
             if len(self._cells) >= MAX_CELLS:
                 del self._cells[next(iter(self._cells))]
             cell = self._cells[place] = _Cell()
-        cell.rounds += 1
-        seconds = observation.seconds if observation.steps else cell.cycle.add(observation.seconds)
-        if seconds is not None:
-            cell.recent.append(seconds)
+        cell.rounds += timed[1]
+        cell.recent.append(timed[0])
+
+    def _at_zero(self, observation: RoundObservation) -> tuple[float, int] | None:
+        """Return the mean of the cycle that the round completes, in seconds, and its timed rounds."""
+        if observation.batch_size != self._zero_batch_size:
+            self._zero_batch_size = observation.batch_size
+            self._cycle.restart()
+        return self._cycle.add(observation.seconds, observation.extended)
 
     def as_list(self) -> list[dict[str, Any]]:
         """Return each cell's median over what was kept of it, in seconds, with its rounds so far."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.runtime.ledger import SwitchRecord
+from sglang_adaptive.runtime.counters import SwitchRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,9 @@ class ControllerSnapshot:
     startup: Mapping[str, Any]
     """What start-up cost; see ``StartUp``."""
 
+    speedup: Mapping[str, Any] | None = None
+    """What the last hour was worth over fixed depths; see ``History.speedup``."""
+
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins; object keys are strings."""
         return {
@@ -76,6 +79,7 @@ class ControllerSnapshot:
             "config": None if self.config is None else dict(self.config),
             "config_changed": None if self.config_changed is None else dict(self.config_changed),
             "startup": dict(self.startup),
+            "speedup": None if self.speedup is None else dict(self.speedup),
             **self.policy_state,
         }
 

@@ -1,0 +1,134 @@
+"""What a server counts since it started: rounds, drafts, tokens and switches, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.round_times import RoundTimes
+
+RECENT_SWITCHES = 32
+CAUSES = ("acceptance", "batch size", "probe", "forced", "released", "configuration", "degraded")
+"""Why the live depth changes; "probe" is the way into a probe and the way back."""
+
+LARGEST_REGION = 10
+REGIONS = (
+    "1",
+    *(f"{1 << (key - 1)}-{(1 << key) - 1}" for key in range(2, LARGEST_REGION)),
+    f"{1 << (LARGEST_REGION - 1)}+",
+)
+"""Names of the batch regions: powers of two, and all beyond the last."""
+
+
+def region_of(batch_size: int) -> str:
+    """Return the name of the region of *batch_size*: "1", "2-3", "4-7" ... "256-511", "512+"."""
+    return REGIONS[min(max(1, batch_size).bit_length(), LARGEST_REGION) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRecord:
+    """One change of the live depth."""
+
+    time: float
+    """Unix time in seconds."""
+
+    from_steps: int
+    to_steps: int
+    batch_size: int
+    """Requests in the round that the switch was made for."""
+
+    cause: str
+    """One of CAUSES."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record as JSON builtins."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Region:
+    """What rounds of one batch region yielded; ``seconds`` and ``tokens`` are of the rounds that could be timed."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    batch_size: int = 0
+    """Requests of its latest round."""
+
+    steps: int = 0
+    """Draft steps of its latest round."""
+
+
+class Counters:
+    """Totals by draft steps and by batch region, and the latest switches."""
+
+    def __init__(self) -> None:
+        self.switches = 0
+        self.switches_by_cause: Counter[str] = Counter()
+        self.recent_switches: deque[SwitchRecord] = deque(maxlen=RECENT_SWITCHES)
+        self.rounds: Counter[int] = Counter()
+        self.drafted: Counter[int] = Counter()
+        self.accepted: Counter[int] = Counter()
+        self.regions: dict[str, Region] = {}
+        self.latest: Region | None = None
+        """The region of the latest round."""
+        self.round_times = RoundTimes()
+        self._accept_counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        """By steps, how many requests of a round had so many drafts accepted."""
+
+    def add_round(self, observation: RoundObservation) -> None:
+        """Count a verified round under the steps that drafted it and under its batch region."""
+        steps, counts = observation.steps, observation.num_correct_drafts_per_req
+        self.rounds[steps] += 1
+        self.drafted[steps] += steps * len(counts)
+        self.accepted[steps] += sum(counts)
+        self._accept_counts[steps].update(counts)
+        self.round_times.add(observation)
+        self._add_to_region(observation)
+
+    def add_switch(self, switch: SwitchRecord) -> None:
+        """Count a switch and keep it among the latest."""
+        self.switches += 1
+        self.switches_by_cause[switch.cause] += 1
+        self.recent_switches.append(switch)
+
+    def tokens(self) -> dict[int, int]:
+        """Return output tokens by steps: accepted drafts, and a bonus token for each request of a round.
+
+        Tokens past the end of a request are counted, too: a round may verify more than the request still needed.
+        """
+        return {
+            steps: sum((accepted + 1) * requests for accepted, requests in counts.items())
+            for steps, counts in self._accept_counts.items()
+        }
+
+    def by_position(self) -> list[dict[str, int]]:
+        """Return for each draft position, from 1, how often it was reached and how often accepted.
+
+        A position is reached when a draft was made there and all before it were accepted.
+        """
+        deepest = max(self._accept_counts, default=0)
+        reached, accepted = [0] * deepest, [0] * deepest
+        for steps, counts in self._accept_counts.items():
+            alive = counts.total()
+            for index in range(steps):
+                reached[index] += alive
+                alive -= counts[index]
+                accepted[index] += alive
+        return [
+            {"position": position, "reached": reached[position - 1], "accepted": accepted[position - 1]}
+            for position in range(1, deepest + 1)
+        ]
+
+    def _add_to_region(self, observation: RoundObservation) -> None:
+        name = region_of(observation.batch_size)
+        region = self.regions.get(name)
+        if region is None:
+            region = self.regions[name] = Region()
+        region.batch_size, region.steps = observation.batch_size, observation.steps
+        if observation.seconds is not None:
+            counts = observation.num_correct_drafts_per_req
+            region.seconds += observation.seconds
+            region.tokens += len(counts) + sum(counts)
+        self.latest = region

@@ -1,0 +1,24 @@
+"""What the scheduler knows of a round when its result arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A round as it was drafted; with overlap scheduling the live depth may have changed since."""
+
+    steps: int
+    context_tokens: int | None = None
+    """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""
+
+    foretold: Sequence[int] = ()
+    """As :attr:`RoundObservation.foretold`."""
+
+    extended: bool = True
+    """As :attr:`RoundObservation.extended`."""
+
+    requests: Sequence[Hashable] = ()
+    """Ids of the requests, in the order of the accept counts; empty when unknown."""

@@ -1,0 +1,167 @@
+"""An hour of rounds in bounded memory, coarser as it ages, by batch region and depth.
+
+Rounds are counted second by second and priced when their second is over. Each second is added to three rings: the last
+minute by the second, the last quarter of an hour by 5 seconds, the last hour by 20. Seconds without a round take no
+room. A full history of two batch regions and eight depths takes about 300 kB (a test holds it to that).
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from sglang_adaptive.policy.monitored import Prices
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.counters import REGIONS, region_of
+from sglang_adaptive.runtime.round_mix import RoundMix
+from sglang_adaptive.runtime.speedup import Speedup, at_fixed_depths
+
+SPANS = {60: 1, 900: 5, 3600: 20}
+"""Seconds that a ring covers, and seconds of one of its buckets."""
+HOUR = max(SPANS)
+SPEEDUP_SECONDS = 5
+"""Summing an hour up takes a fraction of a millisecond; it is done anew after so many seconds, when somebody asks."""
+REQUESTS, TOKENS, SECONDS = range(3)
+HEAD = 3
+"""Of a row: requests, tokens and seconds of the rounds; then by depth rounds, and seconds taken, fixed and doubted."""
+
+Bucket = dict[int, "array[float]"]
+"""A row for each batch region, by its index in REGIONS."""
+
+
+class History:
+    """Rounds of the last hour; times are on *clock*, a monotonic one in seconds."""
+
+    def __init__(self, depths: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
+        """*depths* are all that rounds may be drafted with, ascending."""
+        self.depths = tuple(depths)
+        self._place = {steps: place for place, steps in enumerate(self.depths)}
+        self._clock = clock
+        self._second = int(clock())
+        """The second that is being counted."""
+        self._mixes: dict[tuple[int, int, bool], RoundMix] = {}
+        self._rings = {span: deque[tuple[int, Bucket]](maxlen=span // period) for span, period in SPANS.items()}
+        self._speedups: tuple[int, dict[str, Any] | None] = (-1, None)
+
+    def add(self, observation: RoundObservation) -> None:
+        """Count a round in the second that is being counted; :meth:`close` comes first."""
+        key = (observation.batch_size, observation.steps, observation.chosen)
+        mix = self._mixes.get(key)
+        if mix is None:
+            mix = self._mixes[key] = RoundMix(*key)
+        mix.add(observation)
+
+    def close(self, policy: Any) -> None:
+        """Price and file what was counted in a second that is over; a *policy* that is no ``Prices`` prices nothing."""
+        now = int(self._clock())
+        if now == self._second:
+            return
+        second, self._second = self._second, now
+        if self._mixes:
+            mixes, self._mixes = self._mixes, {}
+            self._file(second, self._rows(mixes.values(), policy if isinstance(policy, Prices) else None))
+
+    def speedup(self) -> dict[str, Any] | None:
+        """Return what the last hour was worth over each fixed depth; None where no round of it could be priced.
+
+        A dict with ``seconds``, from the first to the last of these rounds, and ``against``: ``steps``, ``times`` and
+        ``deviation`` of each fixed depth, the standard deviation of ``times`` at most.
+        """
+        due = self._second // SPEEDUP_SECONDS
+        if self._speedups[0] != due:
+            self._speedups = due, self._speedup(self._kept(HOUR), SPANS[HOUR])
+        return self._speedups[1]
+
+    def span(self, span: int) -> dict[str, Any]:
+        """Return the last *span* seconds, a key of SPANS, as JSON builtins; docs/page.md lists the fields."""
+        period, kept = SPANS[span], self._kept(span)
+        return {
+            "span": span,
+            "period": period,
+            "steps": list(self.depths),
+            "buckets": [self._described(index, bucket, period) for index, bucket in kept],
+            "speedup": self._speedup(kept, period),
+            "by_batch": [
+                self._region(kept, region) for region in sorted({region for _, bucket in kept for region in bucket})
+            ],
+        }
+
+    def _rows(self, mixes: Iterable[RoundMix], policy: Prices | None) -> Bucket:
+        rows: Bucket = {}
+        count = len(self.depths)
+        for mix in mixes:
+            region = REGIONS.index(region_of(mix.batch_size))
+            row = rows.setdefault(region, array("f", bytes(4 * (HEAD + 4 * count))))
+            prices = policy.prices(mix.batch_size, mix.steps) if policy is not None else None
+            own = prices.seconds.get(mix.steps, 0.0) if prices is not None else 0.0
+            taken = mix.seconds(own)
+            row[REQUESTS] += mix.requests
+            row[TOKENS] += mix.tokens
+            row[SECONDS] += taken
+            row[HEAD + self._place[mix.steps]] += mix.rounds
+            if prices is not None and mix.chosen:  # what an operator chose says nothing of the policy
+                for fixed in at_fixed_depths(mix, prices):
+                    at = HEAD + count + 3 * self._place[fixed.steps]
+                    row[at] += taken
+                    row[at + 1] += fixed.seconds
+                    row[at + 2] += fixed.deviation
+        return rows
+
+    def _file(self, second: int, rows: Bucket) -> None:
+        for span, ring in self._rings.items():
+            index = second // SPANS[span]
+            if not ring or ring[-1][0] != index:
+                ring.append((index, {region: row[:] for region, row in rows.items()}))
+                continue
+            bucket = ring[-1][1]
+            for region, row in rows.items():
+                known = bucket.get(region)
+                bucket[region] = row[:] if known is None else array("f", map(float.__add__, known, row))
+
+    def _kept(self, span: int) -> list[tuple[int, Bucket]]:
+        """Return the buckets of the last *span* seconds, oldest first."""
+        oldest = (self._second - span) // SPANS[span]
+        return [(index, bucket) for index, bucket in self._rings[span] if index > oldest]
+
+    def _described(self, index: int, bucket: Bucket, period: int) -> dict[str, Any]:
+        end = min((index + 1) * period, self._second)
+        rows = [
+            {
+                "region": REGIONS[region],
+                "requests": round(row[REQUESTS]),
+                "tokens": round(row[TOKENS]),
+                "rounds": [round(value) for value in row[HEAD : HEAD + len(self.depths)]],
+            }
+            for region, row in sorted(bucket.items())
+        ]
+        return {"ago": self._second - end, "seconds": end - index * period, "batches": rows}
+
+    def _region(self, kept: list[tuple[int, Bucket]], region: int) -> dict[str, Any]:
+        rows = [bucket[region] for _, bucket in kept if region in bucket]
+        count = len(self.depths)
+        return {
+            "region": REGIONS[region],
+            "requests": round(sum(row[REQUESTS] for row in rows)),
+            "tokens": round(sum(row[TOKENS] for row in rows)),
+            "seconds": sum(row[SECONDS] for row in rows),
+            "rounds": [round(sum(row[HEAD + place] for row in rows)) for place in range(count)],
+            "against": [one.as_dict() for one in self._sums(rows)],
+        }
+
+    def _speedup(self, kept: list[tuple[int, Bucket]], period: int) -> dict[str, Any] | None:
+        against = [one.as_dict() for one in self._sums([row for _, bucket in kept for row in bucket.values()])]
+        if not against:
+            return None
+        return {"seconds": (kept[-1][0] + 1 - kept[0][0]) * period, "against": against}
+
+    def _sums(self, rows: list[array[float]]) -> Iterator[Speedup]:
+        """Yield the sums of every depth that some round could be priced for."""
+        begin = HEAD + len(self.depths)
+        for place, steps in enumerate(self.depths):
+            at = begin + 3 * place
+            taken = sum(row[at] for row in rows)
+            if taken > 0.0:
+                yield Speedup(steps, taken, sum(row[at + 1] for row in rows), sum(row[at + 2] for row in rows))

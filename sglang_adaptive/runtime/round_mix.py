@@ -1,0 +1,63 @@
+"""Verified rounds of one batch size and depth, counted together until they are priced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sglang_adaptive.policy.observation import RoundObservation
+
+
+@dataclass(slots=True)
+class RoundMix:
+    """Rounds that were drafted with ``steps`` for ``batch_size`` requests."""
+
+    batch_size: int
+    steps: int
+    chosen: bool
+    """Whether the policy chose the depth; False while an operator holds it."""
+
+    rounds: int = 0
+    timed: int = 0
+    """Rounds whose time is known; ``timed_seconds`` is theirs."""
+
+    timed_seconds: float = 0.0
+    accepted: Counter[int] = field(default_factory=Counter)
+    """Requests by how many of their drafts were accepted."""
+
+    def add(self, observation: RoundObservation) -> None:
+        """Count a round."""
+        self.rounds += 1
+        self.accepted.update(observation.num_correct_drafts_per_req)
+        if observation.seconds is not None:
+            self.timed += 1
+            self.timed_seconds += observation.seconds
+
+    @property
+    def requests(self) -> int:
+        """Requests of all rounds; each got one token that was no draft."""
+        return self.accepted.total()
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of all rounds, bonus tokens included."""
+        return sum((count + 1) * requests for count, requests in self.accepted.items())
+
+    def seconds(self, of_a_round: float) -> float:
+        """Return what the rounds took; one that could not be timed like the others, else *of_a_round* seconds."""
+        mean = self.timed_seconds / self.timed if self.timed else of_a_round
+        return self.timed_seconds + (self.rounds - self.timed) * mean
+
+    def tokens_at(self, steps: int, expected: Sequence[float]) -> float:
+        """Return the tokens that the same requests would have got of as many rounds of another depth.
+
+        Up to the depth that was drafted this is what was accepted. Beyond it, a request all of whose drafts were
+        accepted goes on as *expected*: tokens of one request in a round, indexed by steps from 0.
+        """
+        certain = sum((min(count, steps) + 1) * requests for count, requests in self.accepted.items())
+        if steps <= self.steps:
+            return float(certain)
+        reach = expected[self.steps] - expected[self.steps - 1] if self.steps else 1.0
+        more = (expected[steps] - expected[self.steps]) / reach if reach > 0.0 else 0.0
+        return certain + self.accepted[self.steps] * more

@@ -1,0 +1,121 @@
+"""Writes down what the controller learns of each round: steps, and accepted drafts by request. No text, no tokens.
+
+The file is lines of text. The first is a JSON object with ``format`` and ``version``. Then
+
+    @ 3f0c... 91ab...    the requests of the rounds that follow, in this order, under salted ids
+    3 20                 a round of 3 steps: the first request had 2 drafts accepted, the second none
+    ! 12                 12 rounds were not written, for the disk was too slow
+
+Accepted drafts are one base-36 digit each. The salt is drawn when the server starts and never written, so the ids of
+two starts have nothing in common. A file that has half of the space allowed becomes ``FILE.1``, in place of an older
+one, and a new file begins; ids stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import IO
+
+from sglang_adaptive.policy.observation import RoundObservation
+
+logger = logging.getLogger(__name__)
+
+FORMAT, VERSION = "sglang-adaptive rounds", 1
+WHO, LOST = "@", "!"
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+WRITE_SECONDS = 0.5
+"""Seconds between two writes, which is how much of the end a killed server leaves out."""
+MOST_WAITING = 4096
+"""Rounds that wait for the disk; further ones are lost. Ten seconds of the fastest rounds, some MB."""
+ID_BYTES = 6
+"""Of a salted id: two of a million requests share one with a probability of 0.2%."""
+
+
+class RoundTrace:
+    """A trace of rounds. Nothing waits for the disk: a thread writes, and whatever goes wrong ends the trace alone."""
+
+    def __init__(self, file: Path, max_bytes: float) -> None:
+        """Begin *file*; one that is there becomes ``FILE.1``. The first fault of the disk is logged, once."""
+        self.file = file
+        self._most = max_bytes / 2.0
+        self._key = secrets.token_bytes(16)
+        self._waiting: deque[RoundObservation] = deque()
+        self._lost = 0
+        self._who: Sequence[Hashable] | None = None
+        self._written = 0
+        self._out: IO[str] | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="round-trace", daemon=True)
+        self._thread.start()
+
+    def add(self, observation: RoundObservation) -> None:
+        """Take in a round; one whose requests are not known is left out."""
+        if not observation.requests:
+            return
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append(observation)
+        else:
+            self._lost += 1
+
+    def end(self) -> None:
+        """Take in no more; what there is gets written by and by."""
+        self._over.set()
+
+    def close(self) -> None:
+        """Write what has been taken in, and wait until it is written."""
+        self.end()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            while not self._over.wait(WRITE_SECONDS):
+                self._write()
+            self._write()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            logger.warning("adaptive: rounds are no longer written to %s: %s", self.file, reason)
+        finally:
+            if self._out is not None:
+                self._out.close()
+
+    def _begin(self) -> None:
+        if self._out is not None:
+            self._out.close()
+        if self.file.exists():
+            os.replace(self.file, self.file.with_name(f"{self.file.name}.1"))
+        self._out = self.file.open("w", encoding="ascii")
+        self._who, self._written = None, 0
+        self._line(json.dumps({"format": FORMAT, "version": VERSION}))
+
+    def _write(self) -> None:
+        """Write every round that waits."""
+        for _ in range(len(self._waiting)):
+            done = self._waiting.popleft()
+            if self._written > self._most:
+                self._begin()
+            if done.requests != self._who:
+                self._who = done.requests
+                self._line(f"{WHO} {' '.join(map(self._salted, done.requests))}")
+            digits = "".join([DIGITS[count] for count in done.num_correct_drafts_per_req])
+            self._line(f"{done.steps} {digits}")
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self._line(f"{LOST} {lost}")
+        if self._out is not None:
+            self._out.flush()
+
+    def _line(self, text: str) -> None:
+        assert self._out is not None
+        self._written += self._out.write(text + "\n")
+
+    def _salted(self, request: Hashable) -> str:
+        return hashlib.blake2b(str(request).encode(), key=self._key, digest_size=ID_BYTES).hexdigest()

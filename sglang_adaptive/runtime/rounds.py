@@ -1,0 +1,200 @@
+"""The round: which steps it drafts, and what its result teaches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
+from sglang_adaptive.policy.monitored import Probes
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.counters import Counters, SwitchRecord
+from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.runtime.history import History
+from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_trace import RoundTrace
+from sglang_adaptive.runtime.start_up import Device
+from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
+
+logger = logging.getLogger(__name__)
+
+
+class Rounds(RuntimeStates):
+    """Asks the policy before every round, and hands it every verified result.
+
+    Three rules hold. The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a
+    round drafts, so a round never changes depth half way. A result is credited to the depth that drafted it, which
+    with overlap scheduling need not be the live one. And a policy that fails is set aside until another replaces it:
+    the depth goes back to the one given at launch and serving goes on.
+    """
+
+    def __init__(
+        self,
+        worker: AdaptiveWorker,
+        policy: AdaptivePolicy,
+        *,
+        share_cost: Callable[[Any], Any] = lambda payload: payload,
+        device: Device | None = None,
+        clock: RoundClock | None = None,
+        wall_time: Callable[[], float] = time.time,
+    ) -> None:
+        """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together."""
+        super().__init__(worker, policy, device)
+        self.share_cost = share_cost
+        self._clock = clock or RoundClock()
+        self._wall_time = wall_time
+        self._counters = Counters()
+        self._history: History | None = None
+        """None until depths are built, and once keeping it has failed."""
+        self.trace: RoundTrace | None = None
+        """Where each round is written down, None for nowhere."""
+        self._forced_steps: int | None = None
+        self._pending_cause: str | None = None  # what an operator did, which the next change of depth comes from
+        self._degraded: str | None = None
+        self._last_batch_size: int | None = None
+        self._probed_from: int | None = None
+        """The depth that a probe under way left; None without a probe."""
+        self._adopt(policy)
+
+    def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
+        """Build every runtime state, as :meth:`RuntimeStates.init_states`, and begin the history."""
+        super().init_states(cuda_graph_bs)
+        self._history = History(self.tiers, self._clock.now)
+
+    def end_warm_up(self) -> None:
+        """End the warm-up and let the policy decide again; to be called while no request runs."""
+        if self._warm_up is not None:
+            super().end_warm_up()
+            self.interrupt()
+            self._last_batch_size = None
+
+    @property
+    def wants_to_hear(self) -> bool:
+        """Whether the policy wants more of what zero steps foretell; none does in the warm-up, or when set aside."""
+        learns = self._warm_up is None and self._degraded is None
+        return learns and bool(getattr(self.params, "wants_to_hear", False))
+
+    def activate_step_by_batch(self, batch_size: int) -> None:
+        """Make the depth for the round about to start live; *batch_size* is its number of requests."""
+        if self._warm_up is not None:
+            self._warm(self._warm_up, batch_size)
+            return
+        target, cause = self._choose(batch_size)
+        self._last_batch_size = batch_size
+        if target != self.worker.speculative_num_steps:
+            self._switch(target, batch_size, cause)
+
+    def interrupt(self) -> None:
+        """Say that a prefill, its launch or an idle spell separates the next result from the last one."""
+        self._clock.interrupt()
+
+    def on_verify_complete(
+        self, num_correct_drafts_per_req: Sequence[int], batch_size: int, drafted: Drafted | None = None
+    ) -> None:
+        """Learn from one verified round; a decision that follows takes effect before the next draft.
+
+        ``num_correct_drafts_per_req`` holds the accepted drafts of each request, bonus tokens not counted. Without
+        *drafted* the round is taken to be the live depth's, which is right without overlap.
+        """
+        if self._warm_up is not None:
+            return
+        drafted = drafted or Drafted(self.worker.speculative_num_steps)
+        observation = RoundObservation(
+            steps=drafted.steps,
+            num_correct_drafts_per_req=num_correct_drafts_per_req,
+            batch_size=batch_size,
+            seconds=self._clock.read(drafted.steps, batch_size),
+            context_tokens=drafted.context_tokens,
+            chosen=self._forced_steps is None,
+            foretold=drafted.foretold,
+            extended=drafted.extended,
+            requests=drafted.requests,
+        )
+        self._counters.add_round(observation)
+        self._remember(observation)
+        if self.trace is not None:
+            self.trace.add(observation)
+        if self._degraded is None:
+            try:
+                self.params.observe(observation)
+                if self._learner is not None and self._learner.cost_sync_due:
+                    self._hand_over_cost(self._learner)
+            except Exception as error:
+                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+
+    def _adopt(self, policy: AdaptivePolicy) -> None:
+        """Let *policy* decide, and note what else it can do."""
+        self.params = policy
+        self._learner = policy if isinstance(policy, LearnsCost) else None
+        self._probes = policy if isinstance(policy, Probes) else None
+        self._probed_from = None
+
+    def _choose(self, batch_size: int) -> tuple[int, str]:
+        if self._degraded is not None:
+            return self._launch_steps, "degraded"
+        if self._forced_steps is not None:
+            self._pending_cause = "released"
+            return self._forced_steps, "forced"
+        try:
+            target = self.params.get_steps_for_batch(batch_size)
+        except Exception as error:
+            self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+            return self._launch_steps, "degraded"
+        if target not in self._states:
+            self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
+            return self._launch_steps, "degraded"
+        return target, self._cause(target, batch_size)
+
+    def _cause(self, target: int, batch_size: int) -> str:
+        """Say what made the policy's choice differ, if it does; only one thing changes between rounds."""
+        pending, self._pending_cause = self._pending_cause, None
+        before, self._probed_from = self._probed_from, None
+        if self._probes is not None and self._probes.probing:
+            self._probed_from = self.worker.speculative_num_steps if before is None else before
+        if pending is not None:
+            return pending
+        if self._probed_from is not None or target == before:
+            return "probe"
+        return "acceptance" if batch_size == self._last_batch_size else "batch size"
+
+    def _switch(self, target: int, batch_size: int, cause: str) -> None:
+        before = self.worker.speculative_num_steps
+        self.worker.apply_runtime_state(self._states[target])
+        self._counters.add_switch(SwitchRecord(self._wall_time(), before, target, batch_size, cause))
+        logger.debug("draft steps %d -> %d at batch size %d (%s)", before, target, batch_size, cause)
+
+    def _hand_over_cost(self, policy: LearnsCost) -> None:
+        """Give every rank the first rank's table; a rank that fails still takes part, or the others would wait."""
+        try:
+            payload = policy.export_cost()
+        except Exception:
+            self.share_cost(None)
+            raise
+        shared = self.share_cost(payload)
+        if shared is None:
+            raise RuntimeError("the first rank has no cost table to share")
+        policy.import_cost(shared)
+
+    def _degrade(self, why: str, error: Exception | None = None) -> None:
+        """Set the policy aside, and log it: nothing asks the policy again, so it is logged once."""
+        self._degraded = why
+        logger.error("adaptive speculation degraded to %d steps: %s", self._launch_steps, why, exc_info=error)
+
+    def _remember(self, observation: RoundObservation) -> None:
+        """Add a round to the history."""
+        history = self._closed_history()
+        if history is not None:
+            history.add(observation)
+
+    def _closed_history(self) -> History | None:
+        """Return the history with the seconds priced that are over. A failure costs the history, not the round."""
+        if self._history is not None:
+            try:
+                # A policy that was set aside is not asked anything any more.
+                self._history.close(self.params if self._degraded is None else None)
+            except Exception:
+                self._history = None
+                logger.exception("adaptive: no history from here on, the policy could not price its rounds")
+        return self._history

@@ -1,0 +1,154 @@
+"""The runtime states of a server: one set of attention backends and CUDA graphs for each number of draft steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Protocol
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.built import Built
+from sglang_adaptive.runtime.start_up import Device, StartUp, TierBuild, timed_build
+from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.warm_up import WarmUp
+
+logger = logging.getLogger(__name__)
+
+
+class AdaptiveWorker(Protocol):
+    """What the controller needs of a speculative worker; SGLang's EAGLEWorkerV2 has it."""
+
+    speculative_num_steps: int
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        """Build backends and graphs of one number of steps; slow, at start-up only."""
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        """Make *state* the live one; a few reference assignments."""
+
+
+class RuntimeStates:
+    """Builds every runtime state at start-up, warms them up, and makes one of them live."""
+
+    def __init__(self, worker: AdaptiveWorker, policy: AdaptivePolicy, device: Device | None = None) -> None:
+        self.worker = worker
+        self.params = policy  # the attribute's name in SGLang
+        self.startup = StartUp()
+        self._states: dict[int, SpecRuntimeState] = {}
+        self._cuda_graph_bs: list[int] | None = None
+        self._graphs: dict[int, tuple[int, ...] | None] = {}
+        self._launch_steps = worker.speculative_num_steps
+        self._device = device or Device()
+        self._warm_up: WarmUp | None = None
+        self._warm_up_begun: float | None = None
+
+    @property
+    def candidate_steps(self) -> list[int]:
+        """Every depth that the policy may choose, ascending."""
+        return self.params.candidate_steps
+
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """The depths that have a runtime state, ascending."""
+        return tuple(sorted(self._states))
+
+    @property
+    def built(self) -> Built:
+        """The depths that have a runtime state, and their CUDA graphs."""
+        return Built({steps: self._graphs.get(steps) for steps in self.tiers})
+
+    @property
+    def states(self) -> list[SpecRuntimeState]:
+        """The runtime state of every depth, by ascending depth."""
+        return [self._states[steps] for steps in self.tiers]
+
+    def register(self, state: SpecRuntimeState, steps: int | None = None) -> None:
+        """Add a runtime state that is already built, under its own depth unless *steps* is given."""
+        self._states[state.speculative_num_steps if steps is None else steps] = state
+
+    def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
+        """Build the state of every candidate depth that is not registered; the launch depth stays live.
+
+        *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off; the device may know
+        better. A depth is captured for the batch sizes at which the policy may choose it. The launch depth, which
+        SGLang has built by now, has them all: it is what a failing policy falls back to.
+        """
+        self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
+        self.params.set_cuda_graph_bs(every)
+        for steps in self._states:  # built by the worker for its own depth, at every size
+            self._graphs[steps] = None if every is None else tuple(every)
+            self.startup.tiers.append(TierBuild(steps, None, None, self._graphs[steps]))
+        # The deepest first: graphs share one memory pool, and the widest pass leaves room for every other.
+        for steps in reversed(self.candidate_steps):
+            if steps not in self._states:
+                self._build(steps, every)
+        if self._launch_steps not in self._states:
+            raise ValueError(f"no runtime state for the launch depth, {self._launch_steps} steps; built: {self.tiers}")
+        self.worker.apply_runtime_state(self._states[self._launch_steps])
+
+    def begin_warm_up(self) -> None:
+        """Run every reachable depth in turn from the next round on, and learn nothing; again to start a new pass."""
+        if self._warm_up_begun is None:
+            self._warm_up_begun = time.perf_counter()
+        self._keep_warm_up()
+        self._warm_up = WarmUp(self._reachable)
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether rounds are those of the warm-up."""
+        return self._warm_up is not None
+
+    def end_warm_up(self) -> None:
+        """End the warm-up with the launch depth live; to be called while no request runs."""
+        if self._warm_up is None or self._warm_up_begun is None:
+            return
+        self._keep_warm_up()
+        self._warm_up = None
+        self.startup.warm_up_seconds = time.perf_counter() - self._warm_up_begun
+        self._apply(self._launch_steps)
+
+    def _apply(self, steps: int) -> None:
+        """Make the state of *steps* live, unless it is."""
+        if self.worker.speculative_num_steps != steps:
+            self.worker.apply_runtime_state(self._states[steps])
+
+    def _build(self, steps: int, every: list[int] | None) -> None:
+        sizes = self._device.sizes_to_capture(self.params.cuda_graph_bs_for_step(steps), every)
+        self._states[steps], built = timed_build(
+            steps,
+            sizes,
+            self._device,
+            lambda: self.worker.build_adaptive_runtime_state(
+                speculative_num_steps=steps, speculative_num_draft_tokens=steps + 1, cuda_graph_bs=sizes
+            ),
+        )
+        self._graphs[steps] = built.graph_batch_sizes
+        self.startup.tiers.append(built)
+
+    def _reachable(self, batch_size: int) -> list[int]:
+        """Return the depths that a round of *batch_size* may run: those with a graph, where any has one."""
+        padded = next((size for size in self._cuda_graph_bs or () if size >= batch_size), None)
+        if padded is None:
+            return list(self.tiers)
+        return [steps for steps in self.tiers if padded in (self._graphs[steps] or ())]
+
+    def _warm(self, warm_up: WarmUp, batch_size: int) -> None:
+        if warm_up.overdue:
+            logger.warning("adaptive: the end of the warm-up never came; the policy decides from here on")
+            self.end_warm_up()
+            return
+        self._apply(warm_up.choose(batch_size))
+
+    def _keep_warm_up(self) -> None:
+        if self._warm_up is not None:
+            self.startup.warm_up_rounds += self._warm_up.rounds
+            self.startup.warmed_batch_sizes = self._warm_up.covered()
+
+    def _startup(self) -> dict[str, Any]:
+        described = self.startup.as_dict()
+        if self._warm_up is not None:
+            described["warm_up_rounds"] += self._warm_up.rounds
+            described["warmed_batch_sizes"] = self._warm_up.covered()
+        return described
