@@ -10,13 +10,15 @@ from sglang_adaptive.policy.config import BUILT_IN_EMA, check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.simulate.engine import Drivable
 from sglang_adaptive.simulate.errors import SimulationError
+from sglang_adaptive.simulate.launch import Launch
+from sglang_adaptive.simulate.named import maker
 from sglang_adaptive.simulate.ours import ABLATIONS, WHOLE, Ablation, build
 from sglang_adaptive.simulate.trace import Trace
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
 
-Make = Callable[[Trace], Drivable]
+Make = Callable[[Launch], Drivable]
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,14 @@ class _AsSGLangFeedsIt:
         self.on_verify_complete = policy.on_verify_complete
 
 
+def _oracle(launch: Launch) -> Drivable:
+    assert isinstance(launch, Trace), "the oracle reads a drawn trace"
+    return OraclePolicy(launch)
+
+
 def _sglang_ema(slots: dict[str, Any] | None) -> Make:
-    def make(trace: Trace) -> Drivable:
-        given = slots or {"1": {"candidate_steps": list(trace.ladder)}}
+    def make(launch: Launch) -> Drivable:
+        given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
         config = check_config(given, "simulator")
         steps = config.candidate_steps
         policy = AdaptiveSpeculativeParams.from_config(steps[len(steps) // 2], config)
@@ -82,13 +89,13 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
 
 def static(steps: int) -> Contender:
     """Return the contender that always runs *steps*."""
-    return Contender(f"static-{steps}", f"always {steps} steps", lambda trace: StaticPolicy(steps))
+    return Contender(f"static-{steps}", f"always {steps} steps", lambda launch: StaticPolicy(steps))
 
 
 def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     """Return every contender for *ladder*, by name, in the order in which a report lists them."""
     named = [
-        Contender("oracle", "oracle", OraclePolicy),
+        Contender("oracle", "oracle", _oracle),
         Contender("throughput", "throughput", _ours(WHOLE)),
         Contender("ema", "SGLang EMA, built-in config", _sglang_ema(dict(BUILT_IN_EMA))),
         Contender("ema-all", "SGLang EMA, all tiers", _sglang_ema(None)),
@@ -101,12 +108,14 @@ def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> l
     """Return the contenders called *names*, all without names; *ablate* adds the policy's ablations."""
     known = contenders(ladder)
     for name in names:
-        if name not in known:
-            raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)}")
+        if ":" in name:
+            known[name] = Contender(name, name, maker(name))
+        elif name not in known:
+            raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)} or MODULE:CALLABLE")
     wanted = names or (["throughput"] if ablate else list(known))
     parts = [Contender(name, part.title, _ours(part)) for name, part in ABLATIONS.items()] if ablate else []
     return [known[name] for name in known if name in wanted] + parts
 
 
 def _ours(part: Ablation) -> Make:
-    return lambda trace: build(trace, part, GRAPH_BATCHES)
+    return lambda launch: build(launch, part, GRAPH_BATCHES)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.zero_cycle import ZERO_CYCLE
+from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
 from sglang_adaptive.runtime.hearing import rounds_between_outputs
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError
@@ -51,7 +51,7 @@ def play(policy: Drivable, trace: Trace) -> Run:
             at that batch size although it has graphs.
     """
     learn = _learner(policy, trace) if getattr(policy, "learns", True) else None
-    runnable = _runnable(policy, trace)
+    runnable = captured_steps(policy, trace.ladder)
     batches = trace.batch.tolist()
     depths: list[int] = []
     for now, batch in enumerate(batches):
@@ -78,6 +78,11 @@ class DraftOutputs:
         self._output = False
         """Whether the round before had one."""
 
+    @property
+    def extended(self) -> bool:
+        """Whether the latest round had an output, and so ends a cycle of zero-step rounds."""
+        return self._output
+
     def check(self, steps: int, requests: int, curious: bool) -> bool:
         """Take in a round of *steps*; say whether it checks what was foretold: zero steps, after an output."""
         told, self._since = self._output and not steps, 0 if steps else self._since + 1
@@ -87,11 +92,11 @@ class DraftOutputs:
         return told
 
 
-def _runnable(policy: Any, trace: Trace) -> Callable[[int], frozenset[int]]:
+def captured_steps(policy: Any, ladder: tuple[int, ...]) -> Callable[[int], frozenset[int]]:
     """Return what tells the depths that can run at a batch size: those captured for it when the server starts."""
-    every = frozenset(trace.ladder)
+    every = frozenset(ladder)
     graphs_of = getattr(policy, "cuda_graph_bs_for_step", lambda steps: None)
-    captured = {steps: graphs_of(steps) for steps in trace.ladder}
+    captured = {steps: graphs_of(steps) for steps in ladder}
     sizes = sorted({size for found in captured.values() for size in found or ()})
 
     @cache
@@ -117,7 +122,7 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
 
     if observe is None:
         return learn_plain
-    arrival, outputs = 0.0, DraftOutputs(ZERO_CYCLE)
+    arrival, outputs = 0.0, DraftOutputs(int(ZERO_STEP_EXTEND_EVERY.default))
     clock = RoundClock(lambda: arrival)
     seconds, noise, comparable = trace.seconds, trace.clock.tolist(), trace.comparable.tolist()
 
@@ -133,7 +138,9 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
         if not comparable[index]:
             clock.interrupt()
         heard = foretold(index, steps, batch)
-        observe(RoundObservation(steps, counts(index, steps), batch, clock.read(steps, batch), foretold=heard))
+        taken = clock.read(steps, batch)
+        extended = outputs.extended
+        observe(RoundObservation(steps, counts(index, steps), batch, taken, foretold=heard, extended=extended))
 
     return learn_rich
 

@@ -15,7 +15,7 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.policy.throughput_options import ThroughputOptions
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.engine import Drivable
-from sglang_adaptive.simulate.trace import Trace
+from sglang_adaptive.simulate.launch import Launch
 
 KEY = ProfileKey("simulated", "simulated", "simulated", 1, 1, "simulated")
 
@@ -45,7 +45,7 @@ ABLATIONS: Mapping[str, Ablation] = {
 }
 
 
-def build(trace: Trace, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> Drivable:
+def build(trace: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> Drivable:
     """Return a fresh policy, launched in the middle of the ladder with the profile of the trace."""
     options = ThroughputOptions(candidate_steps=trace.ladder, **ablation.options)
     given = None if trace.given is None else _profile(trace.given, ablation.flat_cost)

@@ -40,6 +40,7 @@ figcaption{font-size:.85rem;color:var(--soft)}
 .line.ema,.ema .whisker{stroke:var(--ema)}
 .line.ema-all,.ema-all .whisker{stroke:var(--ema-all)}
 .line.static,.static .whisker{stroke:var(--static)}
+.oracle .whisker{stroke:var(--oracle)}.oracle .dot{fill:var(--oracle)}
 .throughput .dot{fill:var(--throughput)}.ema .dot{fill:var(--ema)}
 .ema-all .dot{fill:var(--ema-all)}.static .dot{fill:var(--static)}
 code{font-size:.85rem;overflow-wrap:anywhere}

@@ -13,18 +13,24 @@ from sglang_adaptive.simulate.setting import Setting
 
 def provenance(argv: list[str], profile: str, setting: Setting) -> dict[str, Any]:
     """Return command, code, machine and inputs as JSON builtins; *profile* names the cost profile."""
-    return {
-        "command": command_line("simulate", argv),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "commit": git_commit(),
-        "versions": versions("sglang", "numpy"),
-        "cpu": cpu_model(),
+    return about(argv) | {
         "seed": setting.seed,
         "traces": setting.traces,
         "rounds": setting.rounds,
         "profile": profile,
         "profile_sha256": _digest(setting),
         "note": "Acceptance, arrivals and clock noise are simulated; round times come from the profile.",
+    }
+
+
+def about(argv: list[str]) -> dict[str, Any]:
+    """Return command, code and machine as JSON builtins."""
+    return {
+        "command": command_line("simulate", argv),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": git_commit(),
+        "versions": versions("sglang", "numpy"),
+        "cpu": cpu_model(),
     }
 
 

@@ -122,7 +122,7 @@ class Scene:
             batch=who.batch,
             tokens=tokens,
             seconds=seconds,
-            clock=_clock(len(who.batch), rng),
+            clock=clock_factors(len(who.batch), rng),
             accepted=draw_accepted(by_slot, uniforms),
             comparable=who.arrivals == 0,
             changes=self.changes,
@@ -132,7 +132,8 @@ class Scene:
         )
 
 
-def _clock(rounds: int, rng: np.random.Generator) -> FloatArray:
+def clock_factors(rounds: int, rng: np.random.Generator) -> FloatArray:
+    """Draw the factor by which each round's time differs from its mean."""
     factor = np.exp(rng.normal(0.0, CLOCK_SIGMA, rounds))
     outlier = rng.random(rounds) < OUTLIER_SHARE
     factor[outlier] *= rng.uniform(*OUTLIER_RANGE, size=int(outlier.sum()))

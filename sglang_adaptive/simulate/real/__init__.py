@@ -1,0 +1,1 @@
+"""Replay recorded acceptance: policies meet what drafts did on real text, position by position."""
