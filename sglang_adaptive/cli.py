@@ -13,6 +13,8 @@ from sglang_adaptive import __version__
 COMMANDS = {
     "demo": ("sglang_adaptive.demo.command", "boot a real server without a GPU and watch the depth follow the text"),
     "serve-cpu": ("sglang_adaptive.cpu_engine.launcher", "serve a model on the CPU; takes SGLang's own arguments"),
+    "chat": ("sglang_adaptive.chat.command", "talk to a real model in the terminal, and see how deep it drafts"),
+    "models": ("sglang_adaptive.models.command", "put a real language model and its draft into your cache"),
     "validate": ("sglang_adaptive.validate.command", "check a configuration and read it back in plain words"),
     "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),
     "watch": ("sglang_adaptive.watch.command", "show live what a server's speculation does"),

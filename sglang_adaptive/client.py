@@ -87,10 +87,27 @@ class Client:
         self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any
     ) -> Iterator[dict[str, Any]]:
         """Yield SGLang's answer as it grows; closing the iterator early aborts the request."""
-        body = {**_request(prompt, max_new_tokens, rid, sampling), "stream": True}
+        yield from self._events("/generate", _request(prompt, max_new_tokens, rid, sampling))
+
+    def chat(
+        self, messages: Sequence[Mapping[str, str]], max_tokens: int = 256, **more: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of an OpenAI chat completion, the last of which has its `usage`; closing aborts it.
+
+        The server applies its chat template to *messages*, each a `role` and a `content`. Greedy unless `temperature`
+        says otherwise; other keywords go into the request's body.
+        """
+        body = {"model": "default", "messages": list(messages), "max_tokens": max_tokens, "temperature": 0, **more}
+        yield from self._events("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
+
+    def abort(self, rid: str) -> None:
+        """Abort the request that was sent with this `rid`; nothing happens when there is none."""
+        self.post("/abort_request", {"rid": rid})
+
+    def _events(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         connection = self._connect()
         try:
-            response = self._send(connection, "POST", "/generate", body)
+            response = self._send(connection, "POST", path, {**body, "stream": True})
             for line in response:
                 data = line.strip().removeprefix(b"data:").strip()
                 if data == b"[DONE]":
@@ -99,10 +116,6 @@ class Client:
                     yield json.loads(data)
         finally:
             connection.close()
-
-    def abort(self, rid: str) -> None:
-        """Abort the request that was sent with this `rid`; nothing happens when there is none."""
-        self.post("/abort_request", {"rid": rid})
 
     def _connect(self) -> http.client.HTTPConnection:
         make = http.client.HTTPSConnection if self.scheme == "https" else http.client.HTTPConnection

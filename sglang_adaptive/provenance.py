@@ -66,7 +66,5 @@ def _without_folder(word: str) -> str:
 
 
 def _git(*words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True, timeout=10
-    )
+    done = subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()

@@ -15,9 +15,8 @@ from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import CommandParser, add_server, failed, new_file
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.zero_cycle import ZERO_CYCLE
 from sglang_adaptive.runtime.profile_store import ProfileStore
-from sglang_adaptive.sglang_plugin.profiles import folder
+from sglang_adaptive.sglang_plugin.scheduler.profiles import folder
 
 DEFAULT_MAX_BATCH = 64
 
@@ -82,7 +81,7 @@ def _measure(
 def _how(server: AdaptiveServer) -> str:
     return (
         "sglang-adaptive calibrate: median wall time between consecutive verify results at a forced depth, at zero "
-        f"steps of means of {ZERO_CYCLE} rounds, "
+        "steps of means over the rounds from one run of the draft's extend to the next, "
         f"prompts of 128 random tokens, policy {server.state['policy']}"
     )
 

@@ -107,7 +107,8 @@ def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | N
         if any(check.name == installation.LINE and check.status == NOTE for check in found):
             return "nothing wrong with the arguments of this launch line; more can only be said where it will run."
         return "this launch line would serve with adaptive speculation."
-    return f"ready: add {CONFIG} FILE to a launch line that speculates with EAGLE or EAGLE3; doctor -- LINE checks it."
+    algorithms = "EAGLE, EAGLE3, STANDALONE or NGRAM"
+    return f"ready: add {CONFIG} FILE to a launch line that speculates with {algorithms}; doctor -- LINE checks it."
 
 
 def _line(check: Check) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.cpu_engine.launcher import LaunchError, default_arguments, environment, sglang_arguments
+from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine
-from sglang_adaptive.sglang_plugin.contract import SUPPORTED
+from sglang_adaptive.sglang_plugin.hooking.contract import SUPPORTED
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
-LINE = "launch line"
+LINE, FLAGS = "launch line", "renamed flags"
 PATIENCE_SECONDS = 300.0
 """SGLang's imports take ten seconds of a processor, and a minute on a busy machine."""
 
@@ -84,6 +85,8 @@ def _contract(version: str, problems: list[str]) -> Check:
 
 
 def _launch(launch: dict[str, Any]) -> Iterator[Check]:
+    for change in launch.get("renamed", ()):
+        yield Check(FLAGS, PROBLEM, _renamed(change))
     if "refused" in launch:
         yield Check(LINE, PROBLEM, f"the launch would end with: {launch['refused']}")
         return
@@ -92,13 +95,22 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check(LINE, PROBLEM, words)
     elif launch["reason"] is not None:
         yield Check(LINE, PROBLEM, f"it would serve without adapting: {launch['reason']}")
+        if (words := advice(launch["reason"], launch.get("drafts", {}))) is not None:
+            yield Check("to adapt", NOTE, words)
     elif "unresolved" in launch:
         words = f"nothing wrong with its arguments; not taken further, as {launch['unresolved']}"
         yield Check(LINE, NOTE, words)
     else:
         yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")
+    for words in launch.get("left_out", ()) if launch["reason"] is None else ():
+        yield Check("left out", NOTE, words)
     if launch.get("attention_backend") is not None:
         yield Check("attention backend", OK, f"{launch['attention_backend']} on {launch['device']}")
+
+
+def _renamed(change: dict[str, str | None]) -> str:
+    told = f"leave it out, {change['why']}" if change["write"] is None else f"write {change['write']}"
+    return f"SGLang no longer takes {change['flag']}: {told}; the rest of the line is checked as if it were so"
 
 
 def _ask(line: LaunchLine | None) -> dict[str, Any]:
@@ -116,7 +128,7 @@ def _ask(line: LaunchLine | None) -> dict[str, Any]:
         question, answer = Path(folder, "question.json"), Path(folder, "answer.json")
         question.write_text(json.dumps({"arguments": arguments}), encoding="utf-8")
         try:
-            done = _run(["sglang_adaptive.sglang_plugin.checkup", str(question), str(answer)], variables)
+            done = _run(["sglang_adaptive.sglang_plugin.launch.checkup", str(question), str(answer)], variables)
         except subprocess.TimeoutExpired:
             return {"failure": f"no answer in {PATIENCE_SECONDS:.0f} s"}
         if answer.is_file() and (text := answer.read_text(encoding="utf-8")):

@@ -25,7 +25,7 @@ def parser() -> CommandParser:
         "charts and needs nothing from outside; Markdown has the tables and goes to standard output unless a file is "
         "named.",
         [
-            ("benchmarks/results/h200/cells-*.json", "policies against static depths on a GPU, as Markdown"),
+            ("benchmarks/results/h200/cells.json", "policies against static depths on a GPU, as Markdown"),
             ("benchmarks/results/simulation/simulate.json --html simulation.html", "a simulation as a page"),
         ],
         "0 done; 2 a file that is no result, or bad usage",

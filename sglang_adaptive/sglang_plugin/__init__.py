@@ -19,12 +19,13 @@ ACTIVE = "SGLANG_ADAPTIVE_ACTIVE"
 
 def register() -> None:
     """Entry point of the group ``sglang.srt.plugins``."""
-    from sglang_adaptive.sglang_plugin import hooks
+    from sglang_adaptive.sglang_plugin.hooking import registry
+    from sglang_adaptive.sglang_plugin.hooking.hook import Process
 
-    hooks.add(hooks.DOORS)
+    registry.add(registry.hooks(Process.ENTRY))
     if os.environ.get(ACTIVE) == "1" and multiprocessing.parent_process() is not None:
-        hooks.add(hooks.EVERY_PROCESS)
+        registry.add(registry.hooks(Process.EVERY))
         # The scheduler's entry function lives in this module, so only a scheduler has it loaded this early;
         # in a detokenizer the same hooks would import the whole model stack for nothing.
         if "sglang.srt.managers.scheduler" in sys.modules:
-            hooks.add(hooks.of_scheduler())
+            registry.add(registry.of_scheduler())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.watch.view import HEALTHY
+
+WORTH_EVERY = 60.0
+"""Seconds between two lines of what speculation is worth: over an hour it changes slowly."""
 
 
 class Lines:
@@ -16,6 +20,7 @@ class Lines:
     def __init__(self) -> None:
         self._latest: float | None = None
         """Time of the latest switch that was told; None before the first reading."""
+        self._told_worth = -math.inf
 
     def of(self, view: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of *view*."""
@@ -30,6 +35,10 @@ class Lines:
                 yield f"{_clock(switch['time'])}  switch {moved}: {switch['words']}"
         self._latest = switches[-1]["time"] if switches else self._latest or 0.0
         yield f"{_clock(view['time'])}  {view['state']}, depth {view['depth']}{_since_last(view['since_last'])}"
+        words = (view["worth"] or {}).get("words")
+        if words is not None and view["time"] - self._told_worth >= WORTH_EVERY:
+            self._told_worth = view["time"]
+            yield f"{_clock(view['time'])}  worth: {words}"
 
 
 def _since_last(passed: dict[str, Any] | None) -> str:

@@ -69,7 +69,9 @@ def _figures(view: dict[str, Any]) -> Text:
     if view["forced_depth"] is not None:
         parts.append(f"[yellow]held at {view['forced_depth']} by an operator[/yellow]")
     lines = "   ".join(parts)
-    return Text.from_markup(f"\n{lines}" + (f"\n[dim]why: {escape(view['why'])}[/dim]" if view["why"] else ""))
+    worth = (view["worth"] or {}).get("words")
+    told = f"\nworth: [bold]{escape(worth)}[/bold]" if worth else ""
+    return Text.from_markup(f"\n{lines}{told}" + (f"\n[dim]why: {escape(view['why'])}[/dim]" if view["why"] else ""))
 
 
 def _history(history: Sequence[dict[str, Any]], marks: Marks) -> list[RenderableType]:

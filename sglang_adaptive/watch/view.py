@@ -6,6 +6,7 @@ from typing import Any
 
 from sglang_adaptive.calibrate.switches import because
 from sglang_adaptive.watch.reading import Reading
+from sglang_adaptive.watch.worth import worth
 
 SCHEMA = 1
 SERVING, IDLE, NOT_ADAPTIVE, DEGRADED, GONE = "serving", "idle", "not adaptive", "degraded", "gone"
@@ -36,6 +37,7 @@ def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
         "depths": state["tiers"],
         "launch_depth": state["launch_steps"],
         "forced_depth": state["forced_steps"],
+        "worth": worth(state),
         "since_last": passed,
         "by_depth": _by_depth(state, passed),
         "acceptance": _acceptance(state),

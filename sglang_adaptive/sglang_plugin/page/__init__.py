@@ -1,6 +1,33 @@
 """GET /adaptive, a live page about the server's draft depth, and GET /adaptive.json, the data that it draws.
 
-Nothing runs unless somebody asks: the scheduler counts what it counts anyway, the page takes differences between two
-answers and keeps the history itself, and viewers at the same time share one look at the scheduler a second. A history
-kept in the scheduler would be paid for in every round, also by servers whose page nobody opens.
+The page takes the figures of this moment from differences between two answers. Its charts come from GET
+/adaptive/history.json: an hour that every scheduler keeps (``runtime.history``). Viewers at the same time share one
+look at the scheduler a second.
 """
+
+from __future__ import annotations
+
+from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Hook, Need, Process
+
+HOOKS = (
+    Hook(
+        SRT + "entrypoints.http_server._setup_and_run_http_server",
+        "before",
+        "page.routes:install",
+        ("server_args", "tokenizer_manager", "template_manager", "port_args", "scheduler_infos"),
+        process=Process.LAUNCHER,
+    ),
+    Hook(
+        SRT + "utils.auth.add_api_key_middleware",
+        "after",
+        "page.routes:prompt_for_key",
+        ("app",),
+        process=Process.LAUNCHER,
+    ),
+)
+
+NEEDS = (
+    Need(SRT + "entrypoints.http_server.get_global_state"),
+    Need(SRT + "utils.auth.auth_level", ("level",)),
+    Need(SRT + "utils.auth.AuthLevel.ADMIN_OPTIONAL"),
+)

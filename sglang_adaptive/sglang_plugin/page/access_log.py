@@ -25,5 +25,5 @@ class _WithoutPolls(logging.Filter):
 def leave_out_polls(path: str) -> None:
     """Stop logging requests for *path* that are answered; from its first poll on, so that others pay nothing."""
     log = logging.getLogger(LOGGER)
-    if not any(isinstance(present, _WithoutPolls) for present in log.filters):
+    if not any(isinstance(present, _WithoutPolls) and present.path == path for present in log.filters):
         log.addFilter(_WithoutPolls(path))

@@ -8,7 +8,7 @@ import re
 from importlib import resources
 
 PARTS = resources.files("sglang_adaptive.sglang_plugin.page") / "assets"
-SCRIPTS = ("dom", "words", "history", "bars", "time_charts", "cost_map", "panels", "states", "main")
+SCRIPTS = ("dom", "words", "history", "record", "worth", "bars", "time_charts", "cost_map", "panels", "states", "main")
 """In the order in which the browser reads them."""
 
 

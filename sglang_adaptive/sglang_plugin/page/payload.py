@@ -11,9 +11,7 @@ VERSION = 1
 """Of the schema. A new field leaves it as it is; one that goes, or changes its meaning, raises it."""
 
 
-def encode(
-    ranks: Iterable[Mapping[str, Any]], *, time: float, model: str, versions: Mapping[str, str]
-) -> bytes:
+def encode(ranks: Iterable[Mapping[str, Any]], *, time: float, model: str, versions: Mapping[str, str]) -> bytes:
     """Return the JSON document.
 
     Args:

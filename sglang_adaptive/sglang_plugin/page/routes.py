@@ -1,4 +1,4 @@
-"""The two routes in SGLang's own application, under SGLang's own rules for keys."""
+"""The routes in SGLang's own application, under SGLang's own rules for keys."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from sglang_adaptive import __version__
-from sglang_adaptive.sglang_plugin.page import access_log, payload
+from sglang_adaptive.sglang_plugin.admin.server_info import look
+from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload
+from sglang_adaptive.sglang_plugin.page.answers import answer, sent
 from sglang_adaptive.sglang_plugin.page.document import content_security_policy, document
 from sglang_adaptive.sglang_plugin.page.key_prompt import KeyPrompt
 from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
-from sglang_adaptive.sglang_plugin.server_info import look
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -31,7 +30,7 @@ def install(*args: Any, **kwargs: Any) -> None:
     try:
         from sglang.srt.entrypoints.http_server import app
 
-        add_routes(app, _from_schedulers)
+        add_routes(app, _from_schedulers, history_route.from_schedulers)
     except Exception:
         logger.exception("adaptive: this server shows no %s", PAGE)
 
@@ -44,8 +43,10 @@ def prompt_for_key(result: None, app: FastAPI, **keys: Any) -> None:
         logger.exception("adaptive: a browser will not be asked for the key of %s", PAGE)
 
 
-def add_routes(app: FastAPI, fetch: Callable[[], Awaitable[bytes]]) -> None:
-    """Add both routes to *app*; does nothing where they are, as when a process serves a second time."""
+def add_routes(
+    app: FastAPI, fetch: Callable[[], Awaitable[bytes]], fetch_history: Callable[[int], Awaitable[bytes]]
+) -> None:
+    """Add the routes to *app*; does nothing where they are, as when a process serves a second time."""
     from sglang.srt.utils.auth import AuthLevel, auth_level
     from starlette.responses import Response
 
@@ -63,26 +64,11 @@ def add_routes(app: FastAPI, fetch: Callable[[], Awaitable[bytes]]) -> None:
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def data(request: Request) -> Response:
         access_log.leave_out_polls(DATA)
-        status, body = await _answer(shared)
-        return Response(body, status, {"content-type": "application/json", "cache-control": "no-store"})
+        return sent(*await answer(shared))
 
     app.add_route(PAGE, page, methods=["GET"], include_in_schema=False)
     app.add_route(DATA, data, methods=["GET"], include_in_schema=False)
-
-
-async def _answer(shared: SharedFetch) -> tuple[int, bytes]:
-    """Return status and body."""
-    try:
-        return 200, await shared.latest()
-    except TimeoutError:
-        return 503, _problem("the scheduler is busy and has not answered yet")
-    except Exception as error:
-        logger.debug("adaptive: no data for %s", DATA, exc_info=True)
-        return 500, _problem(f"{type(error).__name__}: {error}")
-
-
-def _problem(message: str) -> bytes:
-    return orjson.dumps({"error": {"message": message}})
+    history_route.add(app, fetch_history)
 
 
 def _page() -> tuple[bytes, dict[str, str]]:

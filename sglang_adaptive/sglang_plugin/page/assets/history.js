@@ -1,4 +1,4 @@
-// What happened while the page was open: differences between two answers. The server keeps totals alone.
+// What happened while the page was open: differences between two answers, for the figures of this moment.
 
 const WINDOW_SECONDS = 180;
 const GAP_SECONDS = 5; // two answers further apart are not joined by a line

@@ -25,12 +25,17 @@ async function poll() {
   if (byId("key-form").hidden) timer = setTimeout(poll, POLL_MS);
 }
 
+function keyHeaders() {
+  const key = sessionStorage.getItem(KEY);
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
 async function ask() {
   const key = sessionStorage.getItem(KEY);
+  const headers = keyHeaders();
   let response;
   let body;
   try {
-    const headers = key ? { Authorization: `Bearer ${key}` } : {};
     response = await fetch("adaptive.json", { headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
     body = response.status === 401 ? null : await response.json();
   } catch {
@@ -50,6 +55,8 @@ async function ask() {
   silentSince = null;
   if (!response.ok) return showFailed(body.error?.message ?? `The server answers with status ${response.status}.`);
   if (body.version !== SCHEMA) return showFailed("The server's data is of another version than this page; load it again.");
+  // Without the record the charts wait for it; the rest of the page does not.
+  if (body.ranks.some((rank) => rank.active)) await refreshRecord(headers).catch(() => {});
   take(body);
 }
 
@@ -79,10 +86,13 @@ function draw() {
   const policy = rank.policy ? `, ${rank.policy === "ema" ? "EMA" : rank.policy} policy` : "";
   write(byId("served"), `${answer.model}${policy}`);
   byId("content").hidden = !rank.active;
+  drawWorth(rank);
   if (!rank.active) return;
+  const kept = rankRecord(rank.dp_rank);
   drawFigures(rank, history.latest);
-  drawOverTime(rank, history);
-  drawHistoryTable(history);
+  drawOverTime(rank, history, kept);
+  drawHistoryTable(kept);
+  drawByBatch(rank, kept);
   for (const [id, key, show] of [["rates", "rates", drawRates], ["slots", "slots", drawSlots], ["costs", "cost_table", drawCosts]]) {
     byId(id).hidden = !rank[key];
     if (rank[key]) show(rank);
@@ -91,11 +101,12 @@ function draw() {
   drawSwitches(rank, answer.time);
 }
 
-function drawOverTime(rank, history) {
-  const axis = timeAxis(history, answer.time, byId("depth-chart").clientWidth);
-  drawDepth(byId("depth-chart"), history, rank, axis);
-  drawLine(byId("rate-chart"), "rate", "Tokens a second", history.samples, "tokensPerSecond", axis, { from: 0 });
-  drawLine(byId("length-chart"), "length", "Accept length", history.samples, "acceptLength", axis, { from: 1 });
+function drawOverTime(rank, history, kept) {
+  const samples = kept?.samples ?? [];
+  const axis = timeAxis(kept, answer.time, byId("depth-chart").clientWidth);
+  drawDepth(byId("depth-chart"), { samples, switches: history.switches, unseenBefore: history.unseenBefore }, rank, axis);
+  drawLine(byId("rate-chart"), "rate", "Tokens a second", samples, "tokensPerSecond", axis, { from: 0 });
+  drawLine(byId("length-chart"), "length", "Accept length", samples, "acceptLength", axis, { from: 1 });
 }
 
 function drawCosts(rank) {
@@ -129,6 +140,7 @@ byId("forget").addEventListener("click", () => {
   location.reload();
 });
 byId("history").addEventListener("toggle", draw);
+offerRanges(() => refreshRecord(keyHeaders()).then(draw, () => {}));
 document.addEventListener("visibilitychange", poll);
 window.addEventListener("resize", draw);
 poll();

@@ -92,9 +92,9 @@ function drawSwitches(rank, now) {
   fillTable(byId("switches-table"), ["When", "Steps", "Batch", text], rows);
 }
 
-function drawHistoryTable(history) {
-  if (!byId("history").open) return;
-  const rows = history.samples.slice(-60).reverse().map((sample) => {
+function drawHistoryTable(kept) {
+  if (!byId("history").open || !kept) return;
+  const rows = [...kept.samples].reverse().map((sample) => {
     const depths = Object.entries(sample.byTier).map(([tier, count]) => `${tier}: ${percent(count / sample.rounds)}`);
     return row(
       {},

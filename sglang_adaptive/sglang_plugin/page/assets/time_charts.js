@@ -1,6 +1,7 @@
 // Three charts over one time axis, drawn at the width that there is, so that text keeps its size on a phone.
 
 const LEFT = 40, RIGHT = 8, AXIS = 18;
+const LINE_SECONDS = 180; // the line along the switches is drawn in charts of at most so much
 const SHADES = 5; // shares of rounds are drawn in so many steps of opacity
 
 class TimeAxis {
@@ -13,25 +14,25 @@ class TimeAxis {
     return LEFT + (Math.max(this.begin, time) - this.begin) * this.scale;
   }
 
-  /** Grid lines and labels every 10, 30 or 60 s before now. */
+  /** Grid lines and labels every 10 s to 15 min before now. */
   draw(height) {
-    const every = [10, 30, 60].find((step) => (this.seconds / step) * 64 <= this.width) ?? 60;
+    const every = [10, 30, 60, 120, 300, 600].find((step) => (this.seconds / step) * 64 <= this.width) ?? 900;
     const marks = [];
     for (let back = 0; back <= this.seconds; back += every) {
       const x = this.x(this.end - back);
       marks.push(drawing("path", { class: "grid", d: `M${x} 0V${height}` }));
       const anchor = back === 0 ? "end" : "middle";
-      const label = back === 0 ? "now" : `-${back} s`;
+      const label = back === 0 ? "now" : every % 60 ? `-${back} s` : `-${back / 60} min`;
       if (x > LEFT) marks.push(drawing("text", { x, y: height + 13, "text-anchor": anchor }, label));
     }
     return drawing("g", {}, ...marks);
   }
 }
 
-/** Return the axis that shows what is known, at least 30 s and at most the whole window. */
-function timeAxis(history, end, width) {
-  const first = Math.min(end, history.switches[0]?.time ?? end, history.samples[0]?.time ?? end);
-  return new TimeAxis(end, Math.min(WINDOW_SECONDS, Math.max(30, end - first)), width);
+/** Return the axis that shows what is known of the chosen range, at least 30 s. */
+function timeAxis(kept, end, width) {
+  const first = kept?.samples[0];
+  return new TimeAxis(end, Math.min(kept?.span ?? range, Math.max(30, first ? end - first.time + first.seconds : 0)), width);
 }
 
 function chart(host, kind, label, height, ...layers) {
@@ -53,7 +54,7 @@ function drawDepth(host, history, rank, axis) {
   });
   const line = depthLine(history, rank, axis, (tier) => (top(tier) + step / 2).toFixed(1));
   const label = `Draft steps over the last ${Math.round(axis.seconds)} seconds, now ${rank.current_steps}`;
-  chart(host, "depth", label, height, axis.draw(height), ...rows, ...depthShares(history, axis, top, step), line);
+  chart(host, "depth", label, height, axis.draw(height), ...rows, ...depthShares(history, axis, top, step), ...(line ? [line] : []));
 }
 
 function depthShares(history, axis, top, step) {
@@ -75,6 +76,7 @@ function depthShares(history, axis, top, step) {
 function depthLine(history, rank, axis, y) {
   const { switches, unseenBefore } = history;
   let path = "";
+  if (axis.seconds > LINE_SECONDS) return null; // the server remembers the latest switches alone
   if (!switches.length) {
     path = `M${axis.x(axis.begin)} ${y(rank.current_steps)}H${axis.x(axis.end)}`;
   } else {

@@ -1,0 +1,87 @@
+"""What to change in a launch line that would not adapt, in flags, and what that is expected to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sglang_adaptive.doctor.tree_rounds import CHAIN, nearest, tokens_to_break_even
+
+WORTH = 1.10
+"""Throughput against the best single depth where acceptance and load switch, one H200, simulated acceptance."""
+
+_WORTH_WORDS = (
+    f"adapting was worth {WORTH:.2f} times the best single depth where acceptance and load change, and nothing where "
+    "neither does (docs/performance.md)"
+)
+_EAGLE3 = (
+    "with a draft trained for this model it would adapt: --speculative-algorithm EAGLE3 "
+    "--speculative-draft-model-path DRAFT --speculative-eagle-topk 1"
+)
+_SPS_TABLE = (
+    "DSPARK plans its own widths, from a table: `sglang-adaptive calibrate --dspark` measures one for "
+    "--speculative-dspark-sps-table-path, with SGLANG_RAGGED_VERIFY_MODE=compact (SGLang #35413 reports 14.4%). "
+    "A model with an MTP layer, as DeepSeek V4, adapts with --speculative-algorithm EAGLE --speculative-eagle-topk 1"
+)
+_ATTENTION_DP = (
+    "tensor parallelism alone adapts: leave out --enable-dp-attention, --dp-size and --attn-dp-size. Lines for low "
+    "latency are published so; with many requests at once attention DP is usually worth more (not measured here)"
+)
+
+
+def advice(reason: str, drafts: Mapping[str, Any]) -> str | None:
+    """Return what to change about *reason*, why a line would not adapt; None where there is nothing to say.
+
+    *drafts* is how the line speculates: ``topk``, ``steps``, ``draft_tokens`` and, where it names a configuration, the
+    ``depths`` of that.
+    """
+    for words, answer in _ANSWERS.items():
+        if words in reason:
+            return answer if isinstance(answer, str) else answer(drafts)
+    return None
+
+
+def _chain(drafts: Mapping[str, Any]) -> str:
+    topk, tokens = int(drafts["topk"]), drafts.get("draft_tokens")
+    steps = _depth(drafts.get("steps"), drafts.get("depths") or ())
+    tree = nearest(topk, tokens)
+    at_one, at_eight = tokens_to_break_even(tree)
+    return (
+        f"use a chain: --speculative-eagle-topk 1 --speculative-num-steps {steps} --speculative-num-draft-tokens "
+        f"{steps + 1}. A round of a tree with {tree.draft_tokens} draft tokens (topk {tree.topk}) took "
+        f"{tree.milliseconds[0]:.1f} ms at batch 1 and {tree.milliseconds[1]:.1f} at 8, one of a chain of "
+        f"{CHAIN.steps} steps {CHAIN.milliseconds[0]:.1f} and {CHAIN.milliseconds[1]:.1f} (8B shape, one H200): the "
+        f"tree has to bring {at_one:.2f} and {at_eight:.2f} times its tokens. On top, {_WORTH_WORDS}"
+    )
+
+
+def _depth(steps: int | None, depths: Any) -> int:
+    """Return the depth of *depths* for a chain after a tree of *steps*: the same, or the deepest below it."""
+    wanted = steps or CHAIN.steps
+    fitting = [depth for depth in depths if 0 < depth <= wanted]
+    return int(max(fitting, default=wanted))
+
+
+def _without(*flags: str) -> str:
+    return f"leave out {' and '.join(flags)}: {_WORTH_WORDS}"
+
+
+_ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+    "no --speculative-algorithm": f"{_EAGLE3}; a model with an MTP layer needs --speculative-algorithm EAGLE alone",
+    "a prefill server": "nothing to change here: it is the decode server that adapts, so check its line",
+    "speculative_eagle_topk=": _chain,
+    "attention DP": _ATTENTION_DP,
+    "DSPARK": _SPS_TABLE,
+    "FROZEN_KV_MTP": f"no flag changes what a Gemma 4 assistant needs; {_EAGLE3}",
+    "DFLASH": _EAGLE3,
+    "NGRAM": _EAGLE3,
+    "enable_multi_layer_eagle": f"no flag changes what this architecture's drafts need; {_EAGLE3}",
+    "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
+    "enable_pdmux": _without("--enable-pdmux"),
+    "--enable-unified-memory": _without("--enable-unified-memory"),
+    "--enable-hisparse": _without("--enable-hisparse"),
+    "Ray's": _without("--use-ray"),
+    "LoRA's": "merge the adapter into the model, and " + _without("--enable-lora", "--lora-paths"),
+    "SGLANG_ENABLE_PP_SPEC": _without("SGLANG_ENABLE_PP_SPEC"),
+}
+"""By words of the reason, the first that is in it: SGLang's own, and those of this package's checks."""

@@ -1,0 +1,113 @@
+"""The HTTP server's side of changing the configuration: one way in for a request, SIGHUP and a watched file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from sglang_adaptive.policy.built import Built
+from sglang_adaptive.policy.config import BUILT_IN, AdaptiveConfig, check_config
+from sglang_adaptive.policy.config_file import file_stamp, read_object
+from sglang_adaptive.policy.errors import ConfigError, shown
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Time between two looks at a watched file; it is read once two looks agree, so that nobody reads half a file."""
+
+Stamp = tuple[int, int, int] | None
+
+
+class ConfigChanges:
+    """Checks configurations as the launch does, and hands them to the schedulers, one at a time."""
+
+    def __init__(
+        self,
+        send: Callable[[Change], Awaitable[list[bool]]],
+        built: Built,
+        path: str | None,
+        config: dict[str, Any],
+        stamp: Stamp,
+    ) -> None:
+        """*send* hands a change to the schedulers and returns, for each, whether it took it.
+
+        *path* is the server's file, if it has one; *config* and *stamp* are what the launch found in it.
+        """
+        self._send = send
+        self._built = built
+        self._path = path
+        self._handled = stamp
+        self._in_force: AdaptiveConfig = check_config(config, path or BUILT_IN)
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Listen for SIGHUP and watch the file, in the running event loop; the server starts without if it must."""
+        try:
+            if threading.current_thread() is threading.main_thread():  # Python's rule for signals
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._reread("SIGHUP")))
+            if self._path is not None:
+                self._begin(self._watch(self._path))
+        except Exception:
+            logger.exception("adaptive: the configuration file will not be read again")
+
+    async def request(self, content: Any, by: str) -> list[bool]:
+        """Apply the configuration object *content* that the client *by* sent; return True by scheduler that took it.
+
+        Raises ConfigError, with one line, when it is refused; the old configuration goes on.
+        """
+        if not isinstance(content, dict):
+            raise ConfigError(CONFIG_KEY, None, f"got {shown(content)}", "a configuration object")
+        stamp = None if self._path is None else await asyncio.to_thread(file_stamp, self._path)
+        updated = await self._apply(content, CONFIG_KEY, by)
+        self._handled = stamp  # a watched file counts from here on
+        return updated
+
+    async def _reread(self, by: str) -> None:
+        """Apply the file; what is wrong with it costs one line in the log."""
+        try:
+            if self._path is None:
+                flag = "--speculative-adaptive-config"
+                raise ConfigError("command line", None, "no configuration file was given", flag)
+            self._handled = await asyncio.to_thread(file_stamp, self._path)
+            content = await asyncio.to_thread(read_object, self._path)
+            if by == "watch" and check_config(content, self._path).as_dict() == self._in_force.as_dict():
+                return  # touched, or changed back: nothing to apply
+            await self._apply(content, self._path, by)
+        except ConfigError as error:
+            logger.error("adaptive: %s: %s; the old configuration goes on", by, error)
+        except Exception:
+            logger.exception("adaptive: %s: the configuration could not be changed; the old one goes on", by)
+
+    async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
+        config = check_config(content, source)
+        self._built.require(config)
+        async with self._one_at_a_time:
+            updated = await self._send(Change(content, source, by))
+            if not all(updated):
+                problem = f"{updated.count(False)} of {len(updated)} schedulers refused it"
+                raise ConfigError(source, None, problem, "what their log lines say")
+            self._in_force = config
+        return updated
+
+    async def _watch(self, path: str) -> None:
+        """Read the file again whenever it has changed, while the configuration in force says so."""
+        seen = self._handled
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            if not self._in_force.watch:
+                continue
+            last, seen = seen, await asyncio.to_thread(file_stamp, path)
+            if seen == last != self._handled:
+                await self._reread("watch")
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,128 @@
+"""A new configuration arrives in a scheduler, between two rounds.
+
+SGLang's message carries numbers under names. A name is a string, so the configuration travels inside one: the launcher
+packs it, and before the message is handled it is unpacked into an ordinary value.
+
+All tensor-parallel ranks change at the same round, because SGLang's loop receives once an iteration, before it chooses
+a batch: rank 0 reads its socket and broadcasts the list of messages (``SchedulerRequestReceiver.recv_requests``), and
+every rank handles the whole list before it goes on. What decides here is the message, and state that is equal on all
+ranks; round times, which are not, come from rank 0. Data-parallel replicas each get the message and change by
+themselves, as they decide by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import AdaptiveConfig, check_config
+from sglang_adaptive.policy.config_diff import describe_change
+from sglang_adaptive.policy.errors import ConfigError, printable
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor
+from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
+from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
+from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+
+logger = logging.getLogger(__name__)
+
+CONFIG_KEY = "adaptive_config"
+PACKED = f"{CONFIG_KEY} "
+"""How a name begins that carries a packed change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request to run another configuration."""
+
+    config: dict[str, Any]
+    """The configuration object, as it was given."""
+
+    source: str
+    """Where it comes from, for error lines: the file, or CONFIG_KEY."""
+
+    by: str
+    """Who asked: a client's address, "SIGHUP" or "watch"."""
+
+    def pack(self) -> dict[str, int]:
+        """Return the ``server_args`` of SGLang's message."""
+        return {PACKED + json.dumps(asdict(self)): 1}
+
+    @classmethod
+    def unpacked(cls, name: str) -> Change | None:
+        """Return the change that *name* carries, None when it carries none: not everybody packs as ``pack`` does."""
+        try:
+            change = cls(**json.loads(name.removeprefix(PACKED)))
+        except (ValueError, TypeError, RecursionError):
+            return None
+        texts = isinstance(change.source, str) and isinstance(change.by, str)
+        return change if isinstance(change.config, dict) and texts else None
+
+
+def unpack(state_controller: Any, recv_req: Any, *args: Any, **kwargs: Any) -> None:
+    """Before a scheduler handles SGLang's message: put a packed change under CONFIG_KEY."""
+    for name in [name for name in recv_req.server_args if name.startswith(PACKED)]:
+        change = Change.unpacked(name)
+        if change is not None:
+            del recv_req.server_args[name]
+            recv_req.server_args[CONFIG_KEY] = change
+
+
+class Reconfigure:
+    """Handler of ``adaptive_config``, with the two methods that SGLang calls one after the other."""
+
+    def __init__(self, controller: AdaptiveController | None) -> None:
+        self._controller = controller
+        self._successor: tuple[AdaptivePolicy, CostSharing] | None = None
+
+    def validate(self, key: str, value: Any) -> None:
+        """Check the change and build its policy, so that nothing is left to fail. Raises SGLang's UpdateRejected."""
+        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+        controller = self._controller
+        if controller is None:
+            raise UpdateRejected(f"{key}: this server's speculation is not adaptive")
+        if not isinstance(value, Change):
+            raise UpdateRejected(f"{key}: got {value!r}; expected a configuration, through the HTTP server")
+        try:
+            config = check_config(value.config, value.source)
+            controller.built.require(config)
+            live = controller.worker.speculative_num_steps
+            policy = build_successor(config, controller.params, live, controller.built)
+            self._successor = policy, CostSharing(policy)
+        except ConfigError as error:
+            raise UpdateRejected(str(error)) from None
+        except Exception as error:
+            logger.exception("adaptive: a policy could not be made from the configuration of %s", value.by)
+            raise UpdateRejected(f"{key}: {type(error).__name__}: {error}") from error
+
+    def apply(self, key: str, value: Change) -> None:
+        """Put the new policy instead of the old one."""
+        controller = self._controller
+        assert controller is not None and self._successor is not None, "validate came first"
+        policy, sharing = self._successor
+        before, retiring = _config_of(controller), controller.share_cost
+        controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
+        if isinstance(retiring, CostSharing):
+            retiring.retire()
+        config = check_config(value.config, value.source)
+        if (warmth := deferred_draft_extend.live()) is not None:
+            warmth.set_every(config.zero_step_extend_every)
+        trace_rounds(controller, config.trace)
+        if _is_first_rank():
+            changes = describe_change(before, _config_of(controller))
+            logger.info("adaptive: configuration changed by %s: %s", printable(value.by), changes)
+
+
+def _config_of(controller: AdaptiveController) -> dict[str, Any]:
+    config = getattr(controller.params, "config", None)
+    return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
+
+
+def _is_first_rank() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    return bool(get_parallel().tp_group.rank_in_group == 0)

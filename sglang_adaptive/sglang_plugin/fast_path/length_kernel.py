@@ -1,0 +1,112 @@
+"""fa3's lengths and page tables of a round, by one kernel that is as long as the requests are.
+
+Before each pass, and inside the graph of the draft's extend, SGLang 0.5.23 fills in the requests' lengths, their prefix
+sums and their page tables. Its kernel adds the lengths up one after the other in a single thread, and launches a block
+for every 256 tokens of the longest context that the model allows: 21 us at batch 64 and 131,072 tokens on an H200, once
+in a round without drafts and n + 1 times in one of n steps. This one adds them up in a tree, and its blocks walk along
+a request for as long as it is. Page tables of sliding windows and of virtual memory stay with SGLang's.
+SGLANG_ADAPTIVE_LENGTH_KERNEL=0 in the server's environment leaves all to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+
+BLOCK, PARTS = 512, 4
+"""Pages that a block takes at a time, and blocks a request."""
+
+LEAST_REQUESTS = 256
+"""The prefix sum is compiled for a power of two of requests; batches up to this one share a variant."""
+
+_way = OwnWay("adaptive: lengths and page tables are SGLang's again from now on", "SGLANG_ADAPTIVE_LENGTH_KERNEL")
+
+
+@triton.jit(do_not_specialize=["requests", "most_pages"])  # type: ignore[untyped-decorator, unused-ignore]
+def _fill(  # type: ignore[no-untyped-def, unused-ignore]
+    seq_lens, query_lens, request_table, request_stride, rows, lengths, key_ends, query_ends, page_table, page_stride,
+    requests, most_pages,
+    MORE: tl.constexpr, PAGE: tl.constexpr, REQUESTS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    request, part = tl.program_id(0), tl.program_id(1)
+    if (request == 0) & (part == 0):
+        each = tl.arange(0, REQUESTS)
+        inside = each < requests
+        length = tl.where(inside, tl.load(seq_lens + each, mask=inside, other=0).to(tl.int32) + MORE, 0)
+        tl.store(lengths + each, length, mask=inside)
+        tl.store(key_ends, 0)
+        tl.store(key_ends + 1 + each, tl.cumsum(length, 0), mask=inside)
+        if query_lens is not None:
+            queries = tl.load(query_lens + each, mask=inside, other=0).to(tl.int32)
+            tl.store(query_ends, 0)
+            tl.store(query_ends + 1 + each, tl.cumsum(queries, 0), mask=inside)
+    pages = tl.minimum(tl.cdiv(tl.load(seq_lens + request).to(tl.int32) + MORE, PAGE), most_pages)
+    tokens = request_table + tl.load(rows + request).to(tl.int64) * request_stride
+    for first in range(part * BLOCK, pages, PARTS * BLOCK):
+        page = first + tl.arange(0, BLOCK)
+        live = page < pages
+        slots = tl.load(tokens + page * PAGE, mask=live, other=0, cache_modifier=".cg")
+        tl.store(page_table + request.to(tl.int64) * page_stride + page, slots // PAGE, mask=live)
+
+
+def fill(
+    lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
+    most_pages: int, query_lens: Any = None, query_ends: Any = None,
+) -> None:  # fmt: skip
+    """Fill in what fa3 reads of a batch of b requests, all on the device and nothing waits for it.
+
+    Writes *lengths*, [b] int32: *seq_lens* and *more*; *key_ends*, [b + 1] int32: their prefix sums from 0; the live
+    part of each row of *page_table*, [b or more, pages] int32: the request's slots in *request_table* at its row, of
+    every *page*-th token, over *page*; and with *query_lens*, [b], *query_ends*, [b + 1] int32, its prefix sums.
+    """
+    requests = lengths.shape[0]
+    _fill[(requests, PARTS)](
+        seq_lens, query_lens, request_table, request_table.stride(0), rows, lengths, key_ends, query_ends,
+        page_table, page_table.stride(0), requests, most_pages, MORE=more, PAGE=page,
+        REQUESTS=max(LEAST_REQUESTS, triton.next_power_of_2(requests)), BLOCK=BLOCK, PARTS=PARTS,
+    )  # fmt: skip
+
+
+def normal_decode_set_metadata(
+    original: Callable[..., None], cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any,
+    req_pool_indices: Any, max_seq_pages: int, seq_lens: Any, seq_len_delta: int, page_size: int, *more: Any,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Around SGLang's function of this name, as fa3's backend calls it for a decode, a draft or a verify pass."""
+    given = (cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices)
+    # Positional or not, whatever else is asked for is None or False in the case that is ours.
+    asked = any(option is not None and option is not False for option in (*more, *options.values()))
+    if asked or not _filled(*given, seq_lens, seq_len_delta, page_size, max_seq_pages):
+        original(*given, max_seq_pages, seq_lens, seq_len_delta, page_size, *more, **options)
+
+
+def draft_extend_set_metadata(original: Callable[..., None], **given: Any) -> None:
+    """Around SGLang's function of this name, as fa3's backend calls it inside the graph of the draft's extend."""
+    mine = given.get("full_to_swa_index_mapping") is None and _filled(
+        given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
+        given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],
+        given["extend_seq_lens"], given["cu_seqlens_q"],
+    )  # fmt: skip
+    if not mine:
+        original(**given)
+
+
+def _filled(
+    lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
+    most_pages: int, *queries: Any,
+) -> bool:  # fmt: skip
+    if not _way.used:
+        return False
+    with _way:
+        dense = (lengths, key_ends, rows, seq_lens, *queries)
+        strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
+        if any(stride != 1 for stride in strides):
+            return False
+        fill(lengths, key_ends, page_table, request_table, rows, seq_lens, more, page, most_pages, *queries)
+        return True
+    return False

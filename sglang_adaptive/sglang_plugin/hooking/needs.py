@@ -1,0 +1,11 @@
+"""What hooking itself needs of SGLang."""
+
+from __future__ import annotations
+
+from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Need
+
+NEEDS = (
+    Need(SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
+    Need(SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
+    Need(SRT + "plugins.hook_registry.HookRegistry._patched"),
+)

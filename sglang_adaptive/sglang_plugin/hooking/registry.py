@@ -1,0 +1,111 @@
+"""Adds up the hooks of all rooms, registers them with SGLang, and checks that they landed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.hooking.contract import SUPPORTED, ContractError
+from sglang_adaptive.sglang_plugin.hooking.hook import Hook, Need, Process
+
+ROOMS = ("launch", "scheduler", "workers", "zero_steps", "fast_path", "repairs", "reporting", "admin", "page")
+"""Rooms with hooks. Where two rooms wrap one function, the later room's wrapper is the outer one."""
+
+
+def hooks(*processes: Process) -> tuple[Hook, ...]:
+    """Return the hooks of *processes*, process by process, in the order of the rooms."""
+    every = [hook for room in ROOMS for hook in getattr(_room(room), "HOOKS", ())]
+    return tuple(hook for process in processes for hook in every if hook.process is process)
+
+
+def needs(on_cuda: bool) -> Iterator[Need]:
+    """Yield what the rooms need of SGLang: of what a CUDA device is needed to import, or of all else."""
+    for room in (*ROOMS, "hooking.needs"):
+        hooked = (hook.need() for hook in getattr(_room(room), "HOOKS", ()))
+        yield from (need for need in (*hooked, *getattr(_room(room), "NEEDS", ())) if need.on_cuda is on_cuda)
+
+
+def of_launcher() -> tuple[Hook, ...]:
+    """Return the hooks of a launcher whose server is asked to be adaptive."""
+    return hooks(Process.EVERY, Process.LAUNCHER)
+
+
+def of_scheduler() -> tuple[Hook, ...]:
+    """Return the hooks of this process, a scheduler, by its device and its environment."""
+    from sglang.srt.environ import envs
+    from sglang.srt.utils import is_cuda
+
+    processes = [Process.SCHEDULER]
+    if is_cuda():
+        processes.append(Process.SCHEDULER_CUDA)
+    if envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM.get():
+        processes.append(Process.SCHEDULER_PLAN_STREAM)
+    return hooks(*processes)
+
+
+def problems(on_cuda: bool = False) -> list[str]:
+    """Return every mismatch between what the rooms need and the installed SGLang, as one phrase each."""
+    found = (need.problem() for need in needs(on_cuda))
+    return list(dict.fromkeys(problem for problem in found if problem is not None))
+
+
+def problems_of_scheduler() -> list[str]:
+    """Return the mismatches of what only a scheduler on this machine's devices uses."""
+    from sglang.srt.utils import is_cuda
+
+    return problems(on_cuda=True) if is_cuda() else []
+
+
+def require(found: Iterable[str]) -> None:
+    """Raise ContractError, in one line, if any problem was *found*."""
+    if described := "; ".join(found):
+        import sglang
+
+        raise ContractError(
+            f"sglang-adaptive supports {SUPPORTED}, and this is sglang {sglang.__version__}: {described}"
+        )
+
+
+def add(wanted: Iterable[Hook]) -> None:
+    """Register hooks with SGLang, which applies them once every plugin has registered its own."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for hook in wanted:
+        HookRegistry.register(hook.target, hook.load(), HookType(hook.kind))
+
+
+def add_and_apply(wanted: Iterable[Hook]) -> None:
+    """Register hooks and apply them now, once a process; used after SGLang's own pass over the plugins.
+
+    Raises ContractError when one does not land.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    wanted = tuple(wanted)
+    add(hook for hook in wanted if hook.load() not in _registered(hook.target))
+    HookRegistry.apply_hooks()
+    require_landed(wanted)
+
+
+def require_landed(wanted: Iterable[Hook]) -> None:
+    """Raise ContractError unless every hook is applied in this process."""
+    lost = [hook.target for hook in wanted if not _landed(hook)]
+    if lost:
+        raise ContractError(f"these hooks did not land on {SUPPORTED}: {', '.join(lost)}; see the log above")
+
+
+def _room(name: str) -> Any:
+    return import_module(f"sglang_adaptive.sglang_plugin.{name}")
+
+
+def _registered(target: str) -> list[Any]:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    return [function for _, function, _ in HookRegistry._hooks.get(target, ())]
+
+
+def _landed(hook: Hook) -> bool:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    return hook.target in HookRegistry._patched and hook.load() in _registered(hook.target)

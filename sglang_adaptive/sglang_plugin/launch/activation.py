@@ -1,0 +1,155 @@
+"""The doors in the launcher: is adaptive speculation asked for, and can this server do it?"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from sglang_adaptive.policy.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.config_file import file_stamp
+from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.sglang_plugin import ACTIVE
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
+from sglang_adaptive.sglang_plugin.repairs import hybrids
+from sglang_adaptive.sglang_plugin.workers import choice as workers
+
+logger = logging.getLogger(__name__)
+
+NOTE = "_sglang_adaptive"
+"""Attribute of ServerArgs that carries the launcher's findings to the schedulers and to the HTTP server.
+
+"reason": why adaptive speculation is off, or None. While it is on also "config": the configuration as it was checked,
+and "stamp": the ``file_stamp`` of its file just before.
+"""
+
+
+def from_cli_args(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    """Around ServerArgs.from_cli_args: refuse a bad configuration with one line, before anything loads."""
+    if asked_for(args):
+        try:
+            config = load_config(args.speculative_adaptive_config)
+            _check_launch_steps(args.speculative_num_steps, config)
+            registry.require(registry.problems())
+        except (ConfigError, ContractError) as error:
+            _refuse(str(error))
+    return original(cls, args)
+
+
+def resolve_once(original: Callable[..., None], server_args: Any) -> None:
+    """Around ServerArgs.resolve_once: turn adaptive speculation on where it can run, else say why not.
+
+    Raises ConfigError or ContractError; through the command line both were already refused.
+    """
+    if getattr(server_args, "_resolution_finished", False):
+        return original(server_args)
+    if not asked_for(server_args):
+        os.environ.pop(ACTIVE, None)
+        return original(server_args)
+    _prepare(server_args)
+    original(server_args)
+    _conclude(server_args)
+
+
+def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Around SGLang's own check of the setup: add what the model says, and remember the answer for /server_info."""
+    reason = unsupported_reason(original, server_args)
+    if hasattr(server_args, NOTE):
+        getattr(server_args, NOTE)["reason"] = reason
+    return reason
+
+
+def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Return why *server_args*, as far as they are resolved, cannot adapt: SGLang's reason, or the model's."""
+    return workers.unsupported_reason(original, server_args) or hybrids.obstacle(server_args)
+
+
+def asked_for(args: Any) -> bool:
+    """Return whether the command line, or ServerArgs, asks for adaptive speculation."""
+    return bool(args.speculative_adaptive) or args.speculative_adaptive_config is not None
+
+
+def _prepare(server_args: Any) -> None:
+    stamp = file_stamp(server_args.speculative_adaptive_config or "")
+    config = load_config(server_args.speculative_adaptive_config)
+    _check_launch_steps(server_args.speculative_num_steps, config)
+    registry.require(registry.problems())
+    registry.add_and_apply(registry.of_launcher())
+    os.environ[ACTIVE] = "1"
+    setattr(server_args, NOTE, {"reason": None})
+    reason = cannot_adapt(server_args)
+    if reason is not None:
+        logger.warning("adaptive speculation is off, the server runs as without it: %s", reason)
+        getattr(server_args, NOTE)["reason"] = reason
+        server_args.speculative_adaptive = False
+        if server_args.disaggregation_mode == "prefill":
+            _draft_as_the_decode_server(server_args, config)
+        return
+    # The file alone is enough. Set on the raw input, because one of SGLang's checks reads it before the
+    # resolution step that handles speculation.
+    server_args.speculative_adaptive = True
+    getattr(server_args, NOTE).update(config=config.as_dict(), stamp=stamp)
+    if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
+        # SGLang 0.5.23 picks the CUDA graph runner for the tiers on every device and fails without CUDA.
+        logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")
+        server_args.disable_cuda_graph = True
+
+
+def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> None:
+    """Give a prefill server the drafts that SGLang gives an adaptive decode server with the same arguments.
+
+    What it hands over has topk draft tokens a request, and SGLang's choice without adaptive speculation is a tree.
+    """
+    if server_args.speculative_num_steps is None and server_args.speculative_eagle_topk is None:
+        steps = config.candidate_steps[len(config.candidate_steps) // 2]
+        server_args.speculative_num_steps = steps
+        server_args.speculative_eagle_topk, server_args.speculative_num_draft_tokens = 1, steps + 1
+
+
+def _conclude(server_args: Any) -> None:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    note = getattr(server_args, NOTE)
+    if not resolving_view(server_args).speculative_adaptive and note["reason"] is None:
+        note["reason"] = "SGLang turned it off while it resolved the arguments; its log says why"
+
+
+def cannot_adapt(server_args: Any) -> str | None:
+    """Return why adaptive speculation cannot run where SGLang would end the start-up or say nothing; else None."""
+    if server_args.speculative_algorithm is None:
+        return "no --speculative-algorithm is given"
+    if server_args.disaggregation_mode == "prefill":
+        return "a prefill server drafts nothing: give the decode server the configuration"
+    if server_args.use_ray:
+        return "Ray's scheduler actors load no SGLang plugins"
+    if server_args.enable_hisparse:
+        return "--enable-hisparse keeps swap state of one fixed width"
+    if server_args.enable_lora or server_args.lora_paths:
+        return "LoRA's graph metadata is built for one depth"
+    if os.environ.get("SGLANG_ENABLE_PP_SPEC", "").lower() in ("1", "true") and (server_args.pp_size or 1) > 1:
+        return "SGLANG_ENABLE_PP_SPEC relays verify results of one fixed width between pipeline stages"
+    return None
+
+
+def runs_on_cpu(server_args: Any) -> bool:
+    """Whether the server's device is, or will be, the CPU."""
+    if server_args.device is not None:
+        return str(server_args.device).startswith("cpu")
+    from sglang.srt.utils import is_cpu
+
+    return bool(is_cpu())
+
+
+def _check_launch_steps(steps: int | None, config: AdaptiveConfig) -> None:
+    if steps is not None and steps not in config.candidate_steps:
+        accepted = ", ".join(map(str, config.candidate_steps))
+        raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
+
+
+def _refuse(line: str) -> NoReturn:
+    print(f"sglang-adaptive: error: {line}", file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,181 @@
+"""What the doctor has to ask SGLang itself, in a process of its own: ``python -m ...checkup QUESTION ANSWER``.
+
+Both are JSON files, so that whatever SGLang prints while it is asked does no harm. The question is
+``{"arguments": [...] or null}``; the answer holds what was found, as far as it got.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
+from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Need, Process
+from sglang_adaptive.sglang_plugin.launch import activation, without_device
+from sglang_adaptive.sglang_plugin.launch.left_out import left_out
+from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
+
+ASKED = (Need(SRT + "plugins.load_plugins"), Need(SRT + "server_args.prepare_server_args", ("argv",)))
+"""Attributes that only the doctor calls; no launch is refused for them."""
+
+CPU_ENGINE = "SGLANG_ADAPTIVE_CHECKUP_ON_CPU"
+"""Environment variable: set once this process has been started anew as ``serve-cpu`` would start a server."""
+
+
+def main(question: Path, answer: Path) -> None:
+    """Answer, part by part; a part that fails leaves its failure and ends the checkup."""
+    arguments = json.loads(question.read_text())["arguments"]
+    found: dict[str, Any] = {}
+    try:
+        for name, part in _parts(arguments).items():
+            found[name] = part()
+            answer.write_text(json.dumps(found))
+    except Exception as error:
+        found["failure"] = f"{type(error).__name__}: {_first_line(error)}"
+    answer.write_text(json.dumps(found))
+
+
+def _parts(arguments: Sequence[str] | None) -> dict[str, Callable[[], Any]]:
+    parts = {"device": device, "sglang": sglang_version, "contract": mismatches, "doors": doors}
+    return parts if arguments is None else {**parts, "launch": lambda: launch(arguments)}
+
+
+def device() -> dict[str, Any]:
+    """Return the accelerators that torch sees; without one, start this process anew as the CPU engine runs."""
+    import torch
+
+    if torch.cuda.is_available():
+        cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        found = {"names": [card.name for card in cards], "gibibytes": [round(c.total_memory / 2**30) for c in cards]}
+        return {"kind": "gpu", **found, "torch": torch.__version__}
+    if CPU_ENGINE not in os.environ:
+        _again_on_cpu()
+    return {"kind": "cpu", "torch": torch.__version__}
+
+
+def sglang_version() -> str:
+    """Return the version of the SGLang that is imported here."""
+    import sglang
+
+    return str(sglang.__version__)
+
+
+def mismatches() -> list[str]:
+    """Return what this SGLang lacks of what the package needs, one phrase each."""
+    asked = (need.problem() for need in ASKED)
+    return [*registry.problems(), *(problem for problem in asked if problem is not None)]
+
+
+def doors() -> str | None:
+    """Let SGLang load its plugins as a server does; return what is wrong with this one's hooks, or None."""
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    try:
+        registry.require_landed(registry.hooks(Process.ENTRY))
+    except ContractError as error:
+        return str(error)
+    return None
+
+
+def launch(arguments: Sequence[str]) -> dict[str, Any]:
+    """Take SGLang's *arguments* as far as a launch goes before it loads a model.
+
+    The answer has ``renamed`` (flags that this SGLang no longer takes, and what to write) and goes on with the line as
+    mended: ``refused`` (one line) when the launch would end, else ``asked`` (for adaptive speculation), ``reason`` (why
+    it would fall back; None when it would not), ``drafts`` (how it speculates), ``left_out`` and the
+    ``attention_backend`` that SGLang chose. Where SGLang cannot resolve the arguments here, ``unresolved`` says why,
+    and the reason is what arguments and model configurations decide.
+    """
+    from sglang.srt.server_args import prepare_server_args
+
+    mended, changes = mend(arguments)
+    found: dict[str, Any] = {"renamed": [change.as_dict() for change in changes]}
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            server_args = prepare_server_args(mended)
+    except SystemExit:
+        return {**found, "refused": (said.getvalue().strip().splitlines() or ["SGLang ends without a word"])[-1]}
+    except Exception as error:
+        return {**found, "refused": _first_line(error)}
+    found |= {
+        "asked": activation.asked_for(server_args),
+        "drafts": how_it_drafts(server_args),
+        "left_out": left_out(server_args),
+    }
+    unresolved = _cannot_resolve(server_args)
+    if unresolved is not None:
+        reason = without_device.reason(server_args) if found["asked"] else None
+        return {**found, "reason": reason, "unresolved": unresolved}
+    try:
+        server_args.resolve_once()
+    except Exception as error:
+        return {**found, "refused": _first_line(error)}
+    return {**found, **_resolved(server_args)}
+
+
+def how_it_drafts(server_args: Any) -> dict[str, Any]:
+    """Return how the line speculates, as its arguments have it; None for what they leave to SGLang."""
+    config = server_args.speculative_adaptive_config
+    return {
+        "algorithm": (server_args.speculative_algorithm or "").upper() or None,
+        "steps": server_args.speculative_num_steps,
+        "topk": server_args.speculative_eagle_topk,
+        "draft_tokens": server_args.speculative_num_draft_tokens,
+        "depths": None if config is None else list(load_config(config).candidate_steps),
+    }
+
+
+def _resolved(server_args: Any) -> dict[str, Any]:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    cfg = resolving_view(server_args)
+    note = getattr(server_args, activation.NOTE, {})
+    return {
+        "reason": note.get("reason"),
+        "adaptive": bool(cfg.speculative_adaptive),
+        "attention_backend": cfg.attention_backend,
+        "device": str(cfg.device),
+        "steps": None if cfg.speculative_num_draft_tokens is None else cfg.speculative_num_draft_tokens - 1,
+    }
+
+
+def _cannot_resolve(server_args: Any) -> str | None:
+    """Return why SGLang cannot resolve the arguments on this machine, without a download, or None."""
+    import torch
+    from transformers import AutoConfig
+
+    if not torch.cuda.is_available() and not str(server_args.device).startswith("cpu"):
+        return "there is no GPU here"
+    for path in filter(None, (server_args.model_path, server_args.speculative_draft_model_path)):
+        try:
+            AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        except OSError:
+            return f"{path} is not on this machine"
+        except Exception:  # known to SGLang perhaps; it will say so itself
+            continue
+    return None
+
+
+def _again_on_cpu() -> None:
+    from sglang_adaptive.cpu_engine.launcher import environment
+
+    command = [sys.executable, "-m", "sglang_adaptive.sglang_plugin.launch.checkup", *sys.argv[1:]]
+    os.execve(command[0], command, {**os.environ, **environment(), CPU_ENGINE: "1"})
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

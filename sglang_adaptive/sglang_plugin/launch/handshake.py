@@ -1,0 +1,45 @@
+"""Proof that the hooks are in place in every scheduler, carried by SGLang's own start-up handshake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
+
+KEY = "sglang_adaptive_hooks"
+BUILT = "sglang_adaptive_built"
+"""What start-up built, as ``Built.as_pairs`` gives it: the launcher checks later configurations against it."""
+
+
+def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
+    """After Scheduler.get_init_info: assert that every hook of this process landed, and say so."""
+    registry.require(registry.problems_of_scheduler())
+    wanted = registry.of_scheduler()
+    registry.require_landed((*registry.hooks(Process.EVERY), *wanted))
+    controller = controller_of(scheduler.draft_worker)
+    built = {} if controller is None else {BUILT: controller.built.as_pairs()}
+    return {**info, KEY: len(wanted), **built}
+
+
+def pass_on(info: dict[str, Any], controller: Any) -> dict[str, Any]:
+    """After DataParallelController.get_init_info, which makes a new dict: say so when every scheduler did."""
+    replicas = controller._scheduler_init_infos
+    if replicas and all(KEY in replica for replica in replicas):
+        return {**info, **{key: replicas[0][key] for key in (KEY, BUILT) if key in replicas[0]}}
+    return info
+
+
+def require_in_schedulers(infos: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
+    """After the launcher's wait for its schedulers: refuse to serve unless each has its hooks.
+
+    Installed only when adaptive speculation is asked for.
+    """
+    missing = sum(KEY not in info for info in infos)
+    if missing:
+        raise ContractError(
+            f"{missing} of {len(infos)} schedulers started without sglang-adaptive's hooks: "
+            "is the package installed in their environment, and does SGLANG_PLUGINS leave it out?"
+        )

@@ -1,0 +1,15 @@
+"""What a server that adapts goes without, by its arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def left_out(server_args: Any) -> list[str]:
+    """Return what adaptive speculation leaves out under *server_args*, one phrase each."""
+    found = []
+    if (server_args.tokenizer_worker_num or 1) > 1:
+        found.append("changing the configuration while serving, and the page: tokenizer workers load no plugins")
+    if server_args.disaggregation_mode == "decode":
+        found.append("the warm-up: a decode server takes no requests of its own")
+    return found

@@ -1,0 +1,225 @@
+"""The launcher's side of the warm-up: requests of its own, before SGLang's one, while the server is not ready yet.
+
+Kernels load and compile at their first launch, and many are specialised by the width of the verify pass or by the
+batch size: the first rounds of a depth would otherwise be slow for a client. The requests take the real path, through
+the scheduler; inside it the controller runs every depth in turn (``runtime/warm_up.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import requests
+
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.sglang_plugin.launch.activation import NOTE, runs_on_cpu
+from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import BEGIN, END, WARM_UP_KEY
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 120.0
+REQUEST_SECONDS = 600.0
+MOST_WITHOUT_GRAPHS = 16
+"""Largest batch that is warmed where CUDA graphs are off."""
+ATTEMPTS = 3
+LONG = 200
+"""Tokens of a load's one long prompt."""
+VOCABULARY = 256
+"""Prompts are made of the first token ids; every vocabulary has so many."""
+
+GREEDY: Mapping[str, Any] = {"temperature": 0.0}
+SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
+SAMPLED_SIZES = (1, 3)
+PREFILL_SIZES = (1, 3, 16)
+PREFILL_TOKENS = (32, 33)
+"""Of the last prompt; the others have the first of them. To Triton it matters whether the number of prompts, and that
+of all their tokens, is 1, a multiple of 16 or neither."""
+
+
+def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Around http_server._wait_and_warmup: run ours before SGLang's warm-up request, which makes the server ready.
+
+    With ``--skip-server-warmup`` SGLang calls neither.
+    """
+    call = inspect.signature(original).bind(*args, **kwargs)
+    call.apply_defaults()
+    execute = call.arguments["execute_warmup_func"]
+
+    def both(server_args: Any) -> Any:
+        _warm_up(server_args)
+        return execute(server_args)
+
+    call.arguments["execute_warmup_func"] = both
+    original(*call.args, **call.kwargs)
+
+
+def batch_sizes(largest: int, graphs: Iterable[int] = ()) -> list[int]:
+    """Return 1, 2, 3, 4, 7, 8, 13, 16, 25, 32, ... up to *largest*, which is the last, and the sizes of *graphs*.
+
+    Triton specialises by the next power of two, where a kernel takes it as a constant, and by whether a number is 1 or
+    a multiple of 16; from 16 on there are two sizes a power, one of each kind. A CUDA graph is sent to the device when
+    it is first launched.
+    """
+    sizes, power = {1, largest, *(size for size in graphs if size <= largest)}, 2
+    while power <= largest:
+        sizes |= {power, 3 * power // 4 + (power > 4)}
+        power *= 2
+    return sorted(sizes)
+
+
+def _warm_up(server_args: Any) -> None:
+    """Warm up if the configuration and the setup say so; whatever goes wrong costs the warm-up, not the server."""
+    try:
+        if _wanted(server_args):
+            _Server(server_args).warm_up()
+    except Exception:
+        logger.warning("adaptive: the warm-up failed; the first rounds of a depth will be slower", exc_info=True)
+
+
+def _wanted(server_args: Any) -> bool:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    cfg = resolving_view(server_args)
+    if getattr(server_args, NOTE, {"reason": "static"})["reason"] is not None or not cfg.speculative_adaptive:
+        return False
+    wanted = load_config(cfg.speculative_adaptive_config).warm_up
+    if wanted is None:
+        wanted = not runs_on_cpu(server_args)
+    if wanted and cfg.disaggregation_mode != "null":
+        logger.info("adaptive: no warm-up with prefill-decode disaggregation")
+        return False
+    return bool(wanted)
+
+
+class _Server:
+    """The server of this process, over HTTP as SGLang's own warm-up does it."""
+
+    def __init__(self, server_args: Any) -> None:
+        from sglang.srt.arg_groups.serving_hook import ssl_verify_of
+        from sglang.srt.runtime_context import get_parallel, get_serving
+
+        serving = get_serving()
+        self._url = server_args.url()
+        self._verify = ssl_verify_of(server_args)
+        self._key, self._admin_key = serving.api_key, serving.admin_api_key or serving.api_key
+        self._replicas = get_parallel().num_dp_ranks
+        self._draw = random.Random(0)
+
+    def warm_up(self) -> None:
+        """Run the ladder greedily and a few sizes sampled, then flush what they left in the cache."""
+        self._wait_until_up()
+        begun = time.perf_counter()
+        try:
+            states = self._states()
+            tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
+            missed = self._pass(GREEDY, batch_sizes(largest, _graphs(states)), tiers)
+            greedy_end = time.perf_counter()
+            missed += self._pass(SAMPLED, [size for size in SAMPLED_SIZES if size <= largest], tiers)
+            sampled_end = time.perf_counter()
+            for size in (size for size in PREFILL_SIZES if size <= largest):
+                for length in PREFILL_TOKENS:
+                    self._generate([PREFILL_TOKENS[0]] * (size - 1) + [length], 1, GREEDY)
+        finally:
+            self._set(END)
+        self._send("POST", "/flush_cache", admin=True, params={"timeout": 10.0})
+        logger.info(
+            "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (greedy %.1f, sampled %.1f), %d rounds%s",
+            tiers,
+            largest,
+            time.perf_counter() - begun,
+            greedy_end - begun,
+            sampled_end - greedy_end,
+            self._states()[0]["adaptive"]["startup"]["warm_up_rounds"],
+            f"; not every depth ran at batch sizes {missed}" if missed else "",
+        )
+
+    def _pass(self, sampling: Mapping[str, Any], sizes: Iterable[int], tiers: Sequence[int]) -> list[int]:
+        """Run every size with *sampling*; return the sizes at which a depth was left out."""
+        self._set(BEGIN)
+        # Enough for one round at every depth, even when every draft is accepted.
+        tokens = sum(steps + 1 for steps in tiers) + 1
+        missed = []
+        for size in sizes:
+            for attempt in range(ATTEMPTS):
+                # One prompt is long and the others are short, so that prefills of several lengths run as well.
+                lengths = [5 + row % 12 if row else LONG + size for row in range(size)]
+                self._generate(lengths, tokens * (attempt + 1), sampling)
+                if self._covered(size):
+                    break
+            else:
+                missed.append(size)
+        return missed
+
+    def _generate(self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any]) -> None:
+        """Run prompts of *lengths* at once on each replica. As token ids in one message they start as one batch."""
+        # Drawn anew each time: a prompt that the prefix cache knows would be a shorter prefill.
+        prompts = [[self._draw.randrange(VOCABULARY) for _ in range(length)] for length in [*lengths] * self._replicas]
+        parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
+        self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters})
+
+    def _covered(self, size: int) -> bool:
+        return all(size in state["adaptive"]["startup"]["warmed_batch_sizes"] for state in self._states())
+
+    def _states(self) -> list[dict[str, Any]]:
+        states: list[dict[str, Any]] = self._send("GET", "/server_info").json()["internal_states"]
+        return states
+
+    def _set(self, value: int) -> None:
+        self._send("POST", "/set_internal_state", {"server_args": {WARM_UP_KEY: value}}, admin=True)
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self._send("GET", "/model_info", timeout=5.0)
+                return
+            except requests.exceptions.RequestException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        admin: bool = False,
+        timeout: float = REQUEST_SECONDS,
+        params: Mapping[str, Any] | None = None,
+    ) -> requests.Response:
+        key = self._admin_key if admin else self._key
+        answer = requests.request(
+            method,
+            self._url + path,
+            json=body,
+            params=params,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=timeout,
+            verify=self._verify,
+        )
+        answer.raise_for_status()
+        return answer
+
+
+def _graphs(states: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return every batch size that some depth has a CUDA graph for."""
+    every = [tier["graph_batch_sizes"] for state in states for tier in state["adaptive"]["startup"]["tiers"]]
+    return {size for sizes in every for size in sizes or ()}
+
+
+def _largest(states: Sequence[Mapping[str, Any]]) -> int:
+    """Return the largest batch to warm: that of the largest graph, and at most what runs at once."""
+    graphs = [
+        max(tier["graph_batch_sizes"], default=MOST_WITHOUT_GRAPHS)
+        for state in states
+        for tier in state["adaptive"]["startup"]["tiers"]
+        if tier["graph_batch_sizes"] is not None
+    ]
+    running = min(state["effective_max_running_requests_per_dp"] for state in states)
+    return int(max(1, min(running, max(graphs, default=MOST_WITHOUT_GRAPHS))))

@@ -1,0 +1,83 @@
+"""Whether a launch line can adapt, as far as its arguments and its models' configurations decide.
+
+SGLang resolves a line only where its device is. What decides about adaptive speculation needs none, though: how data
+parallelism is spelt, which worker the architecture brings, which algorithm the draft makes of it. These steps of
+SGLang's resolution run here, in its order; its own check then answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.launch import activation
+
+
+def reason(server_args: Any) -> str | None:
+    """Return why *server_args*, parsed and not resolved, would not adapt; None where nothing speaks against it.
+
+    Declares on *server_args* what SGLang would: do not launch with it afterwards.
+    """
+    from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
+
+    own = activation.cannot_adapt(server_args)
+    if own is not None:
+        return own
+    settle(server_args)
+    try:
+        return activation.unsupported_reason(adaptive_unsupported_reason, server_args)
+    except OSError:  # the model is not on this machine; what its configuration says waits for the launch
+        return None
+
+
+def settle(server_args: Any) -> None:
+    """Run those steps of SGLang's resolution that decide how a line speculates, on *server_args*."""
+    from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+    from sglang.srt.arg_groups.parallel_hook import handle_deprecated_dp_attention
+
+    handle_deprecated_dp_attention(server_args)
+    _settle_multi_layer(server_args)
+    cfg = resolving_view(server_args)
+    algorithm = _algorithm(cfg.speculative_algorithm.upper(), cfg.speculative_draft_model_path)
+    declare_resolution(server_args, __name__, speculative_algorithm=algorithm)
+
+
+def _algorithm(named: str, draft: str | None) -> str:
+    """Return the algorithm that SGLang makes of the *named* one; a Gemma 4 draft brings its own."""
+    from sglang.srt.arg_groups.speculative_hook import _resolve_speculative_algorithm_alias
+
+    if _configuration(draft):
+        try:
+            return str(_resolve_speculative_algorithm_alias(named, draft))
+        except Exception:  # a configuration with code of its own, which does not run here
+            pass
+    return str(_resolve_speculative_algorithm_alias(named, None))
+
+
+def _settle_multi_layer(server_args: Any) -> None:
+    """Let SGLang's override of the target's architecture say whether one draft of several layers serves it."""
+    from sglang.srt.arg_groups.overrides import collect_model_override_declarations, declare_resolution
+    from transformers import PretrainedConfig
+
+    target = _configuration(server_args.model_path)
+    for architecture in target.get("architectures") or ():
+        try:
+            found = collect_model_override_declarations(architecture, server_args, PretrainedConfig(**target))
+        except Exception:  # an override that reads the device or more of the model decides at the launch only
+            continue
+        for source, fields in found:
+            if "enable_multi_layer_eagle" in fields:
+                many = fields["enable_multi_layer_eagle"]
+                declare_resolution(server_args, source, enable_multi_layer_eagle=many)
+
+
+def _configuration(path: str | None) -> dict[str, Any]:
+    """Return the configuration of the model at *path* as its file has it; empty where it is not on this machine."""
+    from transformers import PretrainedConfig
+
+    if path is None:
+        return {}
+    try:
+        found: dict[str, Any] = PretrainedConfig.get_config_dict(path, local_files_only=True)[0]
+    except OSError:
+        return {}
+    return found

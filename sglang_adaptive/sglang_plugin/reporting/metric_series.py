@@ -1,0 +1,169 @@
+"""Every metric of this package, and what each of its series is worth for a given state: pure, no SGLang.
+
+A series has SGLang's own labels and at most one of ours. With D depths that were built (33 at most: 0 to 32 steps) and
+the deepest of P steps, a scheduler has ``most_series(D, P)`` of them at most: 94 with the default depths, and never
+more than 304, however long it runs and whatever it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sglang_adaptive.runtime.counters import CAUSES, REGIONS
+from sglang_adaptive.runtime.meter_reading import MeterReading
+
+PREFIX = "sglang:adaptive_"
+COUNTER, GAUGE = "counter", "gauge"
+DEPTH, POSITION, CAUSE, REGION = "draft_steps", "position", "cause", "batch_region"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A family of series; ``name`` comes after PREFIX, and a counter's ends in ``_total``."""
+
+    name: str
+    kind: str
+    help: str
+    label: str | None = None
+    """Our own label beside SGLang's, if any."""
+
+    throughput_only: bool = False
+    """Whether only the throughput policy has it, which models costs and probes."""
+
+
+METRICS = (
+    Metric("draft_steps", GAUGE, "Draft steps that are live now."),
+    Metric("rounds_total", COUNTER, "Verified decode rounds, by the draft steps they were drafted with.", DEPTH),
+    Metric("output_tokens_total", COUNTER, "Tokens that decode rounds yielded, bonus tokens included.", DEPTH),
+    Metric("accepted_draft_tokens_total", COUNTER, "Draft tokens that the target model accepted.", DEPTH),
+    Metric("wasted_draft_tokens_total", COUNTER, "Draft tokens drafted and not accepted.", DEPTH),
+    Metric(
+        "position_reached_tokens_total",
+        COUNTER,
+        "Draft tokens at this position, counted from 1, all of whose predecessors were accepted.",
+        POSITION,
+    ),
+    Metric("position_accepted_tokens_total", COUNTER, "Those of them that were accepted themselves.", POSITION),
+    Metric(
+        "expected_acceptance_ratio",
+        GAUGE,
+        "Probability, as the policy estimates it, that a draft at this position is accepted once it is reached.",
+        POSITION,
+        throughput_only=True,
+    ),
+    Metric("switches_total", COUNTER, "Changes of the live draft steps, by what caused them.", CAUSE),
+    Metric("observed_tokens_total", COUNTER, "Tokens that the rounds behind observed_seconds_total yielded.", REGION),
+    Metric(
+        "observed_seconds_total",
+        COUNTER,
+        "Wall time of the decode rounds that could be timed: those that follow a like round directly.",
+        REGION,
+    ),
+    Metric(
+        "expected_tokens_per_second",
+        GAUGE,
+        "Rate that the cost model expects of a round like the latest one in this region of batch sizes.",
+        REGION,
+        throughput_only=True,
+    ),
+    Metric(
+        "expected_speedup_ratio",
+        GAUGE,
+        "Rate that the cost model expects of a round like the latest one, over the rate without speculation.",
+        throughput_only=True,
+    ),
+    Metric(
+        "hour_speedup_ratio",
+        GAUGE,
+        "Rate of the last hour's rounds over that of fixed draft steps, by the cost model; 0 steps: no speculation.",
+        DEPTH,
+        throughput_only=True,
+    ),
+    Metric(
+        "probes_total",
+        COUNTER,
+        "Probes started: a few rounds at a depth that is not believed best.",
+        throughput_only=True,
+    ),
+    Metric(
+        "probe_cost_seconds_total",
+        COUNTER,
+        "Time that probes lost against the depth that was believed best.",
+        throughput_only=True,
+    ),
+    Metric("degraded", GAUGE, "1 when the policy failed and the depth is back at the one given at launch, else 0."),
+    Metric(
+        "profile_age_seconds",
+        GAUGE,
+        "Time since the cost profile of this server was last written to disk, at start the one it began from.",
+        throughput_only=True,
+    ),
+)
+
+BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
+
+Series = tuple[str, str | None, float]
+"""A metric's name, the value of its own label if it has one, and the series' value."""
+
+
+def label_of(cause: str) -> str:
+    """Return a cause as a label's value: "batch_size"."""
+    return cause.replace(" ", "_")
+
+
+def most_series(depths: int, deepest: int) -> int:
+    """Return the most series that a scheduler can have with so many depths, the deepest of *deepest* steps."""
+    most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS)}
+    return sum(most[metric.label] for metric in METRICS)
+
+
+def series(reading: MeterReading, now: float) -> Iterator[Series]:
+    """Yield every series that *reading* has a value for; *now* is Unix time in seconds.
+
+    What can be counted is there from the start, with 0, so that its first increase is seen as one. What the policy
+    cannot say is left out.
+    """
+    yield "draft_steps", None, reading.current_steps
+    yield "degraded", None, float(reading.degraded)
+    yield from _by_depth(reading)
+    yield from _by_position(reading)
+    yield from _by_region(reading)
+    for cause in (*CAUSES, *(reading.switches_by_cause.keys() - set(CAUSES))):
+        yield "switches_total", label_of(cause), reading.switches_by_cause.get(cause, 0)
+    if reading.speedup is not None:
+        yield "expected_speedup_ratio", None, reading.speedup
+    for one in reading.hour["against"] if reading.hour is not None else ():
+        yield "hour_speedup_ratio", str(one["steps"]), one["times"]
+    if reading.probes is not None:
+        yield "probes_total", None, reading.probes.started
+        yield "probe_cost_seconds_total", None, reading.probes.lost_seconds
+    if reading.profile_saved_at is not None:
+        yield "profile_age_seconds", None, max(0.0, now - reading.profile_saved_at)
+
+
+def _by_depth(reading: MeterReading) -> Iterator[Series]:
+    for steps in reading.tiers:
+        drafted, accepted = reading.drafted_by_tier.get(steps, 0), reading.accepted_by_tier.get(steps, 0)
+        yield "rounds_total", str(steps), reading.rounds_by_tier.get(steps, 0)
+        yield "output_tokens_total", str(steps), reading.tokens_by_tier.get(steps, 0)
+        yield "accepted_draft_tokens_total", str(steps), accepted
+        yield "wasted_draft_tokens_total", str(steps), drafted - accepted
+
+
+def _by_position(reading: MeterReading) -> Iterator[Series]:
+    counted = {entry["position"]: entry for entry in reading.accepted_by_position}
+    for position in range(1, max(reading.tiers, default=0) + 1):
+        entry = counted.get(position, {})
+        yield "position_reached_tokens_total", str(position), entry.get("reached", 0)
+        yield "position_accepted_tokens_total", str(position), entry.get("accepted", 0)
+    for position, ratio in enumerate(reading.acceptance, start=1):
+        yield "expected_acceptance_ratio", str(position), ratio
+
+
+def _by_region(reading: MeterReading) -> Iterator[Series]:
+    for name, region in reading.regions.items():
+        yield "observed_tokens_total", name, region.tokens
+        yield "observed_seconds_total", name, region.seconds
+        if region.expected_tokens_per_second is not None:
+            yield "expected_tokens_per_second", name, region.expected_tokens_per_second

@@ -1,0 +1,123 @@
+"""Metrics on SGLang's own /metrics: made beside SGLang's collector, brought up to date where SGLang logs its own.
+
+Without ``--enable-metrics``, and on ranks that SGLang does not let log metrics, nothing here is made or computed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.reporting.metric_series import BY_NAME, COUNTER, METRICS, PREFIX, Metric, series
+from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
+
+logger = logging.getLogger(__name__)
+
+SHARE = 0.005
+"""Part of the scheduler's time that updates may take."""
+BURST_SECONDS = 0.01
+"""Updates that may follow each other at once; each takes a fraction of a millisecond."""
+
+_ATTRIBUTE = "_sglang_adaptive_metrics"
+"""Where SGLang's collector carries our metrics."""
+
+
+def attach(result: None, scheduler: Any) -> None:
+    """After SGLang made its metrics reporter: put our metrics beside its own, where this rank logs any."""
+    controller = controller_of(scheduler.draft_worker)
+    context = scheduler.metrics_collector_context
+    if controller is None or context.collector is None or not context.current_scheduler_metrics_enabled:
+        return
+    try:
+        setattr(context.collector, _ATTRIBUTE, AdaptiveMetrics(context.collector, controller))
+    except Exception:
+        logger.exception("adaptive: no metrics of adaptive speculation, they could not be made")
+
+
+def update(result: None, collector: Any, *args: Any, **kwargs: Any) -> None:
+    """After SGLang set its own metrics: set ours."""
+    metrics = getattr(collector, _ATTRIBUTE, None)
+    if metrics is None:
+        return
+    try:
+        metrics.update()
+    except Exception:
+        delattr(collector, _ATTRIBUTE)  # so this is logged once
+        logger.exception("adaptive: the metrics of adaptive speculation stop here, they could not be set")
+
+
+class AdaptiveMetrics:
+    """The families of METRICS under a collector's labels, and what was last written to each series.
+
+    An update costs one reading of the controller and one write for each series that changed; ``metric_series`` bounds
+    their number. SGLang logs after every prefill, so updates are also bounded in time: those that would take more than
+    SHARE of it are left out, and the next one makes up for them.
+    """
+
+    def __init__(
+        self, collector: Any, controller: AdaptiveController, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        # Imported here: prometheus_client decides at import whether it works for several processes, by an environment
+        # variable that SGLang sets.
+        from prometheus_client import Counter, Gauge
+
+        self._controller = controller
+        self._labels = {name: str(value) for name, value in collector.labels.items()}
+        # None unless a subclass of SGLang's collector reports to something other than Prometheus.
+        self._counter = collector._counter_cls or Counter
+        self._gauge = collector._gauge_cls or Gauge
+        self._families = {metric.name: self._family(metric) for metric in METRICS}
+        self._children: dict[tuple[str, str | None], Any] = {}
+        self._written: dict[tuple[str, str | None], float] = {}
+        self._clock = clock
+        self._last, self._credit = clock(), BURST_SECONDS
+        self._write_all()
+
+    def update(self) -> None:
+        """Write every series that changed since the last time, unless updates have taken too long lately."""
+        begin = self._clock()
+        self._credit = min(BURST_SECONDS, self._credit + SHARE * (begin - self._last))
+        self._last = begin
+        if self._credit > 0.0:
+            self._write_all()
+            self._credit -= self._clock() - begin
+
+    def _write_all(self) -> None:
+        """Write what changed; a gauge that has no value any more becomes NaN."""
+        reading = self._controller.read_meters()
+        found = {(name, own): value for name, own, value in series(reading, time.time())}
+        for key, value in found.items():
+            if self._written.get(key) != value:
+                self._write(key, value)
+        for key in self._written.keys() - found.keys():
+            if BY_NAME[key[0]].kind != COUNTER and not math.isnan(self._written[key]):
+                self._write(key, math.nan)
+
+    def _write(self, key: tuple[str, str | None], value: float) -> None:
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = self._child(key)
+        if BY_NAME[key[0]].kind == COUNTER:
+            before = self._written.get(key, 0.0)
+            # A total that fell began anew, with another policy.
+            child.inc(value - before if value >= before else value)
+        else:
+            child.set(value)
+        self._written[key] = value
+
+    def _family(self, metric: Metric) -> Any:
+        names = [*self._labels, *([metric.label] if metric.label else [])]
+        if metric.kind == COUNTER:
+            return self._counter(name=PREFIX + metric.name, documentation=metric.help, labelnames=names)
+        return self._gauge(
+            name=PREFIX + metric.name, documentation=metric.help, labelnames=names, multiprocess_mode="mostrecent"
+        )
+
+    def _child(self, key: tuple[str, str | None]) -> Any:
+        name, own = key
+        label = BY_NAME[name].label
+        return self._families[name].labels(**self._labels, **({label: own} if label else {}))

@@ -1,0 +1,111 @@
+"""The scheduler: the controller beside SGLang's worker, the policy it runs, and the graphs of every depth.
+
+May import hooking, policy and runtime.
+"""
+
+from __future__ import annotations
+
+from sglang_adaptive.sglang_plugin.hooking.hook import EXECUTOR, RESULTS, SRT, WORKER, Hook, Need, Process
+
+_WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
+
+HOOKS = (
+    Hook(
+        SRT + "speculative.adaptive_spec_params.resolve_candidate_steps_from_config",
+        "replace",
+        "scheduler.policies:resolve_candidate_steps",
+        ("cfg_path",),
+        process=Process.EVERY,
+    ),
+    Hook(WORKER + "AdaptiveSpeculativeParams", "replace", "scheduler.policies:build_policy"),
+    Hook(WORKER + "AdaptiveController", "replace", "scheduler.worker:build_controller"),
+    Hook(WORKER + "SpecRuntimeState", "replace", "scheduler.worker:SpecRuntimeState"),
+    Hook(
+        WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
+        "around",
+        "scheduler.graph_sizes:build",
+        ("speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
+    ),
+    Hook(
+        EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
+        "around",
+        "scheduler.further_captures:capture_one",
+        ("self", "shape_key", "forward_fn"),
+    ),
+    Hook(
+        EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc",
+        "around",
+        "scheduler.further_captures:freeze_gc",
+        ("enable_cudagraph_gc",),
+    ),
+    Hook(
+        WORKER + "EAGLEWorkerV2.apply_runtime_state",
+        "after",
+        "scheduler.worker:compact_override_log",
+        ("self", "state"),
+    ),
+    Hook(RESULTS + "_resolve_spec_v2_tokens", "before", "scheduler.worker:note_drafted", ("self", "result", "batch")),
+    Hook(
+        WORKER + "EAGLEWorkerV2.on_verify_complete_cpu",
+        "around",
+        "scheduler.worker:on_verify_complete",
+        ("num_correct_drafts_per_req", "batch_size"),
+    ),
+    Hook(
+        RESULTS + "process_batch_result_prefill",
+        "before",
+        "scheduler.worker:interrupt_clock",
+        ("self", "batch", "result"),
+    ),
+    Hook(
+        WORKER + "EAGLEWorkerV2._forward_prefill_batch",
+        "before",
+        "scheduler.worker:interrupt_for_prefill",
+        ("self", "batch"),
+    ),
+    Hook(
+        WORKER + "EAGLEWorkerV2._forward_dp_spec_prefill_coordination",
+        "before",
+        "scheduler.worker:interrupt_for_prefill",
+        ("self", "batch", "plan"),
+    ),
+    *(
+        Hook(_WEIGHTS + update, "after", "scheduler.weight_updates:after_update", ("self", "recv_req"))
+        for update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update")
+    ),
+)
+
+NEEDS = (
+    Need(SRT + "runtime_context.get_context"),
+    Need(SRT + "runtime_context.get_spec"),
+    Need(SRT + "runtime_context.get_parallel"),
+    Need(SRT + "runtime_context.RuntimeContext.override", ("source",)),
+    Need(SRT + "runtime_context.get_exec"),
+    Need(SRT + "runtime_context._ConfigBag.override"),
+    Need(EXECUTOR + "cuda_graph_config.with_phase", ("config", "phase")),
+    Need(EXECUTOR + "cuda_graph_config.PhaseConfig", fields=("bs", "backend")),
+    Need(SRT + "utils.common.get_cuda_graph_batch_size_alignment"),
+    Need(SRT + "utils.common.get_available_gpu_memory", ("device", "gpu_id")),
+    Need(SRT + "utils.triton_load_watch.mark_serving_started"),
+    Need(SRT + "utils.triton_load_watch._serving_started"),
+    Need(SRT + "arg_groups.overrides.resolving_view", ("server_args",)),
+    Need(
+        SRT + "speculative.adaptive_runtime_state.SpecRuntimeState",
+        fields=(
+            "speculative_num_steps",
+            "speculative_num_draft_tokens",
+            "draft_attn_backend",
+            "cuda_graph_runner",
+            "target_attn_backend",
+            "target_graph_runner",
+            "draft_extend_attn_backend",
+            "cuda_graph_runner_for_draft_extend",
+        ),
+    ),
+    Need(SRT + "speculative.adaptive_runtime_state.AdaptiveController.__init__", ("worker", "policy")),
+    Need(WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", patched="num_draft_tokens"),
+    Need(WORKER + "EAGLEWorkerV2.activate_step_by_batch", ("batch_size",)),
+    Need(SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
+    Need(SRT + "distributed.parallel_state.GroupCoordinator", fields=("rank_in_group",)),
+    Need(SRT + "managers.scheduler_components.internal_state.UpdateRejected"),
+)

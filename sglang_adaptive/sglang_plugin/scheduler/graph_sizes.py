@@ -1,0 +1,77 @@
+"""CUDA graphs of a depth for the batch sizes that it can be chosen at, and no others.
+
+SGLang 0.5.23 means to do this and does not. The list it passes around is ``cuda_graph_bs_decode``, None unless
+``--cuda-graph-bs-decode`` is given, and it overrides that same leaf for a depth, while capture reads
+``cuda_graph_config.decode``. So every depth captures every size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.runtime.start_up import Device
+from sglang_adaptive.sglang_plugin.scheduler import further_captures
+
+logger = logging.getLogger(__name__)
+
+
+class GraphedDevice(Device):
+    """The device of SGLang's worker."""
+
+    def __init__(self, worker: Any, prune: bool) -> None:
+        self._worker = worker
+        self._prune = prune
+
+    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
+        """Return what the launch depth was captured for, which is the configured list cut to the request pool."""
+        runner = self._worker._target_worker.model_runner.decode_cuda_graph_runner
+        sizes = getattr(runner, "capture_bs", None)
+        return sorted(sizes) if sizes else None
+
+    def sizes_to_capture(self, wanted: list[int] | None, every: list[int] | None) -> list[int] | None:
+        """Return *wanted*, or *every* where pruning is off or SGLang would drop each size of *wanted*."""
+        if not self._prune or not wanted:
+            return wanted if self._prune else every
+        from sglang.srt.utils.common import get_cuda_graph_batch_size_alignment
+
+        alignment = get_cuda_graph_batch_size_alignment()
+        return wanted if any(size % alignment == 0 for size in wanted) else every
+
+    def free_gigabytes(self) -> float | None:
+        """Return SGLang's reading, taken after the allocator's cache was given back."""
+        from sglang.srt.utils.common import get_available_gpu_memory
+
+        return float(get_available_gpu_memory(self._worker.device, self._worker.gpu_id))
+
+
+def build(
+    original: Callable[..., Any],
+    worker: Any,
+    speculative_num_steps: int,
+    speculative_num_draft_tokens: int,
+    cuda_graph_bs: list[int] | None = None,
+) -> Any:
+    """Around EAGLEWorkerV2.build_adaptive_runtime_state: let capture read the sizes that are meant.
+
+    An empty list captures nothing; None leaves the configured list.
+    """
+    arguments = (worker, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)
+    with further_captures.for_further_depths():
+        return _build_with_sizes(original, arguments, speculative_num_steps, cuda_graph_bs)
+
+
+def _build_with_sizes(
+    original: Callable[..., Any], arguments: tuple[Any, ...], steps: int, sizes: list[int] | None
+) -> Any:
+    if sizes is None:
+        return original(*arguments)
+    from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, with_phase
+    from sglang.srt.runtime_context import get_exec
+
+    graph = get_exec().graph
+    changes: dict[str, Any] = {"bs": list(sizes)} if sizes else {"backend": Backend.DISABLED}
+    logger.info("adaptive: building %d steps with CUDA graphs for batch sizes %s", steps, list(sizes))
+    with graph.override(cuda_graph_config=with_phase(graph.cuda_graph_config, Phase.DECODE, **changes)):
+        return original(*arguments)

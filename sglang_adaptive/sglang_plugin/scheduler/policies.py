@@ -1,0 +1,40 @@
+"""From a configuration file to the policy that a server runs."""
+
+from __future__ import annotations
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.built import Built
+from sglang_adaptive.policy.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.sglang_plugin.scheduler.profiles import load_shared, share_known
+
+
+def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
+    """Return every depth that the configuration may choose, ascending; SGLang sizes its buffers from the last."""
+    return load_config(cfg_path).candidate_steps
+
+
+def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
+    """Return the policy named by the configuration; called where SGLang builds its own."""
+    config = load_config(cfg_path)
+    if config.policy == "ema":
+        return AdaptiveSpeculativeParams.from_config(initial_steps, config)
+    profile = load_shared(config.throughput.profile_dir)
+    return ThroughputPolicy(initial_steps, config.throughput, profile, config)
+
+
+def build_successor(config: AdaptiveConfig, former: AdaptivePolicy, live_steps: int, built: Built) -> AdaptivePolicy:
+    """Return the policy of *config* that goes on from *live_steps* and from what *former* has learnt.
+
+    Every tensor-parallel rank calls it at the same round: rank 0's measured times are handed to all.
+    """
+    if config.policy == "ema":
+        return AdaptiveSpeculativeParams.from_config(live_steps, config)
+    learnt = former if isinstance(former, ThroughputPolicy) else None
+    profile = load_shared(config.throughput.profile_dir) if learnt is None else share_known(learnt)
+    policy = ThroughputPolicy(live_steps, config.throughput, profile, config)
+    policy.keep_to_graphs(built)
+    if learnt is not None:
+        policy.succeed(learnt)
+    return policy

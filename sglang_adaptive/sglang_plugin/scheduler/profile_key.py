@@ -1,0 +1,72 @@
+"""What this server's round times hold for: the key under which its cost profile is kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.policy.profile import ProfileKey
+from sglang_adaptive.provenance import cpu_model
+
+_PACKAGES = ("sglang", "sglang-adaptive", "torch", "triton", "sglang-kernel", "flashinfer-python")
+"""Whatever runs inside a round; a new version of one may change its time."""
+
+
+@cache
+def profile_key() -> ProfileKey:
+    """Return the key of the server whose scheduler this process is."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.runtime_context import get_context
+
+    cfg = resolving_view(get_context().server_args)
+    return ProfileKey(
+        target_model=_model(cfg.model_path),
+        draft_model=_draft(cfg),
+        gpu_name=_device_name(str(cfg.device)),
+        gpu_count=cfg.tp_size * cfg.pp_size,
+        tp_size=cfg.tp_size,
+        attention_backend=str(cfg.attention_backend),
+        dtypes={
+            "model": str(cfg.dtype),
+            "kv_cache": str(cfg.kv_cache_dtype),
+            "quantization": str(cfg.quantization),
+        },
+        versions=dict(_versions()),
+    )
+
+
+def _draft(cfg: Any) -> str:
+    """Name what drafts: a model, the target's own layers, or no model at all."""
+    if cfg.speculative_algorithm == "NGRAM":
+        return "NGRAM"
+    return _model(cfg.speculative_draft_model_path or cfg.model_path)
+
+
+def _model(path: str) -> str:
+    """Name a model without its folder; a local one carries a digest of its config, for names repeat."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    config = folder / "config.json"
+    digest = hashlib.sha256(config.read_bytes()).hexdigest()[:8] if config.is_file() else "no-config"
+    return f"{folder.resolve().name}@{digest}"
+
+
+def _device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        import torch
+
+        return str(torch.cuda.get_device_name())
+    return f"{device}: {cpu_model()}" if device.startswith("cpu") else device
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        try:
+            yield name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue

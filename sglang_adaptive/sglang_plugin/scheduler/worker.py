@@ -1,0 +1,139 @@
+"""Between SGLang's EAGLE worker and the controller."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import GraphedDevice
+from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
+from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
+from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import extended, heard
+from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import watch_kernel_loads
+
+__all__ = [
+    "SpecRuntimeState",
+    "build_controller",
+    "compact_override_log",
+    "controller_of",
+    "interrupt_clock",
+    "interrupt_for_prefill",
+    "note_drafted",
+    "on_verify_complete",
+    "take_drafted",
+]
+
+_DRAFTED = "_sglang_adaptive_drafted"
+"""Attribute of SGLang's worker: the round whose result is being resolved, as it was drafted."""
+
+_SWITCH_SOURCE = "adaptive_spec.restore"
+
+
+def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
+    """Instead of SGLang's AdaptiveController: ours, on SGLang's worker."""
+    from sglang.srt.runtime_context import get_spec
+
+    logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
+    config = load_config(get_spec().speculative_adaptive_config)
+    device, sharing = GraphedDevice(worker, config.prune_graphs), CostSharing(policy)
+    controller = AdaptiveController(
+        worker, policy, share_cost=sharing, device=device, profile_saved_at=sharing.saved_at
+    )
+    trace_rounds(controller, config.trace)
+    watch_kernel_loads(controller)
+    return controller
+
+
+def controller_of(model_worker: Any) -> AdaptiveController | None:
+    """Return the controller of a scheduler's speculative worker, None where speculation is static."""
+    controller = getattr(model_worker, "adaptive_controller", None)
+    return controller if isinstance(controller, AdaptiveController) else None
+
+
+def note_drafted(processor: Any, result: Any, batch: Any) -> None:
+    """Before a decode result is resolved: note which depth drafted it, for the controller and for the statistics.
+
+    SGLang's call of the controller, later in the same function, carries the accept counts alone, and with overlap the
+    live depth may have changed since the round was launched. ``cap_lens`` is SGLang's own field for the tokens that a
+    round let each request propose; EAGLE leaves it empty, so the drafted width goes there.
+    """
+    worker, width = processor.model_worker, result.speculative_num_draft_tokens
+    if controller_of(worker) is None or width is None:
+        return
+    requests = [req.rid for req in batch.reqs]
+    drafted = Drafted(width - 1, _context_tokens(batch), heard(result, batch), extended(result), requests)
+    setattr(worker, _DRAFTED, drafted)
+    if result.cap_lens is None:
+        result.cap_lens = _Widths(width - 1, len(batch.reqs))
+
+
+def on_verify_complete(
+    original: Callable[..., None], worker: Any, num_correct_drafts_per_req: Sequence[int], batch_size: int = 0
+) -> None:
+    """Around the worker's on_verify_complete_cpu: give the controller the counts with the round as it was drafted."""
+    controller = controller_of(worker)
+    if controller is None:
+        return original(worker, num_correct_drafts_per_req, batch_size)
+    return controller.on_verify_complete(num_correct_drafts_per_req, batch_size, take_drafted(worker))
+
+
+def take_drafted(worker: Any) -> Drafted | None:
+    """Return what was noted of the round whose result is being resolved, once."""
+    drafted: Drafted | None = getattr(worker, _DRAFTED, None)
+    setattr(worker, _DRAFTED, None)
+    return drafted
+
+
+def interrupt_clock(processor: Any, *args: Any, **kwargs: Any) -> None:
+    """Before a prefill result is processed: the next decode result's arrival includes it."""
+    interrupt_for_prefill(processor.model_worker)
+
+
+def interrupt_for_prefill(worker: Any, *args: Any, **kwargs: Any) -> None:
+    """Before a prefill is launched: with overlap the decode result before it is processed after the launch.
+
+    A prefill without CUDA graphs is launched kernel by kernel, which keeps the scheduler's thread for 20 ms and more.
+    """
+    controller = controller_of(worker)
+    if controller is not None:
+        controller.interrupt()
+
+
+def compact_override_log(result: None, *args: Any, **kwargs: Any) -> None:
+    """After a switch: keep the latest of its entries in SGLang's override log.
+
+    Every switch appends one, and every /server_info replays them all; only the last one has an effect.
+    """
+    from sglang.srt.runtime_context import get_context
+
+    log = get_context()._overrides_log
+    earlier = [index for index, (source, _) in enumerate(log) if source == _SWITCH_SOURCE][:-1]
+    for index in reversed(earlier):
+        del log[index]
+
+
+class _Widths:
+    """The draft steps of each request in a round, shaped as the tensor that SGLang expects in ``cap_lens``."""
+
+    def __init__(self, steps: int, requests: int) -> None:
+        self._steps, self._requests = steps, requests
+
+    def tolist(self) -> list[int]:
+        """Return one number a request, as a tensor would."""
+        return [self._steps] * self._requests
+
+
+def _context_tokens(batch: Any) -> int | None:
+    total = batch.seq_lens_sum
+    return None if total is None else int(total)
+
+
+def _drop_switch_lines(record: logging.LogRecord) -> bool:
+    """Keep SGLang's line a switch out of the log; /server_info has the switches, with their cause."""
+    return not str(record.msg).startswith("Switch adaptive runtime state")

@@ -1,0 +1,24 @@
+"""Workers that SGLang 0.5.23 runs at one depth, under the package's controller: a file for each of them.
+
+May import hooking, scheduler, policy and runtime.
+"""
+
+from __future__ import annotations
+
+from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Hook, Process
+
+HOOKS = (
+    Hook(
+        SRT + "arg_groups.speculative_hook._handle_ngram",
+        "after",
+        "workers.ngram_arguments:steps_by_breadth",
+        ("server_args",),
+        process=Process.LAUNCHER,
+    ),
+    Hook(
+        SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker",
+        "around",
+        "workers.choice:create_worker",
+        ("self", "server_args"),
+    ),
+)

@@ -1,0 +1,62 @@
+"""Which of this package's workers serves an algorithm, and why none does.
+
+SGLang 0.5.23 adapts the depth of EAGLE and EAGLE3 alone. Each worker here is a subclass of SGLang's own for another
+algorithm, with the controller attached. It serves only where adaptive speculation is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+OURS = {
+    "NGRAM": ("ngram_worker:NGRAMWorker", "ngram:AdaptiveNgramWorker"),
+    "STANDALONE": ("standalone_worker_v2:StandaloneWorkerV2", "standalone:AdaptiveStandaloneWorker"),
+}
+"""By algorithm: SGLang's class below ``sglang.srt.speculative``, and the subclass of it below this package."""
+
+
+def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
+    """Around SpeculativeAlgorithm.create_worker: return our subclass where SGLang's own class would serve."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    made = original(algorithm, server_args)
+    if algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive:
+        return made
+    theirs, ours = OURS[algorithm.name]
+    return _load(__package__, ours) if made is _load("sglang.srt.speculative", theirs) else made
+
+
+def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Around SGLang's adaptive_unsupported_reason: let our algorithms pass, and ask it about all the rest."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    name = resolving_view(server_args).speculative_algorithm
+    if name not in OURS:
+        return original(server_args)
+    platform_worker = SpeculativeAlgorithm.from_string(name).get_platform_worker_cls()
+    if platform_worker is not None:
+        return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
+    if name == "NGRAM" and server_args.disaggregation_mode != "null":
+        return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"
+    return original(_AsEagle(server_args))
+
+
+class _AsEagle:
+    """The arguments of a server as if its algorithm were EAGLE; everything else is read from them."""
+
+    def __init__(self, server_args: Any) -> None:
+        self._server_args = server_args
+        declared = getattr(server_args, "_resolved_overrides", None) or ()
+        # Where SGLang's views look first; the last entry wins.
+        self._resolved_overrides = [*declared, ("sglang-adaptive", {"speculative_algorithm": "EAGLE"})]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server_args, name)
+
+
+def _load(package: str | None, place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(import_module(f"{package}.{module}"), name)

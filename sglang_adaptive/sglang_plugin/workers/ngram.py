@@ -1,0 +1,202 @@
+"""NGRAM: a corpus of what was written before drafts a token tree, without a model.
+
+SGLang 0.5.23 makes corpus, buffers, attention backend and CUDA graphs for trees of one width. Here every depth of the
+controller is a width: n steps are a tree of n drafted tokens and its root, as for a chain, with a backend and graphs of
+its own. The corpus is asked for the widest tree, of which a narrower round keeps a part. At zero steps it is not asked:
+the round verifies the root alone, a plain decode. The corpus goes on reading what is written, at every width.
+
+What a round hands to the next one, the accepted tokens, always has the widest width: with overlap it lies in one
+buffer, and requests of rounds of different widths meet in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.runtime_context import get_context, get_exec, get_spec, max_speculative_num_draft_tokens
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
+
+from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.fast_path import reserve_ahead
+from sglang_adaptive.sglang_plugin.scheduler import graph_sizes
+from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
+from sglang_adaptive.sglang_plugin.scheduler.worker import (
+    build_controller,
+    compact_override_log,
+    interrupt_for_prefill,
+    take_drafted,
+)
+from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut, roots_alone
+
+_BUFFERS = (
+    "draft_tokens_batch",
+    "tree_mask_batch",
+    "retrieve_indexes_batch",
+    "retrieve_next_token_batch",
+    "retrieve_next_sibling_batch",
+    "positions_batch",
+)
+"""SGLang's lists of a round's inputs, an entry a batch size; the trees' width is in their shapes."""
+
+
+class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types are not followed
+    """SGLang's worker at a width of the controller's choice; it has the controller's protocol, AdaptiveWorker."""
+
+    def __init__(self, server_args: Any, gpu_id: int, *args: Any, **kwargs: Any) -> None:
+        self.gpu_id = gpu_id
+        self._widest = max_speculative_num_draft_tokens()
+        # SGLang's constructor makes the corpus; the launch width is back before anything is drafted.
+        with get_spec().override(speculative_num_draft_tokens=self._widest):
+            super().__init__(server_args, gpu_id, *args, **kwargs)
+        self._take_width(get_spec().speculative_num_draft_tokens)
+        self.ngram_corpus: Any = _Corpus(self.ngram_corpus, self)
+        self._buffers: dict[int, dict[str, Any]] = {}
+        policy = build_policy(self.speculative_num_steps, get_spec().speculative_adaptive_config)
+        self.adaptive_controller = build_controller(self, policy)
+
+    # -- start-up ---------------------------------------------------------------------------------------------
+
+    def init_cuda_graphs(self) -> None:
+        """Build the state of every width beside the launch width's, which SGLang has built by now."""
+        super().init_cuda_graphs()
+        runner, controller = self._target_worker.model_runner, self.adaptive_controller
+        controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))
+        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+        controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+        reserve_ahead.install(None, self)
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        """Build the target's backend and CUDA graphs of one width, and the round's inputs."""
+        return graph_sizes.build(_build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)  # type: ignore[no-any-return]
+
+    def _state(self, backend: Any, graphs: Any) -> SpecRuntimeState:
+        self._init_preallocated_tensors()
+        self._buffers[self.draft_token_num] = {name: getattr(self, name) for name in _BUFFERS}
+        return SpecRuntimeState(
+            speculative_num_steps=self.speculative_num_steps,
+            speculative_num_draft_tokens=self.draft_token_num,
+            draft_attn_backend=None,
+            cuda_graph_runner=None,
+            target_attn_backend=backend,
+            target_graph_runner=graphs,
+            draft_extend_attn_backend=None,
+            cuda_graph_runner_for_draft_extend=None,
+        )
+
+    def _take_width(self, width: int) -> None:
+        self.draft_token_num = self.speculative_num_draft_tokens = width
+        self.speculative_num_steps = width - 1
+
+    # -- every round ------------------------------------------------------------------------------------------
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        """Make *state* the live one."""
+        width = state.speculative_num_draft_tokens
+        self._take_width(width)
+        for name, views in self._buffers[width].items():
+            setattr(self, name, views)
+        runner = self._target_worker.model_runner
+        runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
+        get_context().override("adaptive_spec.restore", **_spec_of(width))
+        compact_override_log(None)
+
+    def activate_step_by_batch(self, batch_size: int) -> None:
+        """Let the controller choose the width of the round about to start."""
+        self.adaptive_controller.activate_step_by_batch(batch_size)
+
+    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
+        """Hand a round's accepted drafts to the controller."""
+        self.adaptive_controller.on_verify_complete(num_correct_drafts_per_req, batch_size, take_drafted(self))
+
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
+        if batch.forward_mode.is_decode():
+            self.activate_step_by_batch(len(batch.reqs))
+        else:
+            interrupt_for_prefill(self)
+        result = super().forward_batch_generation(batch, *args, **kwargs)
+        self._widen(result.next_draft_input)
+        return result
+
+    def _prepare_draft_tokens(self, batch: Any) -> tuple[Ints, Ints]:
+        with self._at_the_widest():
+            tokens, mask = super()._prepare_draft_tokens(batch)
+        return cut(tokens, mask, self._widest, self.draft_token_num)
+
+    def _update_ngram_corpus(self, batch: Any) -> None:
+        with self._at_the_widest():
+            super()._update_ngram_corpus(batch)
+
+    @contextmanager
+    def _at_the_widest(self) -> Iterator[None]:
+        """Inside, SGLang reads what the round before handed over, and the corpus' trees, at their width."""
+        live, self.draft_token_num = self.draft_token_num, self._widest
+        try:
+            yield
+        finally:
+            self.draft_token_num = live
+
+    def _widen(self, handed_over: Any) -> None:
+        accepted = handed_over.accept_tokens.view(-1, handed_over.draft_token_num)
+        missing = self._widest - handed_over.draft_token_num
+        handed_over.accept_tokens = torch.nn.functional.pad(accepted, (0, missing)).flatten()
+        handed_over.draft_token_num = self._widest
+
+
+class _Corpus:
+    """SGLang's corpus of a worker; in a round without drafts it is not asked for any."""
+
+    def __init__(self, corpus: Any, worker: AdaptiveNgramWorker) -> None:
+        self._corpus, self._worker = corpus, worker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._corpus, name)
+
+    def synchronize(self) -> None:
+        """Wait until the corpus has read what it was given."""
+        if self._worker.speculative_num_steps > 0:
+            self._corpus.synchronize()
+
+    def batch_get(self, req_ids: list[str], batch_tokens: list[list[int]], total_lens: list[int]) -> tuple[Ints, Ints]:
+        """Return the widest tree of each request; see ``ngram_trees``."""
+        if self._worker.speculative_num_steps == 0:
+            return roots_alone([tokens[-1] for tokens in batch_tokens], self._worker.draft_token_num)
+        found: tuple[Ints, Ints] = self._corpus.batch_get(req_ids, batch_tokens, total_lens)
+        return found
+
+
+def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
+    """Build a width's state; called by ``graph_sizes`` instead of EAGLE's method."""
+    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+
+    runner, live = worker._target_worker.model_runner, worker.draft_token_num
+    workspace = runner.init_new_workspace
+    worker._take_width(width)
+    try:
+        with get_spec().override(**_spec_of(width)):
+            backend, graphs = runner._get_attention_backend(init_new_workspace=True), None
+            if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+                graphs = DecodeCudaGraphRunner(
+                    runner,
+                    attn_backend=backend,
+                    speculative_num_steps=get_spec().speculative_num_steps,
+                    speculative_num_draft_tokens=width,
+                )
+            return worker._state(backend, graphs)
+    finally:
+        runner.init_new_workspace = workspace
+        worker._take_width(live)
+
+
+def _spec_of(width: int) -> dict[str, int]:
+    """Return SGLang's two numbers for a tree of *width* nodes; it sizes buffers by breadth times steps."""
+    return {
+        "speculative_num_steps": width // get_spec().speculative_eagle_topk,
+        "speculative_num_draft_tokens": width,
+    }

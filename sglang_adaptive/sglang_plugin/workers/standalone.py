@@ -1,0 +1,26 @@
+"""STANDALONE: a small model drafts for a larger one of the same vocabulary.
+
+SGLang's worker is EAGLE's with a draft that has embeddings and a head of its own and reads no hidden states; only the
+controller is missing. The draft is a whole model, so its steps are dear and zero steps are the best depth more often
+than for EAGLE. The cost model learns that as it learns any round time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
+
+from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
+from sglang_adaptive.sglang_plugin.scheduler.worker import build_controller
+
+
+class AdaptiveStandaloneWorker(StandaloneWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
+    """SGLang's worker, with the controller that EAGLE's methods, which it inherits, look for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        spec = get_spec()
+        policy = build_policy(self.speculative_num_steps, spec.speculative_adaptive_config)
+        self.adaptive_controller = build_controller(self, policy)

@@ -1,0 +1,84 @@
+"""What a round without drafts is given beside its tokens and lengths: the same numbers in every round.
+
+SGLang 0.5.23 makes them anew each time, four small kernels a round: the links of a tree with one node, and a mask that
+a chain's attention never reads. Here those of the largest batch so far are kept, and a smaller batch takes the first
+rows. Nothing writes to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+
+
+class FirstRows:
+    """Tensors whose row i does not depend on how many rows there are."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._kept: dict[str, Any] = {}
+        self._rows = 0
+
+    def keep(self, source: Any, rows: int) -> None:
+        """Keep the tensors of *source*, which have *rows* rows."""
+        self._kept = {name: getattr(source, name) for name in self._names}
+        self._rows = rows
+
+    def of(self, rows: int) -> dict[str, Any] | None:
+        """Return *rows* rows of each tensor by its name, None where more are asked for than are kept."""
+        if not 0 < rows <= self._rows:
+            return None
+        return {name: kept[:rows] for name, kept in self._kept.items()}
+
+
+_links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
+_way = OwnWay("adaptive: a zero-step round's inputs are made anew in each round from now on")
+
+
+def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
+    """Around EAGLEWorkerV2._build_trivial_verify_input: use an earlier round's tensors where nothing reads the mask."""
+    mine = mask = None
+    if _way.used:
+        with _way:
+            mask = _unread_mask(worker, batch)
+            mine = None if mask is None else _built(worker, batch, mask)
+    if mine is not None:
+        return mine
+    made = original(worker, batch)
+    if mask is not None:
+        _links.keep(made, batch.seq_lens.shape[0])
+    return made
+
+
+def _unread_mask(worker: Any, batch: Any) -> Any:
+    """Return the buffer for the round's tree mask, None where somebody may read what is in it."""
+    runner = worker.target_worker.model_runner
+    mask, requests = runner.attn_backend.verify_mask, batch.seq_lens.shape[0]
+    unread = mask is not None and not mask.is_read and mask.fits(requests) and runner.watermark_state is None
+    return mask.buffer if unread and not batch.forward_mode.is_idle() else None
+
+
+def _built(worker: Any, batch: Any, mask: Any) -> Any:
+    """Return what SGLang would make, None where the batch is larger than any before."""
+    links = _links.of(batch.seq_lens.shape[0])
+    if links is None:
+        return None
+    import torch
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+    from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+    return EagleVerifyInput(
+        draft_token=batch.spec_info.bonus_tokens,
+        custom_mask=mask,
+        positions=batch.seq_lens.to(torch.int64),
+        **links,
+        retrieve_cum_len=None,
+        spec_steps=0,
+        topk=worker.topk,
+        draft_token_num=1,
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        seq_lens_sum=None,
+        seq_lens_cpu=None,
+    )

@@ -1,0 +1,63 @@
+"""Where the draft's extend can be held back at zero steps, and why not elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def why_every_round(worker: Any, tiers: Sequence[int]) -> str | None:
+    """Return why SGLang's own way, an extend in every zero-step round, has to stay; None where it need not."""
+    from sglang.srt.environ import envs
+
+    if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
+        return "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND is set, and leaves it out altogether"
+    if len(tiers) < 2:
+        return "there is no other tier to resume at"
+    return _of_the_worker(worker) or _of_the_server()
+
+
+def _of_the_worker(worker: Any) -> str | None:
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
+    from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker
+
+    from sglang_adaptive.sglang_plugin.workers.standalone import AdaptiveStandaloneWorker
+
+    draft = worker._draft_worker
+    known = {(EAGLEWorkerV2, EagleDraftWorker), (AdaptiveStandaloneWorker, StandaloneDraftWorker)}
+    if (type(worker), type(draft)) not in known:
+        return f"{type(worker).__name__} is not understood"
+    if worker.topk != 1:
+        return "drafts are trees"
+    if type(draft.req_to_token_pool) is not ReqToTokenPool:
+        return f"a {type(draft.req_to_token_pool).__name__} keeps more of a request than its KV"
+    if draft.draft_runner.model_config.model_is_mrope:
+        return "the model's positions are multimodal"
+    if draft.seed_dsa_topk_from_draft_extend:
+        return "the draft's extend also selects for sparse attention"
+    if draft.draft_runner.canary_manager is not None:
+        return "the KV canary checks every round"
+    return None
+
+
+def _of_the_server() -> str | None:
+    from sglang.srt.runtime_context import (
+        get_disagg,
+        get_memory,
+        get_parallel,
+        get_schedule,
+        get_serving,
+        get_spec,
+    )
+
+    reasons = {
+        "rejection sampling needs the draft's distribution": get_spec().speculative_use_rejection_sampling,
+        "--enable-mixed-chunk extends running requests together with prompts": get_schedule().enable_mixed_chunk,
+        "--enable-streaming-session keeps a request's KV for its next turn": get_serving().enable_streaming_session,
+        "--enable-hisparse moves KV between rounds": get_memory().enable_hisparse,
+        "prefill and decode are disaggregated": get_disagg().disaggregation_mode != "null",
+        "pipeline stages relay drafts": get_parallel().pp_size > 1,
+        "attention runs data parallel": get_parallel().attn_dp_size > 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
