@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.sglang_plugin.own_way import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
 
 Findings = dict[str, str | None]
 """By check: None where it holds, else the error in a line."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import zero_step_choice
+from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
 from tests import checks
 
 INFINITY = float("inf")

@@ -56,7 +56,7 @@ class LaunchLab:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait()
 
     def launch(self, argv: Sequence[str], before: str = "") -> Outcome:
         """Run ``python -m MODULE ARGS``, or a console script named MODULE:FUNCTION.

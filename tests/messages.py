@@ -14,15 +14,15 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "sglang_adaptive"
 GAP = "..."
 LOG_CALLS = ("info", "warning", "error", "exception", "critical")
-SAY_CALLS = ("_refuse", "failed", "error", "_warn", "_degrade", "unknown_key", "abort")
+SAY_CALLS = ("_refuse", "problem", "failed", "error", "_warn", "_degrade", "unknown_key", "abort")
 """Functions of the package whose arguments are printed as they are."""
 REASONS = {
-    "sglang_plugin/activation.py": ("cannot_adapt", "_conclude"),
-    "sglang_plugin/warmth_setup.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
-    "sglang_plugin/plan_obstacles.py": ("obstacle", "_of_process"),
-    "sglang_plugin/contract.py": ("problem",),
-    "sglang_plugin/admin_route.py": ("_checked",),
-    "sglang_plugin/checkup.py": ("_cannot_resolve",),
+    "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
+    "sglang_plugin/repairs/hybrids.py": ("obstacle",),
+    "sglang_plugin/zero_steps/setup_check.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
+    "sglang_plugin/hooking/hook.py": ("problem",),
+    "sglang_plugin/admin/route.py": ("_checked",),
+    "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "doctor/installation.py": ("_plugin", "_end"),
     "demo/verdict.py": ("failures",),
     "watch/view.py": ("view", "_state"),
@@ -31,8 +31,6 @@ REASONS = {
 """Functions that return a reason, or put one down, for a message that is printed elsewhere."""
 LEAST_LETTERS = 7
 """A text with fewer is only a frame, as in ``...: error: ...``."""
-REASON_TABLES = ("sglang_plugin/plan_obstacles.py",)
-"""Files with tables of reasons at the top level."""
 INTERNAL = ("cpu_engine/kernels", "cpu_engine/stand_in", "cpu_engine/architectures")
 """Shape checks of the CPU engine's kernels: a defect of this package if anybody ever sees one."""
 
@@ -67,10 +65,6 @@ class _Finder:
         self.scope: dict[str, list[ast.expr]] = {}
 
     def all(self) -> Iterator[Message]:
-        if self.name in REASON_TABLES:
-            tables = [node for node in self.tree.body if isinstance(node, ast.AnnAssign)]
-            texts = [text for table in tables for node in ast.walk(table) for text in self._plain(node)]
-            yield from (Message(text, self.name) for text in texts)
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and _name(node.func) == "OwnWay":
                 yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._texts(node.args[0]))
@@ -116,9 +110,6 @@ class _Finder:
             values = self.scope.get(node.id) or self.constants.get(node.id) or []
             return [text for value in values for text in self._texts(value, depth + 1)]
         return []
-
-    def _plain(self, node: ast.AST) -> list[str]:
-        return self._texts(node) if isinstance(node, ast.Constant) else []
 
     def _reasons(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
         skipped = ast.get_docstring(function, clean=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import extend_metadata, length_kernel
+from sglang_adaptive.sglang_plugin.fast_path import extend_metadata, length_kernel
 from tests import checks
 
 POISON = -7

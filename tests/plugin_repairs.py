@@ -1,4 +1,4 @@
-"""The checks of the patches, with the plugin's hooks in the place of a patch.
+"""The checks of the patches, with the plugin's hooks instead of a patch.
 
 ``TRITON_INTERPRET=1 python -m tests.plugin_repairs`` prints one JSON object: null for a check that holds, else why not.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 
-from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
 from tests import checks
-from tests.patch_checks import graph_sizes, swa_reserve, target_backends, zero_step_sampling
+from tests.patch_checks import graph_sizes, mamba_reserve, swa_reserve, target_backends, zero_step_sampling
 from tests.patch_checks.registry import Check
 
-MODULES = ("graph_sizes:", "zero_step_sampling:", "target_backends:", "swa_reserve:")
+MODULES = ("scheduler.graph_sizes:", "repairs.")
 CHECKS: tuple[Check, ...] = (
     graph_sizes.a_tier_captures_only_its_batch_sizes,
     graph_sizes.a_tier_without_batch_sizes_captures_nothing,
@@ -21,12 +22,16 @@ CHECKS: tuple[Check, ...] = (
     target_backends.a_tiers_backend_carries_its_names_and_the_runners_translator,
     swa_reserve.the_launch_depth_does_not_shrink_the_reserve,
     swa_reserve.a_static_depth_reserves_its_own_width,
+    mamba_reserve.the_launch_depth_does_not_shrink_the_verify_states,
+    mamba_reserve.a_static_depth_pays_for_its_own_width,
+    mamba_reserve.the_number_of_slots_outlives_the_pricing,
 )
 
 
 def main() -> None:
     """Apply the hooks of MODULES, run CHECKS and print what came out."""
-    hooks.add_and_apply(hook for hook in hooks.SCHEDULER if hook.where.startswith(MODULES))
+    wanted = registry.hooks(Process.SCHEDULER)
+    registry.add_and_apply(hook for hook in wanted if hook.function.startswith(MODULES))
     print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
 
 

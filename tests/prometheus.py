@@ -18,7 +18,7 @@ from sglang_adaptive.cpu_engine.server import free_port
 
 SHIPPED = Path(__file__).parents[1] / "monitoring" / "prometheus.yml"
 BINARY = "prometheus"
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 
 
 def installed() -> bool:
@@ -102,4 +102,4 @@ class Prometheus(Client):
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
-            process.wait(30)
+            process.wait()

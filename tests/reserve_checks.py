@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import hooks, reserve_ahead
+from sglang_adaptive.sglang_plugin.fast_path import reserve_ahead
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
 from tests import checks
 
 RESERVE = 16
@@ -176,7 +178,8 @@ def main() -> None:
     from sglang.srt.mem_cache import allocation_sizing
     from sglang.srt.speculative import eagle_utils
 
-    hooks.add_and_apply(hook for hook in hooks.SCHEDULER if hook.where.startswith("reserve_ahead:"))
+    wanted = registry.hooks(Process.SCHEDULER)
+    registry.add_and_apply(hook for hook in wanted if hook.function.startswith("fast_path.reserve_ahead:"))
     for module in (eagle_utils, allocation_sizing):
         module.get_alloc_reserve_per_decode = lambda: RESERVE  # without a server's configuration
     checks.tell("reserve_checks", globals())

@@ -15,17 +15,17 @@ from unittest.mock import patch
 
 import torch
 
-from sglang_adaptive.sglang_plugin import (
-    contract,
-    further_captures,
-    hooks,
+from sglang_adaptive.sglang_plugin.fast_path import (
     kernel_variants,
     queries_in_place,
     shared_hidden_states,
     shared_page_tables,
     verify_schedule,
-    zero_step_inputs,
 )
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.sglang_plugin.scheduler import further_captures
+from sglang_adaptive.sglang_plugin.zero_steps import inputs as zero_step_inputs
 from tests import checks
 
 FIELDS = (
@@ -237,9 +237,8 @@ def queries_that_cannot_be_looked_at_are_copied() -> None:
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:
     """On SGLang's own modules; fa3's is imported here without its kernels."""
     _import_fa3()
-    assert contract.problems(contract.ON_CUDA) == []
-    assert {hook.target for hook in hooks.ON_CUDA} <= {needed.target for needed in contract.ON_CUDA}
-    hooks.add_and_apply(hooks.ON_CUDA)
+    assert registry.problems(on_cuda=True) == []
+    registry.add_and_apply(registry.hooks(Process.SCHEDULER_CUDA))
 
 
 def kernels_that_write_slots_compile_in_one_variant() -> None:

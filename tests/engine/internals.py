@@ -20,7 +20,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import worker as plugin
+from sglang_adaptive.sglang_plugin.scheduler import worker as plugin
 
 SWITCHES = 10_000
 ROUNDS = 60
@@ -84,7 +84,7 @@ def _process(worker: _Worker, steps: int) -> None:
         metrics_reporter=SimpleNamespace(snapshot_spec_decode_metrics=lambda *_: None),
         advance_grammar_fsm=lambda *_: None,
     )
-    plugin.announce_result(processor, result, batch)  # does nothing for a controller that is not ours
+    plugin.note_drafted(processor, result, batch)  # does nothing for a controller that is not ours
     SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, result, batch)
 
 

@@ -14,6 +14,7 @@ from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.names import PLUGIN
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.fault import write_fault_plugin, write_liar_plugin
+from train import cut
 
 CHUNK = 256
 """Longest prefill, in tokens, so that a prompt of a page takes several."""
@@ -22,6 +23,8 @@ LOG_INTERVAL = 8
 """Decode rounds between two reports of the scheduler."""
 
 TIERS = (0, 1, 3, 7)
+WIDTHS = (0, 2, 5, 11)
+"""Drafted tokens of NGRAM's trees."""
 LAUNCH_STEPS = 3
 ADMIN_KEY = "administrator"
 RANK_LOG = "depths-of-rank-"
@@ -114,8 +117,23 @@ def throughput(folder: Path, profiles: Path) -> CpuServer:
     return _server(folder, "throughput", *_speculation("--speculative-adaptive-config", config), *few)
 
 
+def standalone(folder: Path) -> CpuServer:
+    """A model of its own drafts, the target's first two layers, under the throughput policy."""
+    draft = cut.write(folder / "cut", 2, Path(models.target_path()))
+    config = _config(folder, "standalone", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
+    speculation = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", str(draft))
+    return _server(folder, "standalone", *speculation, "--speculative-adaptive-config", config, **_CHECKED)
+
+
+def ngram(folder: Path) -> CpuServer:
+    """What was written before drafts, without a model, under the throughput policy."""
+    config = _config(folder, "ngram", {"throughput": {"candidate_steps": list(WIDTHS)}, "warm_up": False})
+    speculation = ("--speculative-algorithm", "NGRAM", "--speculative-adaptive-config", config)
+    return _server(folder, "ngram", *speculation, **_CHECKED)
+
+
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
-    server.__name__: server for server in (plain, ema, stock, faulty, tree, static, two_ranks)
+    server.__name__: server for server in (plain, ema, stock, faulty, tree, static, two_ranks, standalone, ngram)
 }
 """The fixture of each name gives the running server."""
 

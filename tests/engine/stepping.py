@@ -17,7 +17,10 @@ import torch
 
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import default_arguments
-from sglang_adaptive.sglang_plugin import draft_warmth, hooks
+from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
@@ -27,13 +30,13 @@ Script = Callable[["Stepper"], Iterator[None]]
 class Stepper:
     """One scheduler, for any number of runs, with a slot for each of SLOTS tokens."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None) -> None:
         _make_cpu_fit()
         config = folder / "stepping.json"
         config.write_text(json.dumps({"1": {"candidate_steps": TIERS}}))
         argv = [
-            *("--model-path", str(models.target_path()), "--speculative-algorithm", "EAGLE3"),
-            *("--speculative-draft-model-path", str(models.draft_path()), "--speculative-eagle-topk", "1"),
+            *("--model-path", str(models.target_path()), "--speculative-algorithm", algorithm),
+            *("--speculative-draft-model-path", draft or models.draft_path(), "--speculative-eagle-topk", "1"),
             *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(SLOTS)),
             *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
         ]
@@ -41,7 +44,7 @@ class Stepper:
         self.scheduler._war_barrier_enabled = False  # set where the loop starts; a CPU has one stream
         self.worker = self.scheduler.draft_worker
         self.controller = self.worker.adaptive_controller
-        self.warmth = draft_warmth.live()
+        self.warmth = deferred_draft_extend.live()
         assert self.warmth is not None, "rows are not held back"
         self.drafts: list[tuple[int, int, list[int]]] = []
         """(prompt's first token, position, tokens proposed) of every request in every round that drafts."""
@@ -51,6 +54,8 @@ class Stepper:
         """(request, position, token) of every token that was foretold for a zero-step round."""
         self.heard: list[int] = []
         """What the policy was told of them: 1 for right, 0 for wrong."""
+        self.cycles = 0
+        """Zero-step rounds of which the policy was told that they ended a cycle."""
         self.reqs: dict[str, Any] = {}
         self._log_drafts()
         self._log_choices()
@@ -73,6 +78,7 @@ class Stepper:
         self._forget_keys_and_values()
         for log in (self.drafts, self.chosen, self.foretold, self.heard, self.reqs):
             log.clear()
+        self.cycles = 0
         self.warmth._since_heard = 0
         before = dict(self.warmth.snapshot())
         steps = script(self)
@@ -99,6 +105,7 @@ class Stepper:
             "chosen": list(self.chosen),
             "foretold": [(*_next_token(req, position), token) for req, position, token in self.foretold],
             "heard": list(self.heard),
+            "cycles": self.cycles,
             "held_rounds": after["held_rounds"] - before["held_rounds"],
             "extends": after["extends"] - before["extends"],
             "writes": after["writes"] - before["writes"],
@@ -174,7 +181,7 @@ class Stepper:
         draft_worker._draft_extend_for_decode = logged
 
     def _log_foretold(self) -> None:
-        listen, expect = self.warmth._listen, self.controller.expect_result
+        listen, learn = self.warmth._listen, self.controller.on_verify_complete
 
         def logged(batch: Any, result: Any, keys: list[tuple[int, int]]) -> None:
             foretold = self.warmth._foretold
@@ -184,11 +191,12 @@ class Stepper:
                     self.foretold.append((req, position, int(foretold.tokens[foretold.places[key]])))
             listen(batch, result, keys)
 
-        def told(steps: int, context_tokens: int | None, foretold: list[int]) -> None:
-            self.heard.extend(foretold)
-            expect(steps, context_tokens, foretold)
+        def told(counts: list[int], batch_size: int, drafted: Drafted) -> None:
+            self.heard.extend(drafted.foretold)
+            self.cycles += drafted.extended and not drafted.steps
+            learn(counts, batch_size, drafted)
 
-        self.warmth._listen, self.controller.expect_result = logged, told
+        self.warmth._listen, self.controller.on_verify_complete = logged, told
 
 
 def _next_token(req: Any, position: int) -> tuple[int, int, int | None]:
@@ -207,7 +215,7 @@ def _scheduler(argv: list[str]) -> Any:
 
     server_args = prepare_server_args(argv)
     server_args.resolve_once()
-    hooks.add_and_apply(hooks.SCHEDULER)
+    registry.add_and_apply(registry.hooks(Process.SCHEDULER))
     publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     return Scheduler(server_args, PortArgs.init_new(server_args))
 

@@ -25,7 +25,7 @@ from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.server import CpuServer
 from sglang_adaptive.doctor import installation
-from sglang_adaptive.sglang_plugin.checkup import CPU_ENGINE
+from sglang_adaptive.sglang_plugin.launch.checkup import CPU_ENGINE
 from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, Case, adaptive
 from tests.launch_lab import LaunchLab

@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.engine.workload import DEADLINE
+
 pytestmark = pytest.mark.engine
 CONTENDERS = {"none", "static-1", "static-3", "static-7", "ema"}
 
@@ -43,7 +45,7 @@ class Demo:
 
     def left_behind(self) -> list[psutil.Process]:
         """Return the processes seen that still run; one that ended but was not reaped yet does not."""
-        _, alive = psutil.wait_procs(self.started, timeout=5)
+        _, alive = psutil.wait_procs(self.started, timeout=DEADLINE)
         return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -64,7 +66,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(60)
+            process.wait(DEADLINE)
         for straggler in running.left_behind():
             straggler.kill()
 
@@ -78,7 +80,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Demo]
         assert running.process.stderr is not None
         rest = running.process.stderr.read()
         printed = (folder / "stdout").read_text() + rest
-        assert running.process.wait(60) == 0, printed
+        assert running.process.wait(DEADLINE) == 0, printed
         return folder, printed, running
 
 
@@ -146,7 +148,7 @@ def test_nothing_is_left(finished: tuple[Path, str, Demo]) -> None:
 def test_ctrl_c_while_servers_start(tmp_path: Path) -> None:
     with demo(tmp_path) as running:
         running.read_until("starting 2 servers")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + DEADLINE
         while len(running.started) <= 2:  # until a server has processes of its own
             assert running.process.poll() is None and time.monotonic() < deadline
             time.sleep(0.2)
@@ -154,7 +156,7 @@ def test_ctrl_c_while_servers_start(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGINT)
         assert running.process.stderr is not None
         said = running.process.stderr.read()
-        assert running.process.wait(60) == 130
+        assert running.process.wait(DEADLINE) == 130
         assert said == "sglang-adaptive demo: interrupted; every server was stopped\n"
         assert running.left_behind() == []
     assert [path.name for path in tmp_path.iterdir()] == ["stdout"]

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.metric_series import BY_NAME, CAUSE, DEPTH, METRICS, POSITION, PREFIX, REGION
+from sglang_adaptive.sglang_plugin.reporting.metric_series import (
+    BY_NAME,
+    CAUSE,
+    DEPTH,
+    METRICS,
+    POSITION,
+    PREFIX,
+    REGION,
+)
 from tests.engine.servers import TIERS
 from tests.engine.workload import Case, adaptive, run, wait_until
 from tests.prometheus import Prometheus, installed
@@ -43,8 +51,10 @@ def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
     state = adaptive(server)
     rounds = sum(state["rounds_by_tier"].values())
     wait_until(
-        lambda: prometheus.query(f"sum({PREFIX}rounds_total)")[0:1] == [({}, rounds)]
-        and prometheus.query("min(up)") == [({}, 1.0)],
+        lambda: (
+            prometheus.query(f"sum({PREFIX}rounds_total)")[0:1] == [({}, rounds)]
+            and prometheus.query("min(up)") == [({}, 1.0)]
+        ),
         f"Prometheus has seen {rounds} rounds",
     )
     return state
@@ -91,7 +101,7 @@ def test_what_prometheus_sees_is_what_the_server_counted(
 
     rates = prometheus.by(REGION, f"{PREFIX}observed_tokens_total / {PREFIX}observed_seconds_total")
     assert rates["1"] > 0 and rates["2-3"] > 0
-    growth = prometheus.query(f"sum(increase({PREFIX}output_tokens_total[1m]))")[0][1]
+    growth = prometheus.query(f"sum(increase({PREFIX}output_tokens_total[1h]))")[0][1]
     assert growth > 0  # counters that Prometheus can take rates of
 
     theirs, _ = prometheus.query("sglang:spec_num_steps")[0]
@@ -121,7 +131,7 @@ def test_expectations_come_from_the_one_rank_that_logs(
     observed = prometheus.by(REGION, f"{PREFIX}observed_tokens_total / {PREFIX}observed_seconds_total")
     assert expected.keys() == observed.keys() and min(expected.values()) > 0 and observed["2-3"] > 0
     rates = {rate["steps"]: rate["tokens_per_second"] for rate in state["rates"]}
-    (_, speedup), = prometheus.query(PREFIX + "expected_speedup_ratio")
+    ((_, speedup),) = prometheus.query(PREFIX + "expected_speedup_ratio")
     assert speedup == pytest.approx(rates[state["steps"]] / rates[0])
     acceptance = prometheus.by(POSITION, PREFIX + "expected_acceptance_ratio")
     assert acceptance == {str(at["position"]): pytest.approx(at["probability"]) for at in state["acceptance"]}
@@ -144,7 +154,8 @@ def test_a_degraded_server_is_told_and_goes_on_counting(faulty: CpuServer, watch
     assert sum(state["rounds_by_tier"].values()) > rounds
     assert prometheus.by(CAUSE, PREFIX + "switches_total")["degraded"] == 1
     wait_until(prometheus.alerts, "the alert is raised")
-    assert prometheus.alerts() == {"AdaptiveSpeculationDegraded": "pending"}  # it fires after a minute
+    # Pending at first; it fires after a minute, which may have passed on a busy machine.
+    assert prometheus.alerts().keys() == {"AdaptiveSpeculationDegraded"}
 
 
 def test_a_server_that_is_not_adaptive_has_sglang_s_metrics_alone(static: CpuServer, easy: list[str]) -> None:

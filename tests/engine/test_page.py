@@ -14,15 +14,17 @@ import pytest
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.sglang_plugin.page.history_route import PATH as HISTORY
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
 from tests.browser import FOUND, Browser
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS
 from tests.engine.workload import Case, adaptive
-from tests.unit.test_page_data import documented_paths
+from tests.unit.sglang_plugin.page.test_data import documented_paths
 
 in_browser = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
 PHONE = 390
+KEPT_ROUNDS = "record.ranks[0].history.by_batch.reduce((count, one) => count + total(one.rounds), 0)"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,8 @@ def test_the_page_is_usable_without_a_mouse_or_eyes(ema: CpuServer, browser: Bro
     roles = [role for role, _ in tree]
     assert {"banner", "main", "contentinfo", "status"} <= set(roles) and roles.count("table") >= 3
     headings = [name for role, name in tree if role == "heading"]
-    assert {"Adaptive speculation", "Over time", "Acceptance by position", "Recent switches"} <= set(headings)
+    assert {"Adaptive speculation", "Over time", "By batch size", "Acceptance by position"} <= set(headings)
+    assert "Recent switches" in headings
     charts = [name for role, name in tree if role == "image"]
     subjects = [name.partition(" over the last")[0] for name in charts]
     assert subjects == ["Draft steps", "Tokens a second", "Accept length"]
@@ -135,6 +138,9 @@ def test_the_page_is_usable_without_a_mouse_or_eyes(ema: CpuServer, browser: Bro
     browser.press(" ", 32, " ")
     browser.until(f"answer.time > {stopped}", "it goes on")
 
+    for name in ("1 min", "15 min", "1 h"):
+        browser.press("Tab", 9)
+        assert browser.value("document.activeElement.innerText") == name
     browser.press("Tab", 9)
     assert browser.value("document.activeElement.localName") == "summary"
     browser.press("Enter", 13, "\r")
@@ -203,6 +209,27 @@ def test_rates_and_round_times(two_ranks: CpuServer, browser: Browser, easy: lis
 
 
 @in_browser
+def test_worth_and_an_hour_that_the_server_kept(two_ranks: CpuServer, browser: Browser, easy: list[str]) -> None:
+    with decoding(two_ranks, easy[:2], requests=2):
+        while adaptive(two_ranks)["speedup"] is None:
+            pass  # each look takes its time on the server
+    browser.open(two_ranks.url + PAGE)
+    browser.until("record", "the page has what the server kept before it was opened")
+    state = browser.value("answer.ranks[0]")
+    told = {one["steps"]: one for one in state["speedup"]["against"]}
+    for part in (f"{told[0]['times']:.1f}", f"{told[state['launch_steps']]['times']:.1f}"):
+        assert part in browser.text("worth-headline")
+    for name, span in (("1 h", 3600), ("1 min", 60), ("15 min", 900)):
+        press = f"[...document.querySelectorAll('#ranges button')].find((b) => b.innerText === '{name}').click()"
+        browser.value(press)
+        browser.until(f"record.span === {span}", f"the page shows {name}")
+        rows = sum(int(row[1].replace(",", "")) for row in table(browser, "batches-table")[1:])
+        assert rows == browser.value(KEPT_ROUNDS) or span == 60  # a minute goes on while one looks
+    everything = sum(adaptive(two_ranks)["rounds_by_tier"].values())
+    browser.until(f"{KEPT_ROUNDS} === {everything}", "every round is in the history")
+
+
+@in_browser
 def test_a_browser_asks_for_the_key(tree: CpuServer, running: Browser) -> None:
     running.open(tree.url + PAGE)
     running.until(state_is("locked"), "the page asks for the key")
@@ -219,13 +246,13 @@ def test_a_browser_asks_for_the_key(tree: CpuServer, running: Browser) -> None:
     running.problems.clear()  # a refusal is an error to the browser
 
 
-@pytest.mark.parametrize("path", [PAGE, DATA])
+@pytest.mark.parametrize("path", [PAGE, DATA, HISTORY])
 def test_nobody_without_the_key_sees_anything(tree: CpuServer, path: str) -> None:
     for stranger in (tree, Client.from_url(tree.url, api_key="wrong")):
         with pytest.raises(RequestError, match=r'401 \{"error":"Unauthorized"\}'):
             stranger.get(path)
     seen = Client.from_url(tree.url, api_key=ADMIN_KEY).get(path)
-    assert "topk=4" in json.dumps(seen) or path == PAGE
+    assert "topk=4" in json.dumps(seen) or path != DATA
 
 
 def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) -> None:
@@ -234,12 +261,13 @@ def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) 
         assert document["version"] == 1 and document["model"] == "tiny"
         assert document["ranks"] == [adaptive(server)]
         assert documented_paths(document), "fails when something is sent that docs/page.md does not have"
+        assert documented_paths(server.get(HISTORY), HISTORY)
 
 
 @pytest.mark.parametrize("name", ["plain", "static"])
 def test_a_server_that_was_not_asked_to_adapt_has_no_page(request: pytest.FixtureRequest, name: str) -> None:
     server: CpuServer = request.getfixturevalue(name)
-    for path in (PAGE, DATA):
+    for path in (PAGE, DATA, HISTORY):
         with pytest.raises(RequestError, match="404"):
             server.get(path)
 

@@ -25,6 +25,8 @@ PATH = "/set_internal_state"
 SHALLOW = {"1": {"candidate_steps": [1]}}
 DEEP = {"1": {"candidate_steps": [7]}}
 THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "margin": 0.02}}
+CHANGES = 10
+"""Changes that requests are to meet; requests go on until there were as many."""
 
 
 @contextlib.contextmanager
@@ -124,13 +126,16 @@ def test_text_stays_the_same_while_the_configuration_changes_under_load(
     ema.force_steps(0)
     without_drafts = run(ema, cases, at_once=6)
     ema.force_steps(None)
+    counted = adaptive(ema)["rounds_by_tier"]
+
+    def ran() -> set[str]:
+        return {tier for tier, count in adaptive(ema)["rounds_by_tier"].items() if count > counted.get(tier, 0)}
+
     with kept(ema), changing(ema, [SHALLOW, DEEP, THROUGHPUT]) as applied:
-        assert run(ema, cases, at_once=3) == without_drafts
-    assert applied[0] >= 10
+        while applied[0] < CHANGES or not {"1", "7"} <= ran():
+            assert run(ema, cases, at_once=3) == without_drafts
     require_whole_pool(ema)
-    found = adaptive(ema)
-    assert not found["degraded"]
-    assert {"1", "7"} <= {tier for tier, count in found["rounds_by_tier"].items() if count}
+    assert not adaptive(ema)["degraded"]
 
 
 def test_file_is_read_again_on_hangup_and_when_watched(ema: CpuServer, easy: list[str]) -> None:
@@ -189,9 +194,9 @@ def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[s
     begun = len(depths(0))
     shallow = {"1": {"candidate_steps": [1, 2]}}
     with kept(two_ranks), changing(two_ranks, [DEEP, {"throughput": {"sync_rounds": 4}}, shallow]) as applied:
-        assert run(two_ranks, cases, at_once=3) == without_drafts
+        while applied[0] < CHANGES or len({line.split()[1] for line in depths(0)[begun:]}) < 2:
+            assert run(two_ranks, cases, at_once=3) == without_drafts
     started = len(depths(0))
     wait_until(lambda: len(depths(1)) >= started, "rank 1 has started as many rounds")
     assert depths(1)[:started] == depths(0)[:started]
-    assert len({line.split()[1] for line in depths(0)[begun:]}) >= 2 and applied[0] >= 5
     assert adaptive(two_ranks)["degraded"] is False and adaptive(two_ranks)["policy"] == "throughput"

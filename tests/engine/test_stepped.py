@@ -68,6 +68,7 @@ def test_extends_are_as_few_as_promised(sound: list[Pair]) -> None:
         rounds = int(pair["script"].split()[-1])
         assert pair["held"]["held_rounds"] == 2 * rounds, pair["name"]
         assert pair["held"]["extends"] == 2 * -(-rounds // pair["every"]), pair["name"]
+        assert pair["held"]["cycles"] == 2 * (rounds // pair["every"]), pair["name"]
 
 
 def test_most_of_what_is_held_can_be_written_alone(sound: list[Pair]) -> None:

@@ -34,24 +34,31 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     two_ranks.force_steps(None)
     assert run(two_ranks, cases, at_once=1) == without_drafts
     assert run(two_ranks, cases, at_once=3) == without_drafts
+    while len({line.split()[1] for line in depths(two_ranks, 0)}) <= 2:  # what is worth a probe depends on the times
+        assert run(two_ranks, cases, at_once=3) == without_drafts
 
     started = len(depths(two_ranks, 0))
     wait_until(lambda: len(depths(two_ranks, 1)) >= started, "rank 1 has started as many rounds")
     assert depths(two_ranks, 1)[:started] == depths(two_ranks, 0)[:started]
-    assert started > 200 and len({line.split()[1] for line in depths(two_ranks, 0)}) > 2
+    assert started > 200
 
 
 def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
     two_ranks: CpuServer, cases: list[Case]
 ) -> None:
+    def timed() -> bool:
+        cells = adaptive(two_ranks)["cost_cells"]
+        return any(cell["source"] == "measured" and cell["rounds"] > 10 for cell in cells)
+
     run(two_ranks, cases[:1], at_once=1)
+    while not timed():  # a busy machine leaves fewer rounds that can be timed
+        run(two_ranks, cases[:1], at_once=1)
     found: dict[str, Any] = adaptive(two_ranks)
     assert (found["policy"], found["active"], found["degraded"], found["tiers"]) == ("throughput", True, False, LADDER)
     assert [position["position"] for position in found["acceptance"]] == list(range(1, LADDER[-1] + 1))
     assert all(0.0 <= position["probability"] <= 1.0 for position in found["acceptance"])
     assert [rate["steps"] for rate in found["rates"]] == LADDER
     assert found["why"]["words"] and found["why"]["code"] in ("start", "probe", "best", "guard", "margin")
-    assert any(cell["source"] == "measured" and cell["rounds"] > 10 for cell in found["cost_cells"])
 
 
 def check_warm_up(found: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
-from sglang_adaptive.sglang_plugin import worker as plugin_worker
+from sglang_adaptive.sglang_plugin.scheduler import worker as plugin_worker
 from tests.engine.stepping import Stepper
 from tests.engine.zero_step_scripts import prompt
 
@@ -54,7 +54,7 @@ def _seconds(lab: Stepper, overlap: bool, told: bool) -> list[float]:
         return result
 
     with (
-        mock.patch.object(clock, "_now", lambda: now),
+        mock.patch.object(clock, "now", lambda: now),
         mock.patch.object(clock, "read", logged),
         mock.patch.object(worker, "_forward_prefill_batch", slow),
     ):

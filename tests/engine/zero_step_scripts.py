@@ -10,7 +10,7 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.runtime.hearing import MOST_WRITES
-from sglang_adaptive.sglang_plugin import draft_warmth, draft_writes
+from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend, kv_only_backend
 from tests.engine.stepping import Script, Stepper
 
 EASY = models.prompts("easy")
@@ -164,29 +164,29 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     In some pairs most of what is held is written alone, in some half of it. Three more show that the drafts would tell:
     rows that are never extended, rows that are not written, and rows that the cache takes anyway.
     """
-    pairs = [_pair(lab, name, every=8) for name in SCRIPTS]
-    pairs += [_pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
-    pairs += [_pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
-    pairs += [_pair(lab, name, every=8, written=MOST_WRITES) for name in WRITTEN]
-    pairs += [_pair(lab, name, every=3, written=MOST_WRITES) for name in WRITTEN]
-    pairs += [_pair(lab, name, every=8, written=MOST_WRITES, overlap=False) for name in WRITTEN]
-    pairs += [_pair(lab, name, every=8, written=1) for name in ("resume after 40", "come and go", "retract")]
-    with mock.patch.object(draft_writes.WritesAlone, "forward", side_effect=draft_writes.Written):
-        pairs.append(_pair(lab, "resume after 40", every=8, written=MOST_WRITES, fault="never written"))
+    pairs = [pair(lab, name, every=8) for name in SCRIPTS]
+    pairs += [pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
+    pairs += [pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
+    pairs += [pair(lab, name, every=8, written=MOST_WRITES) for name in WRITTEN]
+    pairs += [pair(lab, name, every=3, written=MOST_WRITES) for name in WRITTEN]
+    pairs += [pair(lab, name, every=8, written=MOST_WRITES, overlap=False) for name in WRITTEN]
+    pairs += [pair(lab, name, every=8, written=1) for name in ("resume after 40", "come and go", "retract")]
+    with mock.patch.object(kv_only_backend.WritesAlone, "forward", side_effect=kv_only_backend.Written):
+        pairs.append(pair(lab, "resume after 40", every=8, written=MOST_WRITES, fault="never written"))
     warmth = lab.warmth
     with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
-        pairs.append(_pair(lab, "resume after 21", every=8, fault="never extended"))
+        pairs.append(pair(lab, "resume after 21", every=8, fault="never extended"))
     with mock.patch.object(warmth, "owned_length", lambda owned, req: owned):
-        pairs.append(_pair(lab, "second turn", every=8, fault="cached all the same"))
+        pairs.append(pair(lab, "second turn", every=8, fault="cached all the same"))
     return pairs
 
 
-def _pair(
+def pair(
     lab: Stepper, name: str, *, every: int, overlap: bool = True, written: int = 0, fault: str | None = None
 ) -> dict[str, Any]:
     """*written* times what is held is written alone between two extends."""
     how = f"every {every}, {'overlap' if overlap else 'normal'} loop, written {written} times"
-    with mock.patch.object(draft_warmth, "hearing", lambda requests, every, curious: (every, written)):
+    with mock.patch.object(deferred_draft_extend, "hearing", lambda requests, every, curious: (every, written)):
         held = lab.run(SCRIPTS[name], every=every, overlap=overlap)
     return {
         "name": f"{name}, {how}",

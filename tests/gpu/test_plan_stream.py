@@ -12,10 +12,8 @@ from tests.engine.workload import Case, Output, adaptive, rotating_depth, run
 from tests.gpu.servers import serving, tiny_pair
 
 TIERS = (0, 1, 3, 7)
-ON = {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
-VARIANTS = {"off": {}, "stock order": ON, "early": {**ON, "SGLANG_ADAPTIVE_EARLY_PLAN": "1"}}
+VARIANTS: dict[str, dict[str, str]] = {"off": {}, "on": {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}}
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
-IS_ON = "Planning a verify while its draft runs is on."
 
 
 def outputs(client: Client) -> dict[str, Any]:
@@ -40,12 +38,9 @@ def test_the_plan_stream_changes_no_token(backend: str, tmp_path: Path) -> None:
             found[name] = outputs(client)
             assert adaptive(client)["degraded"] is False
             assert len(adaptive(client)["recent_switches"]) > len(TIERS)
-        text = log.read_text(errors="replace")
-        assert (IS_ON in text) == (name == "early" and backend == "fa3")
-        assert "The early plan is off after an error" not in text
-    for name in ("stock order", "early"):
-        for steps in map(str, TIERS):
-            assert found[name][steps] == found["off"][steps], f"{name} at {steps} steps"
+    for steps in map(str, TIERS):
+        assert found["on"][steps] == found["off"][steps], f"{steps} steps"
+    for name in VARIANTS:
         switched: list[Output] = found[name]["switching"]
         # bf16 ties may fall differently at another width, and which round runs at which depth is a matter of time.
         assert [output.completion_tokens for output in switched] == [96] * len(switched)

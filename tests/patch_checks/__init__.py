@@ -14,6 +14,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     feedback,
     frozen_heap,
     graph_sizes,
+    mamba_reserve,
     on_cpu,
     override_log,
     plan_stream,

@@ -14,7 +14,7 @@ def a_chain_on_fa3_and_flashinfer_needs_no_correction() -> None:
 
 
 @kept
-def a_tree_on_fa3_and_flashinfer_is_not_verified_after_an_early_plan() -> None:
+def a_tree_on_fa3_and_flashinfer_has_no_answer() -> None:
     accepting = [backend.__name__ for backend in backends() if answers(backend, topk=4)]
     assert accepting == [], f"these backends accept a tree: {accepting}"
 

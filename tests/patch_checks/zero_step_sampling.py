@@ -69,13 +69,11 @@ def sampling_info(requests: int) -> Any:
 
     absent = ("acc_additive_penalties", "acc_scaling_penalties", "logit_bias", "sampling_seed")
     no = ("is_all_greedy", "need_top_k_sampling", "need_top_p_sampling", "has_watermark_candidates")
-    return SimpleNamespace(
-        temperatures=torch.ones(requests, 1), **dict.fromkeys(absent), **dict.fromkeys(no, False)
-    )
+    return SimpleNamespace(temperatures=torch.ones(requests, 1), **dict.fromkeys(absent), **dict.fromkeys(no, False))
 
 
 def softmax(logits: Any, temperatures: Any) -> Any:
-    """SGLang's softmax of sampling, in the place of a kernel that has no CPU form."""
+    """SGLang's softmax of sampling, instead of a kernel that has no CPU form."""
     import torch
 
     return torch.softmax(logits / temperatures, dim=-1)

@@ -1,0 +1,107 @@
+"""What was tried and what was lost, unit by unit, on disk: a campaign that was cut off goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MOST_LOSSES = 200
+"""Losses of one unit that are written down; all are counted."""
+
+
+class Lost(Exception):
+    """The rest of a unit makes no sense any more, as when the server died; it is a loss, with these words."""
+
+
+@dataclass
+class Unit:
+    """One piece of a stage: its own seed, its own counts."""
+
+    stage: str
+    index: int
+    seed: int
+    tried: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    """Differences that are known and documented, by what they are."""
+
+    lost: Counter[str] = field(default_factory=Counter)
+    losses: list[dict[str, str]] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.stage}-{self.index:04d}"
+
+    def random(self) -> random.Random:
+        """Return the unit's own source of chance, the same in every run of this seed."""
+        return random.Random(f"{self.seed}/{self.name}")
+
+    def lose(self, what: str, detail: object) -> None:
+        """Count a loss of the kind *what*."""
+        self.lost[what] += 1
+        if len(self.losses) < MOST_LOSSES:
+            self.losses.append({"what": what, "detail": str(detail)[:2000]})
+
+    def check(self, held: bool, what: str, detail: object = "") -> bool:
+        """Count one try of *what*, and a loss where it did not hold; return whether it did."""
+        self.tried[what] += 1
+        if not held:
+            self.lose(what, detail)
+        return held
+
+
+class Record:
+    """The units of a campaign in a folder, one JSON file each."""
+
+    def __init__(self, folder: Path, seed: int, resume: bool) -> None:
+        """Raises ValueError when *folder* has units and *resume* is false, or units of another seed."""
+        self.folder, self.seed = folder, seed
+        folder.mkdir(parents=True, exist_ok=True)
+        self.units: dict[str, Unit] = {}
+        for path in sorted(folder.glob("*-[0-9][0-9][0-9][0-9].json")):
+            unit = _read(path)
+            if not resume:
+                raise ValueError(
+                    f"{folder} holds a campaign already; give --resume to go on with it, or another folder"
+                )
+            if unit.seed != seed:
+                raise ValueError(f"{path} is of seed {unit.seed}, not {seed}")
+            self.units[unit.name] = unit
+
+    def done(self, stage: str) -> int:
+        """Return how many units of *stage* are done."""
+        return sum(unit.stage == stage for unit in self.units.values())
+
+    def run(self, stage: str, act: Callable[[Unit], None]) -> Unit:
+        """Run the next unit of *stage* and write it down; what it raises is a loss of its own."""
+        unit = Unit(stage, self.done(stage), self.seed)
+        begin = time.monotonic()
+        try:
+            act(unit)
+        except Lost as lost:
+            unit.lose("the unit was given up", lost)
+        except Exception as error:
+            unit.lose("the unit was cut off", f"{type(error).__name__}: {error}")
+        unit.seconds = time.monotonic() - begin
+        self.units[unit.name] = unit
+        _write(self.folder / f"{unit.name}.json", unit)
+        return unit
+
+
+def _write(path: Path, unit: Unit) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(vars(unit), indent=1) + "\n")
+    part.replace(path)
+
+
+def _read(path: Path) -> Unit:
+    found = json.loads(path.read_text())
+    counts = {name: Counter(found[name]) for name in ("tried", "known", "lost")}
+    return Unit(**{**found, **counts})

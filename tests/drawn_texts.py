@@ -1,0 +1,45 @@
+"""Traces whose acceptance is drawn, with stretches of good and bad drafts as real text has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sglang_adaptive.traces import CHAIN, Trace
+
+
+def drawn_trace(
+    kinds: Mapping[str, tuple[float, float]], requests: int = 40, tokens: int = 200, seed: int = 0
+) -> Trace:
+    """Return *requests* of each of *kinds*, of about *tokens* tokens each.
+
+    A kind is the share of drafts that are right in a good stretch and in a bad one; a stretch lasts 25 tokens on
+    average. A right draft is right from whatever position its chain started, so ``L`` is the run of right drafts.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(tokens // 2, tokens + tokens // 2, requests * len(kinds)).astype(np.int32)
+    category = [kind for kind in kinds for _ in range(requests)]
+    accepted = [_accepted(kinds[kind], int(n), rng) for kind, n in zip(category, lengths, strict=True)]
+    return Trace(
+        target="drawn",
+        draft="drawn",
+        prompts="drawn",
+        temperature=0.0,
+        hardware="none",
+        command="none",
+        date="2026-11-23",
+        category=tuple(category),
+        length=lengths,
+        loop_start=lengths.copy(),
+        accepted=np.concatenate(accepted),
+        confidence=np.zeros((int(lengths.sum()), CHAIN), np.uint8),
+    )
+
+
+def _accepted(shares: tuple[float, float], length: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    good = np.cumsum(rng.random(length + CHAIN) < 1 / 25) % 2 == 0
+    right = rng.random(length + CHAIN) < np.where(good, *shares)
+    runs = np.logical_and.accumulate(np.lib.stride_tricks.sliding_window_view(right, CHAIN), axis=1).sum(axis=1)
+    return runs[:length].astype(np.uint8)

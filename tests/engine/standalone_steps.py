@@ -1,0 +1,38 @@
+"""The scripts of zero steps with a draft that is a model of its own; run as a process, prints what came of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from sglang_adaptive.cpu_engine import models
+from tests.engine.stepping import Stepper
+from tests.engine.zero_step_scripts import IN_BOTH_LOOPS, SCRIPTS, pair
+from train import cut
+
+LAYERS = 2
+"""Of the target's eight: keys and values of the second follow from what the first attended to."""
+
+
+def compare(lab: Stepper) -> list[dict[str, Any]]:
+    """Run every script with an extend in every round and with held rows, and once with rows never extended."""
+    pairs = [pair(lab, name, every=8) for name in SCRIPTS]
+    pairs += [pair(lab, name, every=3, overlap=False) for name in IN_BOTH_LOOPS]
+    warmth = lab.warmth
+    with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
+        pairs.append(pair(lab, "resume after 21", every=8, fault="never extended"))
+    return pairs
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    draft = cut.write(folder / "draft", LAYERS, Path(models.target_path()))
+    lab = Stepper(folder, "STANDALONE", str(draft))
+    print(json.dumps(compare(lab)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What was written before drafts, without a model: served at every width of its trees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import WIDTHS
+from tests.engine.workload import Case, Output, adaptive, internal_state, require_whole_pool, rotating_depth, run
+
+ROOT = Path(__file__).parents[2]
+SLOTS = 8192
+SWITCHES = 60
+Expected = Callable[[list[Case]], list[Output]]
+
+
+@pytest.fixture
+def cases(easy: list[str], hard: list[str]) -> list[Case]:
+    """Text that repeats itself and text that does not, and ways to end other than by length."""
+    return [
+        *(Case(prompt) for pair in zip(easy[:4], hard[:4], strict=True) for prompt in pair),
+        Case(easy[4] * 4),  # several prefill chunks
+        Case(easy[5], max_new_tokens=1),
+        Case(easy[6], sampling={"stop": [" ", "e"], "min_new_tokens": 9}),
+    ]
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_outputs_while_the_width_switches(
+    ngram: CpuServer, expected: Expected, cases: list[Case], at_once: int
+) -> None:
+    wanted, before = expected(cases), adaptive(ngram)
+    while (now := adaptive(ngram))["switches"] - before["switches"] < SWITCHES:
+        with rotating_depth(ngram):
+            assert run(ngram, cases, at_once) == wanted
+        require_whole_pool(ngram)
+    earlier = before["rounds_by_tier"]
+    assert {int(tier) for tier, n in now["rounds_by_tier"].items() if n > earlier.get(tier, 0)} == set(WIDTHS)
+    assert not now["degraded"] and all(position["accepted"] for position in now["accepted_by_position"])
+
+
+def test_outputs_under_the_policy(ngram: CpuServer, expected: Expected, cases: list[Case]) -> None:
+    assert run(ngram, cases, at_once=3) == expected(cases)
+    require_whole_pool(ngram)
+
+
+@pytest.mark.parametrize("steps", WIDTHS)
+def test_every_round_runs_at_the_forced_width(ngram: CpuServer, easy: list[str], steps: int) -> None:
+    ngram.force_steps(steps)
+    before = adaptive(ngram)["rounds_by_tier"]
+    meta = Case(easy[0], max_new_tokens=24).whole(ngram)["meta_info"]
+    after, live = adaptive(ngram)["rounds_by_tier"], internal_state(ngram)
+    ngram.force_steps(None)
+    grown = {tier: after[tier] - before.get(tier, 0) for tier in after if after[tier] != before.get(tier, 0)}
+    assert grown == {str(steps): meta["spec_verify_ct"]}
+    assert live["speculative_num_draft_tokens"] == steps + 1
+    # SGLang reserves breadth times steps, or the width where that is more, for each request.
+    assert live["speculative_num_steps"] * live["speculative_eagle_topk"] <= steps + 1
+    if steps == 0:
+        assert meta["spec_verify_ct"] == 23  # the first token is the prefill's
+
+
+def test_text_that_was_written_before_is_drafted(ngram: CpuServer, easy: list[str]) -> None:
+    ngram.force_steps(WIDTHS[-1])
+    case = Case(easy[7])
+    case.whole(ngram)
+    again = case.whole(ngram)["meta_info"]
+    ngram.force_steps(None)
+    assert again["spec_verify_ct"] <= 48 / 6  # nearly every draft of eleven is right
+
+
+def test_the_corpus_reads_what_zero_steps_write(ngram: CpuServer, hard: list[str]) -> None:
+    case = Case(hard[7])
+    ngram.force_steps(0)
+    case.whole(ngram)
+    ngram.force_steps(WIDTHS[-1])
+    again = case.whole(ngram)["meta_info"]
+    ngram.force_steps(None)
+    assert again["spec_verify_ct"] <= 48 / 6
+
+
+def test_sampled_requests_are_served_at_every_width(ngram: CpuServer, easy: list[str]) -> None:
+    with rotating_depth(ngram):
+        sampled = Case(easy[0], sampling={"temperature": 0.8, "top_p": 0.9, "ignore_eos": True})
+        assert [len(output.ids) for output in run(ngram, [sampled] * 4, at_once=2)] == [48] * 4
+    require_whole_pool(ngram)
+
+
+def test_constrained_requests_keep_to_their_grammar(ngram: CpuServer, plain: CpuServer, easy: list[str]) -> None:
+    case = Case(easy[1], sampling={"regex": "(ab|cd){3,20}x"})
+    wanted = Output.of(case.whole(plain))
+    with rotating_depth(ngram):
+        assert run(ngram, [case] * 4, at_once=2) == [wanted] * 4
+    require_whole_pool(ngram)
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each run of ``ngram_steps`` wrote: both loops of the scheduler, several orders of widths."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.ngram_steps", str(tmp_path_factory.mktemp("stepping"))],
+        cwd=ROOT,
+        env={**os.environ, **environment()},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_width_a_turn_in_both_loops(stepped: list[dict[str, Any]]) -> None:
+    without_drafts, *others = stepped
+    assert without_drafts["ran"] == [0] and without_drafts["accepted"] == 0
+    assert {tier for run in others for tier in run["ran"]} == set(WIDTHS)
+    assert others[-1]["accepted"] > 100
+    for found in stepped:
+        assert found["outputs"] == without_drafts["outputs"]
+        assert (found["free_slots"], found["degraded"]) == (SLOTS, None)

@@ -1,0 +1,115 @@
+"""The real model served on the CPU: chat from a pipe and on a terminal, and a short form of its demo."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.chat.drafting import drafting
+from sglang_adaptive.cli import main
+from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.models import smollm2, smollm2_draft
+from sglang_adaptive.models.pair import ready_pair
+from tests.engine.test_command_line import until
+from tests.engine.workload import DEADLINE
+
+in_cache = smollm2.target_folder().is_dir() and smollm2_draft.draft_folder().is_dir()
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(not in_cache, reason="SmolLM2 is not in the cache; `make smollm2` puts it there"),
+]
+PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
+
+
+@pytest.fixture(scope="module")
+def smol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
+    config = tmp_path_factory.mktemp("smollm2") / "config.json"
+    config.write_text(json.dumps({"policy": "throughput"}))
+    with CpuServer(ready_pair(lambda what, share: None).adaptive(config)) as server:
+        yield server
+
+
+def test_piped_questions_are_one_conversation(
+    smol: CpuServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = f"{smollm2.QUESTION}\n\nAnd of Italy?\n/new\nAnd of Italy?\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+    assert main(["chat", "--url", smol.url, "--tokens", "24"]) == 0
+    told = capsys.readouterr()
+    first, second, third = told.out.splitlines()[:3]
+    assert first == "The capital of France is Paris." and "Rome" in second
+    assert third != second  # without the first question it is another one
+    assert told.err.count(" tokens/s, ") == 3 and told.err.count(" draft steps ") == 3
+
+
+def test_a_conversation_that_is_too_long_is_refused_and_the_talk_goes_on(
+    smol: CpuServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{'word ' * 9000}\n{smollm2.QUESTION}\n"))
+    assert main(["chat", "--url", smol.url, "--tokens", "24"]) == 1
+    assert capsys.readouterr().out == "The capital of France is Paris.\n"
+
+
+def test_ctrl_c_cuts_an_answer_off_and_ctrl_d_ends(smol: CpuServer) -> None:
+    terminal, inside = pty.openpty()
+    words = [*PROGRAM, "chat", "--url", smol.url, "--tokens", "2000"]
+    talking = subprocess.Popen(
+        words, stdin=inside, stdout=inside, stderr=inside, env={**os.environ, "TERM": "xterm"}, start_new_session=True
+    )
+    os.close(inside)
+    try:
+        shown = until(terminal, lambda text: "you> " in text)
+        os.write(terminal, b"Count from 1 to 500, one number a line.\n")
+        shown = until(terminal, lambda text: "1. " in text or "\n2" in text)
+        talking.send_signal(signal.SIGINT)
+        shown += until(terminal, lambda text: "you> " in text)
+        os.write(terminal, b"\x04")
+        shown += until(terminal, lambda text: False)
+        assert talking.wait(DEADLINE) == 0 and "Traceback" not in shown
+        # The request was aborted: no round comes any more.
+        smol.generate("Hello", 4)
+        before = drafting(smol)
+        smol.generate("Hello", 4)
+        after = drafting(smol)
+        assert before is not None and after is not None and after.since(before).total <= 6
+    finally:
+        talking.kill()
+        talking.wait()
+
+
+def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
+    terminal, inside = pty.openpty()
+    talking = subprocess.Popen(
+        [*PROGRAM, "chat", "--url", smol.url], stdin=inside, stdout=inside, stderr=inside, start_new_session=True
+    )
+    os.close(inside)
+    try:
+        until(terminal, lambda text: "you> " in text)
+        talking.send_signal(signal.SIGINT)
+        shown = until(terminal, lambda text: False)
+        assert talking.wait(DEADLINE) == 130 and "Traceback" not in shown
+    finally:
+        talking.kill()
+        talking.wait()
+
+
+def test_the_demo_in_short(tmp_path: Path) -> None:
+    out = tmp_path / "demo.json"
+    words = [*PROGRAM, "demo", "--pair", "smollm2", "--tokens", "16", "--turns", "1", "--json", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["lossless"] is True and found["failures"] == []
+    assert [phase["family"] for phase in found["phases"]] == ["chat", "code", "translate", "copy"]
+    assert all(numbers["tokens"] for phase in found["phases"] for numbers in phase["policies"].values())
+    assert max(map(len, done.stdout.splitlines())) <= 80 and "\x1b" not in done.stdout
+    assert {"none", "static-1", "static-3", "static-7", "throughput"} == set(found["policies"])

@@ -1,0 +1,87 @@
+"""Every published launch line has the verdict that is expected of it, from the doctor's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.doctor.advice import advice
+from sglang_adaptive.sglang_plugin.launch.renamed_flags import DROPPED, RENAMED, REPLACED, mend
+from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launcher, lines, verdict
+
+pytestmark = pytest.mark.engine
+
+LINES = {line["name"]: line for line in lines()}
+STOPPED_BY = {
+    "topk_gt_1": "speculative_eagle_topk=",
+    "dp_attention": "attention DP",
+    "dspark": "=DSPARK",
+    "dflash": "=DFLASH",
+    "ngram": "=NGRAM",
+    "frozen_kv": "=FROZEN_KV_MTP",
+    "multi_layer_mtp": "enable_multi_layer_eagle",
+    "two_batch_overlap": "enable_two_batch_overlap",
+    "lora": "LoRA",
+    "pd_prefill": "a prefill server drafts nothing",
+}
+"""What each kind of setup, as the collection labels it, must be stopped by; a line of several kinds by one of them."""
+NOT_LABELLED = {"ci-gigachat35-ep8-mtp2": "enable_multi_layer_eagle"}
+"""SGLang turns multi-layer drafts on for this architecture; the line does not show it."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _launcher() -> Iterator[None]:
+    patched = pytest.MonkeyPatch()
+    patched.setenv("HF_HUB_OFFLINE", "1")
+    with launcher():
+        yield
+    patched.undo()
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_verdict(name: str) -> None:
+    assert verdict(LINES[name]) == expected()[name]
+
+
+def test_every_line_has_an_expected_verdict() -> None:
+    assert set(expected()) == set(LINES)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_verdict_fits_the_labels_of_the_collection(name: str) -> None:
+    """The labels were made by reading the lines, before there was a verdict."""
+    reasons = [words for kind, words in STOPPED_BY.items() if kind in LINES[name]["kinds"]]
+    reasons += [NOT_LABELLED[name]] if name in NOT_LABELLED else []
+    found = expected()[name]
+    if not reasons:
+        assert found["verdict"] in (ADAPTS, WITH_LESS)
+        assert (found["verdict"] == WITH_LESS) == bool({"tokenizer_workers", "pd_decode"} & set(LINES[name]["kinds"]))
+    else:
+        assert found["verdict"] == STATIC and any(words in found["reason"] for words in reasons)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_flags_that_the_parser_refused_are_those_that_are_renamed(name: str) -> None:
+    assert set(expected()[name]["renamed"]) == set(LINES[name].get("unknown_flags", ()))
+    assert mend(mend(LINES[name]["argv"])[0]) == (mend(LINES[name]["argv"])[0], [])
+
+
+@pytest.mark.parametrize("name", [name for name, found in expected().items() if found["verdict"] == STATIC])
+def test_a_line_that_does_not_adapt_gets_advice(name: str) -> None:
+    drafts: dict[str, Any] = {"topk": 4, "steps": 3, "draft_tokens": 16, "depths": [0, 1, 2, 3, 5]}
+    words = advice(expected()[name]["reason"], drafts)
+    assert words is not None and ("--" in words or "decode server" in words)
+
+
+def test_sglang_takes_the_new_names_and_not_the_old_ones() -> None:
+    import argparse
+
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert not known & {*RENAMED, *REPLACED, *DROPPED}
+    assert {*RENAMED.values(), *(flag for flag, _ in REPLACED.values())} <= known

@@ -1,0 +1,118 @@
+"""The verdict on every published launch line, from the doctor's own code: no GPU, no weights, one process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.sglang_plugin.launch import activation, checkup
+
+HERE = Path(__file__).parent
+CONFIGS = HERE.parents[1] / "configs"
+ADAPTS, WITH_LESS, STATIC, ENDS = "adapts", "adapts with less", "static", "the launch ends"
+
+_TARGET = ("--model", "--model-path")
+_DRAFT = ("--speculative-draft-model-path", "--speculative-draft-model")
+_STEPS = ("--speculative-num-steps", "--speculative-num-draft-tokens")
+
+
+def lines() -> list[dict[str, Any]]:
+    """Return the collected lines; README.md says where they are from and what their keys mean."""
+    found: list[dict[str, Any]] = _read("launch_lines.json")["lines"]
+    return found
+
+
+def expected() -> dict[str, dict[str, Any]]:
+    """Return the verdict that each line must have, by its name."""
+    found: dict[str, dict[str, Any]] = _read("expected.json")
+    return found
+
+
+def preset(line: dict[str, Any]) -> str:
+    """Return the stem of the configuration in configs/ that fits the model of *line*."""
+    return str(_models()["targets"][line["model"]]["preset"])
+
+
+def to_try(line: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the arguments of *line* with its preset added, and the flags that had to go for it.
+
+    A launch depth that the preset does not list would end the launch. Model paths become configuration folders.
+    """
+    models = _models()
+    target = HERE / "configs" / models["targets"][line["model"]]["configuration"]
+    path = CONFIGS / f"{preset(line)}.json"
+    allowed = {str(step) for step in load_config(str(path)).candidate_steps}
+    given = list(flags(line["argv"]))
+    unlisted = any(flag == _STEPS[0] and values[0] not in allowed for flag, values in given)
+    words, gone = [], []
+    for flag, values in given:
+        if flag in _STEPS and unlisted:
+            gone.append(" ".join([flag, *values]))
+            continue
+        if flag in _TARGET:
+            values = [str(target)]
+        elif flag in _DRAFT:
+            values = [str(HERE / "configs" / models["drafts"][values[0]])]
+        words += [flag, *values]
+    return [*words, "--speculative-adaptive-config", str(path)], gone
+
+
+def verdict(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what the doctor finds about *line*: verdict, reason, what is left out, and what to write differently."""
+    arguments, gone = to_try(line)
+    with patch.dict(os.environ, line["env"]):
+        found = checkup.launch(arguments)
+    changes = {change["flag"]: change["write"] for change in found["renamed"]}
+    if "refused" in found:
+        return {"verdict": ENDS, "reason": found["refused"], "renamed": changes, "leave_out": gone}
+    less = found["left_out"] if found["reason"] is None else []
+    kind = STATIC if found["reason"] is not None else WITH_LESS if less else ADAPTS
+    return {"verdict": kind, "reason": found["reason"], "less": less, "renamed": changes, "leave_out": gone}
+
+
+@contextmanager
+def launcher() -> Iterator[None]:
+    """Let SGLang's command line go through the package's door, as in a process that loaded its plugins."""
+    from sglang.srt.server_args import ServerArgs
+
+    original = ServerArgs.from_cli_args.__func__  # type: ignore[attr-defined]
+    handlers, level = logging.root.handlers[:], logging.root.level
+    ServerArgs.from_cli_args = classmethod(  # type: ignore[method-assign]
+        lambda cls, args: activation.from_cli_args(original, cls, args)
+    )
+    try:
+        yield
+    finally:
+        ServerArgs.from_cli_args = classmethod(original)  # type: ignore[method-assign]
+        logging.root.handlers[:], logging.root.level = handlers, level  # SGLang's parser sets its own
+
+
+def flags(argv: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag of *argv* with its values; ``--flag=value`` is taken apart, a value without a flag left out."""
+    flag, values = None, []
+    for word in argv:
+        if not word.startswith("--"):
+            values.append(word)
+            continue
+        if flag is not None:
+            yield flag, values
+        flag, equals, value = word.partition("=")
+        values = [value] if equals else []
+    if flag is not None:
+        yield flag, values
+
+
+def _models() -> dict[str, Any]:
+    return _read("models.json")
+
+
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / name).read_text())
+    return found

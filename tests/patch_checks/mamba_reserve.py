@@ -1,0 +1,66 @@
+"""0016: Memory of a hybrid model's verify states for the widest tier."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.patch_checks.parts import published, written
+from tests.patch_checks.registry import kept, repaired
+
+LADDER = {"1": {"candidate_steps": [1, 3, 7]}}
+STATE_BYTES, LAYERS = 48 << 20, 4
+"""Of one request's state in all layers, as a hybrid of 30B has it."""
+REQUESTS, GIBIBYTES = 48, 60.0
+WAYS: tuple[dict[str, Any], ...] = (
+    {"max_mamba_cache_size": 200},
+    {"max_mamba_cache_size": None, "disable_radix_cache": True},
+    {"max_mamba_cache_size": None, "disable_radix_cache": False},
+)
+"""A number of slots as given, as many as requests may run, and as many as fit."""
+
+
+@repaired
+def the_launch_depth_does_not_shrink_the_verify_states() -> None:
+    with written(LADDER) as path:
+        for way in WAYS:
+            found = {steps: priced(steps, speculative_adaptive_config=path, **way) for steps in (1, 7)}
+            assert found[1] == found[7], f"GiB left and slots by launch depth: {found}"
+
+
+@kept
+def a_static_depth_pays_for_its_own_width() -> None:
+    for way in WAYS:
+        shallow, deep = (priced(steps, speculative_adaptive=False, **way) for steps in (1, 7))
+        assert shallow != deep and shallow[1] >= deep[1]
+
+
+@kept
+def the_number_of_slots_outlives_the_pricing() -> None:
+    left, slots = priced(7, speculative_adaptive=False, **WAYS[2])
+    assert slots > 0 and left < GIBIBYTES
+
+
+def priced(launch_steps: int, **resolved: Any) -> tuple[float, int]:
+    """Return the GiB that SGLang leaves for the KV cache, and the slots of states that it decides on."""
+    from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator
+    from sglang.srt.runtime_context import get_schedule
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    states = SimpleNamespace(layers=list(range(LAYERS)), mamba_cache_per_req=STATE_BYTES)
+    configurator = SimpleNamespace(
+        mambaish_config=SimpleNamespace(mamba2_cache_params=states),
+        hybrid_gdn_config=None,
+        hybrid_kda_config=None,
+        pp_size=1,
+        attn_dp_size=1,
+        extra_mamba_cache_bytes_per_req=0,
+        fused_entry_bytes=lambda sub_pool: None,
+        spec_algorithm=SpeculativeAlgorithm.from_string("EAGLE3"),
+        _calculate_mamba_ratio=lambda: KVCacheConfigurator._calculate_mamba_ratio(configurator),
+    )
+    width = {"speculative_num_steps": launch_steps, "speculative_num_draft_tokens": launch_steps + 1}
+    schedule = {"max_running_requests": REQUESTS, "mamba_full_memory_ratio": 0.9}
+    with published(device="cpu", **width, **schedule, **resolved):
+        left = KVCacheConfigurator._handle_max_mamba_cache(configurator, GIBIBYTES)
+        return round(float(left), 6), int(get_schedule().max_mamba_cache_size)

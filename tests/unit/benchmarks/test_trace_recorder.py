@@ -1,0 +1,251 @@
+"""The recorder computes what the models do: against Transformers, and against the training code's own maths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.traces.eagle3 import Eagle3
+from benchmarks.traces.llama import Llama
+from benchmarks.traces.prompts import load
+from benchmarks.traces.record import main
+from benchmarks.traces.recorder import Recorder
+from benchmarks.traces.repetition import LONGEST_BLOCK, SHORTEST_COPY, first_copy
+from benchmarks.traces.weights import ModelError
+from benchmarks.traces.writing import write
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.traces import CHAIN, read
+from train import checkpoint, evaluate
+
+CPU = torch.device("cpu")
+TARGET, DRAFT = Path(models.target_path()), Path(models.draft_path())
+PROMPTS = [[5, 6, 7], [9] * 11, list(range(40, 47))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama with fewer keys than heads, and with its head tied to its embedding."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        **{"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 5, "vocab_size": 97},
+        **{"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True},
+        **{"max_position_embeddings": 128, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.3},
+    )
+    path = tmp_path_factory.mktemp("llama")
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_outputs_and_features_are_those_of_transformers(folder: Path) -> None:
+    reference = LlamaForCausalLM.from_pretrained(folder)
+    target = Llama(folder, [0, 2, 4], CPU, torch.float32)
+    for prompt, writing in zip(PROMPTS, write(target, PROMPTS, 20, frozenset(), 0.0, generator()), strict=True):
+        ids = writing.ids[None]
+        with torch.no_grad():
+            states = reference.model(ids, output_hidden_states=True).hidden_states
+            best = reference(ids).logits[0].argmax(dim=-1)
+        assert ids[0, : len(prompt)].tolist() == prompt and len(ids[0]) == len(prompt) + 20
+        assert torch.equal(ids[0, len(prompt) :], best[len(prompt) - 1 : -1])
+        # The last entry of Transformers is normalised; layer 4 is the last, so its output is left out here.
+        expected = torch.cat([states[1], states[3]], dim=-1)[0, :-1]
+        torch.testing.assert_close(writing.features[:, : 2 * 48], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_text_ends_where_it_says_so_whatever_the_others_do(folder: Path) -> None:
+    target = Llama(folder, None, CPU, torch.float32)
+    whole = write(target, PROMPTS, 30, frozenset(), 0.0, generator())
+    end = int(whole[1].ids[whole[1].prompt + 4])
+    for one, full in zip(write(target, PROMPTS, 30, frozenset([end]), 0.0, generator()), whole, strict=True):
+        output, everything = one.ids[one.prompt :].tolist(), full.ids[full.prompt :].tolist()
+        expected = everything[: everything.index(end) + 1] if end in everything else everything
+        assert (output, one.ended) == (expected, end in everything)
+        torch.testing.assert_close(one.features, full.features[: len(one.features)], rtol=1e-4, atol=1e-4)
+
+
+def test_sampled_text_has_the_targets_distribution(folder: Path) -> None:
+    target = Llama(folder, None, CPU, torch.float32)
+    with torch.no_grad():
+        logits = LlamaForCausalLM.from_pretrained(folder)(torch.tensor([PROMPTS[0]])).logits[0, -1]
+    draws = 4000
+    first = [int(w.ids[-1]) for w in write(target, [PROMPTS[0]] * draws, 1, frozenset(), 2.0, generator(5))]
+    share = np.bincount(first, minlength=97) / draws
+    expected = (logits / 2.0).softmax(dim=-1).numpy()
+    assert np.abs(share - expected).max() < 5 * np.sqrt(0.25 / draws)
+    assert np.unique(first).size > 3
+
+
+def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
+    prompts = [models.prompts(family)[3] for family in models.families()]
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps({str(i): [prompt] for i, prompt in enumerate(prompts)}))
+    positions = 120
+    arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / "t.npz"]
+    more = ["--positions", positions, "--ignore-eos", "--device", "cpu"]
+    assert main([str(word) for word in (*arguments, *more)]) == 0
+    target, draft = checkpoint.load_target(TARGET), checkpoint.load_draft(DRAFT)
+    writings = evaluate.write(target, [prompt.encode() for prompt in prompts], positions + CHAIN)
+    for (_, accepted, _), writing in zip(read(tmp_path / "t.npz").requests(), writings, strict=True):
+        expected = evaluate.correct_drafts(target, draft, writing.ids[None], CHAIN)[0, writing.prompt - 1 :]
+        assert accepted.tolist() == expected[:positions].tolist()
+
+
+def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps({family: models.prompts(family)[:3] for family in models.families()}))
+    traces = []
+    for name, more in (("one.npz", []), ("several.npz", ["--wave", 5, "--batch-tokens", 400])):
+        arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / name, *more]
+        assert main([str(word) for word in (*arguments, "--positions", 50, "--device", "cpu")]) == 0
+        traces.append(read(tmp_path / name))
+    one, several = traces
+    assert "--out one.npz" in one.command and str(tmp_path) not in one.command
+    assert one.category == several.category == (*models.families(),) * 3
+    for key in ("length", "loop_start", "accepted"):
+        assert np.array_equal(getattr(one, key), getattr(several, key))
+    # Sums in another order: a probability on a boundary may take the next level.
+    assert np.abs(one.confidence.astype(int) - several.confidence).max() <= 1
+
+
+def saved_draft(path: Path, tensors: dict[str, torch.Tensor], kv_heads: int, **more: object) -> Path:
+    path.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
+    config = {"model_type": "llama", "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": kv_heads}
+    config |= {"head_dim": 8, "num_hidden_layers": 1, "max_position_embeddings": 128, "draft_vocab_size": 97}
+    (path / "config.json").write_text(json.dumps(config | more))
+    return path
+
+
+def random_draft(kv_heads: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(11)
+    shapes = {"fc": (48, 144), "lm_head": (97, 48), "norm": (48,)}
+    layer = {"self_attn.q_proj": (48, 96), "self_attn.o_proj": (48, 48), "mlp.down_proj": (48, 64)}
+    layer |= dict.fromkeys(["self_attn.k_proj", "self_attn.v_proj"], (8 * kv_heads, 96))
+    layer |= dict.fromkeys(["mlp.gate_proj", "mlp.up_proj"], (64, 48))
+    layer |= dict.fromkeys(["input_layernorm", "hidden_norm", "post_attention_layernorm"], (48,))
+    shapes |= {f"midlayer.{name}": shape for name, shape in layer.items()}
+    return {f"{name}.weight": torch.randn(shape) / 3 for name, shape in shapes.items()}
+
+
+def chains(path: Path, rows: int = 30, first: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """The chains of a draft along one random text of *rows* rows."""
+    draw = generator(2)
+    embedding, features = torch.randn(97, 48, generator=draw), torch.randn(40, 144, generator=draw)
+    ids = torch.randint(0, 97, (41,), generator=draw)
+    return Eagle3(path, CPU, torch.float32).chains(embedding, ids[: rows + 1], features, first, CHAIN)
+
+
+def test_a_chain_knows_nothing_of_the_text_after_its_start(tmp_path: Path) -> None:
+    path = saved_draft(tmp_path / "draft", random_draft(2), 2)
+    tokens, sure = chains(path)
+    for row in (4, 11, 29):
+        alone, alone_sure = chains(path, rows=row + 1, first=row)
+        assert torch.equal(tokens[row - 4], alone[0])
+        torch.testing.assert_close(sure[row - 4], alone_sure[0])
+
+
+def test_heads_that_share_keys_see_the_same_keys(tmp_path: Path) -> None:
+    shared = random_draft(2)
+    own = dict(shared)
+    for name in ("k_proj", "v_proj"):
+        key = f"midlayer.self_attn.{name}.weight"
+        own[key] = shared[key].view(2, 8, 96).repeat_interleave(3, dim=0).reshape(48, 96)
+    one, other = (
+        chains(saved_draft(tmp_path / str(kv_heads), tensors, kv_heads))
+        for kv_heads, tensors in ((2, shared), (6, own))
+    )
+    assert torch.equal(one[0], other[0])
+    torch.testing.assert_close(one[1], other[1])
+
+
+def test_a_draft_vocabulary_is_translated(tmp_path: Path) -> None:
+    plain = random_draft(2)
+    order = torch.randperm(97, generator=generator())
+    mapped = plain | {"lm_head.weight": plain["lm_head.weight"][order], "d2t": order - torch.arange(97)}
+    one, other = (chains(saved_draft(tmp_path / name, t, 2)) for name, t in (("plain", plain), ("mapped", mapped)))
+    assert torch.equal(one[0], other[0])
+    torch.testing.assert_close(one[1], other[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "config"),
+    [
+        ({"midlayer.self_attn.q_proj.bias": torch.zeros(48)}, {}),
+        ({"fc_norm.0.weight": torch.ones(48)}, {}),
+        ({}, {"norm_output": True}),
+        ({}, {"eagle_config": {"norm_before_fc": True}}),
+        ({}, {"num_hidden_layers": 2}),
+        ({}, {"model_type": "qwen2"}),
+    ],
+)
+def test_a_draft_that_computes_something_else_is_refused(tmp_path: Path, change: dict, config: dict) -> None:
+    with pytest.raises(ModelError) as caught:
+        Eagle3(saved_draft(tmp_path / "draft", random_draft(2) | change, 2, **config), CPU, torch.float32)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_that_is_missing_is_named(tmp_path: Path) -> None:
+    tensors = load_file(DRAFT / "model.safetensors")
+    del tensors["midlayer.hidden_norm.weight"]
+    (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"midlayer\.hidden_norm\.weight"):
+        Eagle3(tmp_path, CPU, torch.float32)
+
+
+def test_an_output_that_ends_is_judged_to_its_end_and_no_further(tmp_path: Path) -> None:
+    """With the end set to a token that the tiny pair writes, nothing is accepted past it."""
+    recorder = Recorder(TARGET, DRAFT, "cpu", torch.float32, temperature=0.0, seed=0)
+    prompt = recorder.encode(models.prompts("easy")[0], chat=False)
+    whole = recorder.record([prompt], 40, ignore_eos=True)[0]
+    end = next(i for i in range(8, 40) if whole.tokens[i] not in whole.tokens[:i])
+    recorder.ends = frozenset([whole.tokens[end]])
+    ended = recorder.record([prompt], 40)[0]
+    assert ended.tokens == whole.tokens[: end + 1]
+    assert ended.accepted.tolist() == [min(int(n), end - t) for t, n in enumerate(whole.accepted[:end])]
+    assert np.array_equal(ended.confidence, whole.confidence[:end])
+
+
+@pytest.mark.parametrize("block", [1, 2, 7, SHORTEST_COPY, LONGEST_BLOCK])
+def test_a_copy_starts_where_the_first_block_ends(block: int) -> None:
+    head = list(range(1000, 1050))
+    loop = [i % block for i in range(block + max(block, SHORTEST_COPY))]
+    assert first_copy(head + loop + [-1] * 5) == len(head) + block
+    assert first_copy([*head, *loop[:-1], -1, *head]) is None
+
+
+def test_short_outputs_do_not_repeat() -> None:
+    assert first_copy([]) is first_copy([1]) is first_copy([1] * SHORTEST_COPY) is None
+    assert first_copy([1] * (SHORTEST_COPY + 1)) == 1
+
+
+def test_categories_take_turns(tmp_path: Path) -> None:
+    lines = [("writing", "a"), ("coding", "b"), ("qa", "c"), ("qa", "d"), ("qa", "e")]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps({"category": kind, "turns": [text, "x"]}) + "\n" for kind, text in lines))
+    assert [(p.category, p.text) for p in load(path)] == [
+        *[("mt_bench", "a"), ("qa", "c"), ("mt_bench", "b")],
+        *[("qa", "d"), ("qa", "e")],
+    ]
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"category": "qa"}', '{"category": "qa", "turns": []}'])
+def test_prompts_that_cannot_be_read_end_in_one_line(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text(content)
+    arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / "t.npz"]
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in arguments])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,57 @@
+"""Chat without a server: what is refused, and how rounds are counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_adaptive.chat.conversation import Measured
+from sglang_adaptive.chat.drafting import Drafting
+from sglang_adaptive.cli import main
+from sglang_adaptive.cpu_engine.server import free_port
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--url", "somewhere"], 2, "--url 'somewhere'"),
+        (["--tokens", "0"], 2, "--tokens: got '0'"),
+        (["--temperature", "0.7"], 2, "--temperature needs --url"),
+        (["--temperature", "hot"], 2, "--temperature: got 'hot'"),
+        (["--temperature", "2.5"], 2, "--temperature: got '2.5'"),
+        (["--temperature", "nan"], 2, "--temperature: got 'nan'"),
+        (["--url", f"http://127.0.0.1:{free_port()}"], 1, "refused"),
+    ],
+)
+def test_refusals_of_one_line(words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        ended = main(["chat", *words])
+    except SystemExit as end:
+        ended = end.code
+    said = capsys.readouterr()
+    assert (ended, said.out, said.err.count("\n")) == (code, "", 1) and told in said.err
+
+
+def test_without_the_model_it_says_what_to_install(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sglang_adaptive.models.pair.get_draft", lambda: tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["chat"]) == 1
+    said = capsys.readouterr().err
+    assert "pip install" in said and said.count("\n") == 1
+
+
+def test_rounds_of_an_answer_are_the_new_ones() -> None:
+    before, after = Drafting({1: 10, 3: 4}), Drafting({1: 10, 3: 7, 5: 1})
+    new = after.since(before)
+    assert dict(new.rounds) == {3: 3, 5: 1}
+    assert (new.total, new.mean_steps) == (4, 3.5)
+    assert after.since(after).total == 0
+
+
+@pytest.mark.parametrize("rounds", [None, Drafting({}), Drafting({0: 5, 3: 5})])
+def test_what_an_answer_took_can_be_said_with_and_without_rounds(rounds: Drafting | None) -> None:
+    said = str(Measured(30, 2.0, rounds, cut=False))
+    assert "30 tokens" in said and "15.0 tokens/s" in said
+    assert ("3.00" in said) is (rounds is not None and rounds.total > 0)

@@ -1,0 +1,155 @@
+"""The program as a whole: help, exit codes, a reader that goes away, completion, and what it loads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive import __version__
+from sglang_adaptive.cli import COMMANDS, main
+from sglang_adaptive.command_line import has_colour
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([name, "--help"])
+    except SystemExit as end:
+        code = end.code
+    told = capsys.readouterr().out
+    assert code == 0
+    assert f"usage: sglang-adaptive {name}" in told and "exit codes: " in told
+    parser = import_module(COMMANDS[name][0]).parser()
+    assert parser.examples and all(f"  sglang-adaptive {name} {words}".rstrip() in told for words, _ in parser.examples)
+
+
+def test_help_lists_every_command() -> None:
+    told = run("--help").stdout
+    assert all(f"  {name} " in told and what in told for name, (_, what) in COMMANDS.items())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "err"),
+    [
+        (["--version"], 0, f"sglang-adaptive {__version__}\n", ""),
+        (["validat"], 2, "", "sglang-adaptive: error: no command 'validat'; did you mean validate?\n"),
+        (["watch", "--intervall", "1"], 2, "", "sglang-adaptive watch: error: unrecognized arguments: --intervall 1\n"),
+        (["watch", "--interval", "0"], 2, "",
+         "sglang-adaptive watch: error: argument --interval: got '0'; expected seconds from 0.1 to 3600\n"),
+        (["calibrate"], 2, "", "sglang-adaptive calibrate: error: the following arguments are required: --url\n"),
+    ],
+)  # fmt: skip
+def test_exit_codes_and_refusals_of_one_line(words: list[str], code: int, out: str, err: str) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
+def test_without_a_command_it_shows_the_help_and_fails() -> None:
+    done = run()
+    assert done.returncode == 2 and done.stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["validate", "--help"], ["validate", "configs/aggressive.json"]])
+def test_reader_that_went_away_is_no_fault(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    # Unbuffered, argparse would drop the error itself.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [*PROGRAM, *words], stdout=write, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT, env=buffered
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_ctrl_c_ends_with_130_and_without_a_traceback() -> None:
+    watching = subprocess.Popen(
+        [*PROGRAM, "watch", "--port", "9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert watching.stdout is not None
+    assert "gone: it does not answer" in watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    assert (watching.wait(), watching.communicate()[1]) == (130, "")
+
+
+def test_help_and_validate_load_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from sglang_adaptive.cli import main\n"
+        "assert main(['--help']) == main(['validate', 'configs/conservative.json']) == 0\n"
+        "heavy = {'torch', 'sglang', 'numpy', 'rich', 'matplotlib', 'tqdm', 'shtab'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+COMPLETE = """
+source "$1"
+function=$(complete -p sglang-adaptive | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+"$function"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "sglang-adaptive.bash"
+    path.write_text(run("completion", "bash").stdout)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["va"], ["validate"]),
+        (["watch", "--in"], ["--interval"]),
+        (["completion", "z"], ["zsh"]),
+        (["validate", "Make"], ["Makefile"]),
+        (["serve-cpu", "--thr"], ["--threads"]),
+    ],
+)
+def test_bash_completes(bash_script: Path, typed: Sequence[str], offered: list[str]) -> None:
+    words = ["bash", "-c", COMPLETE, "bash", str(bash_script), "sglang-adaptive", *typed]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == offered, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_scripts_of_the_other_shells_know_every_command(shell: str) -> None:
+    script = run("completion", shell).stdout
+    assert all(name in script for name in COMMANDS) and "--interval" in script
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_colour_is_for_terminals_and_never_against_no_color(
+    terminal: bool, environment: dict[str, str], coloured: bool
+) -> None:
+    outer, inner = os.openpty() if terminal else os.pipe()
+    with os.fdopen(inner, "w") as stream:
+        assert has_colour(stream, environment) is coloured
+    os.close(outer)

@@ -1,0 +1,92 @@
+"""Every example of a command's help that needs neither a server nor SGLang is run as it stands.
+
+Those that do are run by tests/engine/test_command_line.py, and the demo by tests/engine/test_demo.py; of the demo, of
+chat and of serve-cpu, whose examples would boot servers, the arguments are checked here.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.chat import command as chat
+from sglang_adaptive.cli import COMMANDS, help_text, main
+from sglang_adaptive.cpu_engine import launcher
+from sglang_adaptive.demo import options
+from sglang_adaptive.models.smollm2 import target_folder
+
+ROOT = Path(__file__).parents[3]
+HERE = ("validate", "simulate", "report", "completion")
+BOOT = ("demo", "serve-cpu", "chat")
+WITH_MODEL = ("models",)
+WITH_SERVER = ("doctor", "watch", "explain", "calibrate")
+
+
+def examples(*commands: str) -> list[list[str]]:
+    """Return the words of every example of *commands*, the command first."""
+    return [
+        [name, *shlex.split(arguments)]
+        for name in commands
+        for arguments, _ in import_module(COMMANDS[name][0]).parser().examples
+    ]
+
+
+def test_no_command_is_forgotten() -> None:
+    assert set(HERE) | set(BOOT) | set(WITH_MODEL) | set(WITH_SERVER) == set(COMMANDS)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that looks like a checkout's root, into which examples may write."""
+    for name in ("configs", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+@pytest.mark.parametrize("words", examples(*HERE), ids=" ".join)
+def test_example(words: list[str], checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # A shell would have replaced the patterns.
+    assert main([name for word in words for name in (sorted(glob.glob(word)) or [word])]) == 0
+    told = capsys.readouterr()
+    assert told.out or "wrote" in told.err
+    if "--json" in words and words[0] == "validate":
+        assert json.loads(told.out)["valid"] is True
+    for flag in ("--json", "--html"):
+        if flag in words and words[0] in ("simulate", "report"):
+            assert (checkout / words[words.index(flag) + 1]).stat().st_size > 1000
+
+
+@pytest.mark.parametrize("words", examples(*BOOT), ids=" ".join)
+def test_arguments_of_an_example_that_boots(words: list[str]) -> None:
+    if words[0] == "demo":
+        assert options.parse(words[1:])
+    elif words[0] == "chat":
+        assert chat.parser().parse_args(words[1:]).tokens > 0
+    else:
+        assert "--model-path" in launcher.command(words[1:])
+
+
+@pytest.mark.skipif(not target_folder().is_dir(), reason="SmolLM2 is not in the cache; `make smollm2` puts it there")
+@pytest.mark.parametrize("words", examples(*WITH_MODEL), ids=" ".join)
+def test_example_with_the_real_model(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(ROOT / word) if "/" in word else word for word in words]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["target", "draft"]
+
+
+PROGRAM_EXAMPLES = [line.split()[1:] for line in help_text().splitlines() if line.startswith("  sglang-adaptive")]
+
+
+@pytest.mark.parametrize("words", PROGRAM_EXAMPLES, ids=" ".join)
+def test_example_of_the_whole_program(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        assert main(words) == 0
+    except SystemExit as end:
+        assert end.code == 0
+    assert capsys.readouterr().out

@@ -1,0 +1,74 @@
+"""The demo's command line: what is refused before a server starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.demo import command
+from sglang_adaptive.policy.schema import POLICY_NAMES
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """Return the one line of a refusal."""
+    assert command.main(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    return line.removeprefix("sglang-adaptive demo: ")
+
+
+@pytest.fixture(autouse=True)
+def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise AssertionError("a bad command line got as far as the servers")
+
+    monkeypatch.setattr(command, "server_specs", fail)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--tokens", "15"], "--tokens 15: expected 16 to 512"),
+        (["--tokens", "513"], "--tokens 513: expected 16 to 512"),
+        (["--turns", "0", "--pair", "smollm2"], "--turns 0: expected 1 to "),
+        (["--pair", "large"], "'large'"),
+        (["--tokens", "many"], "invalid int value: 'many'"),
+        (["--policy", "emma"], "--policy emma: expected " + " or ".join(POLICY_NAMES)),
+        (["--json"], "expected one argument"),
+        (["--jsn", "x"], "--jsn"),
+        (["extra"], "extra"),
+    ],
+)
+def test_bad_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], told: str) -> None:
+    assert told in refused(capsys, *argv)
+
+
+def test_json_into_a_missing_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "out.json"
+    assert refused(capsys, "--json", str(path)) == f"--json {path}: the folder {path.parent} does not exist"
+
+
+def test_json_onto_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "is a directory" in refused(capsys, "--json", str(tmp_path))
+
+
+def test_json_onto_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not a regular file" in refused(capsys, "--json", os.devnull)
+
+
+def test_json_into_a_folder_where_nobody_may_write(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cannot write in /proc" in refused(capsys, "--json", "/proc/out.json")
+
+
+def test_an_empty_json_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is a directory" in refused(capsys, "--json", "")
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        command.main(["--help"])
+    assert stop.value.code == 0
+    assert "--keep" in capsys.readouterr().out

@@ -1,0 +1,98 @@
+"""The demo with a real model: questions, the answer on the screen, and the tables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive.chat.drafting import Drafting
+from sglang_adaptive.demo.real_text.contest import entrants
+from sglang_adaptive.demo.real_text.findings import failures, findings
+from sglang_adaptive.demo.real_text.questions import QUESTIONS, phases
+from sglang_adaptive.demo.real_text.screen import AnswerScreen
+from sglang_adaptive.demo.results import Run
+from sglang_adaptive.demo.style import Style
+from tests.demo_runs import result
+
+STYLE = Style(columns=80)
+
+
+def shown(pieces: list[str], rounds: Iterator[Drafting | None]) -> list[str]:
+    """Return the lines of an answer that came in *pieces*, one token each."""
+    stream = io.StringIO()
+    screen = AnswerScreen(stream, STYLE, lambda: next(rounds))
+    text = ""
+    for count, piece in enumerate(pieces, 1):
+        text += piece
+        screen.grown(text, count)
+    screen.end()
+    return stream.getvalue().splitlines()
+
+
+def without_rounds() -> Iterator[None]:
+    while True:
+        yield None
+
+
+@given(st.lists(st.text(alphabet="ab \n", max_size=12), max_size=40))
+def test_no_word_of_an_answer_is_lost_and_no_line_is_too_long(pieces: list[str]) -> None:
+    lines = shown(pieces, without_rounds())
+    assert all(len(line) <= STYLE.columns for line in lines)
+    written = "".join(line.partition("│")[2] for line in lines)
+    assert "".join(written.split()) == "".join("".join(pieces).split())
+
+
+def test_blank_lines_and_indentation_stay() -> None:
+    code = "def f():\n    return 1\n\n\nf()"
+    assert [line.partition("│ ")[2] for line in shown([code], without_rounds())] == code.split("\n")
+
+
+def test_the_rounds_of_a_line_stand_beside_it() -> None:
+    seen = iter([Drafting({3: 2}), Drafting({3: 4, 5: 2}), Drafting({3: 4, 5: 2}), Drafting({3: 4, 5: 3})])
+    first, second, third = shown(["a ", "b ", "c ", "d\n", "e\n", "f "], seen)
+    # Four tokens in four new rounds; then the server has not counted on; then the rest in one.
+    assert first.split()[:2] == ["3,5", "1.0"]
+    assert second.partition("│")[0].strip() == ""
+    assert third.split()[:2] == ["5", "2.0"]
+
+
+def runs() -> list[Run]:
+    """Without speculation 1 s an answer, static depths half a second, adaptive a quarter."""
+    found = []
+    for contender in entrants(["throughput"]):
+        speculates = contender.server != "none"
+        seconds = 0.25 if contender.adaptive else 0.5 if speculates else 1.0
+        depth = contender.forced_steps or 5
+        results = [
+            result(phase, seconds, {depth: 4} if speculates else None, depth if speculates else None)
+            for turn in (1, 2)
+            for phase in phases(turn, 16)
+        ]
+        found.append(Run(contender, (1, 3, 5, 7) if speculates else (), tuple(results)))
+    return found
+
+
+def test_the_tables_give_ratios_and_fit_the_terminal() -> None:
+    told = findings(runs(), STYLE).splitlines()
+    assert max(map(len, told)) <= STYLE.columns
+    (adaptive,) = [line.split() for line in told if line.startswith("throughput") and len(line.split()) == 8]
+    assert adaptive[-2:] == ["4.00", "2.00"]
+    assert all(sum(kind in line for line in told) >= 1 for kind in QUESTIONS)
+
+
+def test_a_policy_that_was_set_aside_is_a_failure() -> None:
+    good = runs()
+    assert failures(good, []) == []
+    set_aside = Run(good[-1].contender, good[-1].tiers, good[-1].phases, "a fault")
+    assert len(failures([*good[:-1], set_aside], ["a mismatch"])) == 2
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_kind_is_asked_once_a_turn(turn: int) -> None:
+    asked = phases(turn, 32)
+    assert [phase.family for phase in asked] == list(QUESTIONS)
+    assert all(phase.max_new_tokens == 32 and phase.concurrency == 1 for phase in asked)

@@ -1,0 +1,106 @@
+"""Collecting switches from a server that remembers only the latest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.demo.switch_log import READ_SECONDS, SwitchLog
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.counters import RECENT_SWITCHES
+from sglang_adaptive.runtime.state import SpecRuntimeState
+
+
+class Worker:
+    """What the controller needs of SGLang's worker, without backends."""
+
+    speculative_num_steps = 1
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        nothing: dict[str, Any] = dict.fromkeys(SpecRuntimeState.__dataclass_fields__)
+        return SpecRuntimeState(**{**nothing, "speculative_num_steps": speculative_num_steps})
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        self.speculative_num_steps = state.speculative_num_steps
+
+
+class BackAndForth:
+    """Another depth at every round."""
+
+    name = "back and forth"
+
+    def __init__(self) -> None:
+        self.candidate_steps = [1, 3]
+        self._steps = 1
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None: ...
+
+    def cuda_graph_bs_for_step(self, step: int) -> None:
+        return None
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        self._steps = 4 - self._steps
+        return self._steps
+
+    def observe(self, observation: RoundObservation) -> None: ...
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def controller() -> AdaptiveController:
+    """The real controller, which keeps the record that the log reads."""
+    built = AdaptiveController(Worker(), BackAndForth(), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
+    built.init_states()
+    return built
+
+
+def rounds(controller: AdaptiveController, count: int) -> dict[str, Any]:
+    for _ in range(count):
+        controller.activate_step_by_batch(1)
+    return controller.snapshot().as_dict()
+
+
+def test_every_switch_is_seen_once(controller: AdaptiveController) -> None:
+    log = SwitchLog(rounds(controller, 5))
+    for count in (0, 1, RECENT_SWITCHES, 3, 0):
+        log.read(rounds(controller, count))
+    assert [switch.time for switch in log.switches] == list(range(5, 5 + 1 + RECENT_SWITCHES + 3))
+    assert log.unseen == 0
+
+
+def test_what_the_server_forgot_is_counted(controller: AdaptiveController) -> None:
+    log = SwitchLog(rounds(controller, 0))
+    log.read(rounds(controller, RECENT_SWITCHES + 7))
+    assert (len(log.switches), log.unseen) == (RECENT_SWITCHES, 7)
+
+
+def test_forced_depths_are_not_the_policys(controller: AdaptiveController) -> None:
+    log = SwitchLog(rounds(controller, 1))  # at 3
+    controller.force_steps(1)
+    rounds(controller, 1)
+    controller.force_steps(None)
+    log.read(rounds(controller, 2))  # released to 1 or 3, then the other
+    assert [switch.from_steps for switch in log.switches] in ([1], [3])
+    assert log.unseen == 0
+
+
+def test_a_server_without_speculation_has_none() -> None:
+    log = SwitchLog(None)
+    log.read(None)
+    assert log.switches == [] and log.unseen == 0
+
+
+def test_asks_again_after_a_while() -> None:
+    now = [0.0]
+    log = SwitchLog(None, clock=lambda: now[0])
+    now[0] = READ_SECONDS
+    assert log.is_due()
+    log.read(None)
+    assert not log.is_due()

@@ -1,0 +1,53 @@
+"""What the documentation shows is what the package does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sglang_adaptive import __version__
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+GENERATED = ("cli_reference", "config_reference", "hooks_reference", "launch_lines", "performance_reference")
+
+
+@pytest.mark.parametrize("script", GENERATED)
+def test_generated_tables_are_current(script: str) -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / f"{script}.py", "--check"], check=False)
+    assert done.returncode == 0, f"run scripts/{script}.py"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"8": {"candidate_steps": [1, True]}}, {"1": {"candidate_steps": [1]}, "up_histeresis": 0}],
+)  # fmt: skip
+def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config(config, "my.json")
+    # The page leaves out the list of keys.
+    line = re.sub(r"(?<=one of ).*(?= \(did you mean)", "...", str(caught.value))
+    assert f"\n{line}\n" in (ROOT / "docs" / "configuration.md").read_text()
+
+
+def test_every_preset_and_profile_is_described() -> None:
+    page = (ROOT / "docs" / "presets.md").read_text()
+    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.json")}
+    assert not [path for path in shipped if f"](../{path})" not in page]
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == __version__
+    assert cited["license"] == "Apache-2.0" and "Apache License" in (ROOT / "LICENSE").read_text()
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100

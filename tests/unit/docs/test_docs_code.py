@@ -1,0 +1,151 @@
+"""Links of the documentation lead somewhere, and its code blocks are code: checked without a network or a server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.cli import COMMANDS
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.schema import TOP_LEVEL_KEYS
+
+ROOT = Path(__file__).parents[3]
+OUTSIDE_DOCS = ("README.md", "CHANGELOG.md", "SECURITY.md", "patches/README.md", "train/README.md")
+PAGES = [
+    *(ROOT / name for name in OUTSIDE_DOCS),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(language: str) -> Iterator[Block]:
+    for page in PAGES:
+        name, text = page.relative_to(ROOT).as_posix(), page.read_text()
+        for found in re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.M | re.S):
+            if found[2] == language:
+                content = re.sub(rf"^{found[1]}", "", found[3], flags=re.M)
+                yield Block(name, text.count("\n", 0, found.start()) + 1, language, content)
+
+
+def prose(page: Path) -> str:
+    """Return *page* without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a git host gives the headings of *page*."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.M):
+        base = re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
+        count = 0
+        while (name := f"{base}-{count}" if count else base) in found:
+            count += 1
+        found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page if not path else page.parent / path
+        assert target.is_file(), f"{page.name} links to {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("block", list(blocks("json")), ids=str)
+def test_json_is_json_and_configurations_are_accepted(block: Block, tmp_path: Path) -> None:
+    content = json.loads(block.text)
+    if isinstance(content, dict) and any(key in TOP_LEVEL_KEYS or key.isdigit() for key in content):
+        path = tmp_path / "adaptive.json"
+        path.write_text(block.text)
+        assert load_config(path).candidate_steps
+
+
+def test_blocks_of_every_kind_are_found() -> None:
+    assert all(list(blocks(language)) for language in ("json", "python", "bash"))
+
+
+@pytest.mark.parametrize("block", list(blocks("python")), ids=str)
+def test_python_compiles(block: Block) -> None:
+    compile(block.text, str(block), "exec")
+
+
+def lines(block: Block) -> Iterator[list[str]]:
+    """Yield the words of each command of a block, variables in front and comments left out."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
+            words.pop(0)
+        if words:
+            yield words
+
+
+SHELL = [(block, words) for block in blocks("bash") for words in lines(block)]
+OF_THE_SYSTEM = {"pip", "git", "curl", "kill", ".", "cd", "export", "patch", "prometheus", ".ci/run", "sglang"}
+
+
+@pytest.mark.parametrize(("block", "words"), SHELL, ids=[" ".join(words) for _, words in SHELL])
+def test_commands_exist(block: Block, words: list[str]) -> None:
+    if words[0] == "sglang-adaptive":
+        check_our_command(words[1:])
+    elif words[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+        asked = [word for word in words[1:] if "=" not in word]
+        assert set(asked) <= set(targets)
+    elif words[0].startswith("python"):
+        check_python(words[1:])
+    else:
+        assert words[0] in OF_THE_SYSTEM, f"{block}: what is {words[0]}?"
+
+
+def check_our_command(words: list[str]) -> None:
+    name, *arguments = words
+    if name.startswith("--"):
+        return
+    assert name in COMMANDS
+    if name == "serve-cpu":
+        return  # SGLang's own arguments
+    if "--" in arguments:
+        arguments = arguments[: arguments.index("--")]
+    options = import_module(COMMANDS[name][0]).parser()._option_string_actions
+    for word in arguments:
+        if word.startswith("--"):
+            assert word.partition("=")[0] in options, f"{name} has no {word}"
+    for word in arguments:
+        if word.startswith(("configs/", "benchmarks/")) and not any(mark in word for mark in "*["):
+            assert (ROOT / word).exists()
+
+
+def check_python(words: list[str]) -> None:
+    if words[0] == "-m":
+        module = words[1]
+        # SGLang's modules import for seconds; that the launcher is there is what tests/engine is for.
+        if not module.startswith("sglang."):
+            assert find_spec(module), f"no module {module}"
+    elif words[0] != "-c":
+        assert (ROOT / words[0]).is_file()

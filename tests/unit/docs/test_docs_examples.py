@@ -1,0 +1,62 @@
+"""The example policy of docs/contributing.md is the file, plays in the simulator and drives a controller."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
+from tests.unit.runtime.test_controller import Worker, state
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "docs" / "examples"
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
+    """The two modules, imported as ``python docs/examples/play.py`` does."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield import_module("token_budget"), import_module("play")
+    for name in ("token_budget", "play"):
+        del sys.modules[name]
+
+
+def test_the_page_shows_the_file() -> None:
+    page, example = ROOT / "docs" / "contributing.md", FOLDER / "token_budget.py"
+    assert f"```python\n{example.read_text()}```" in page.read_text()
+
+
+def test_it_has_30_lines() -> None:
+    body = ast.parse((FOLDER / "token_budget.py").read_text()).body[-1]
+    assert isinstance(body, ast.ClassDef) and body.end_lineno is not None
+    assert body.end_lineno - body.lineno < 30
+
+
+def test_it_plays_and_beats_every_fixed_depth_of_the_page(examples: tuple[ModuleType, ModuleType]) -> None:
+    shares = examples[1].shares()
+    assert shares["token_budget"] > max(shares["static-0"], shares["static-3"])
+
+
+def test_it_drives_a_controller(examples: tuple[ModuleType, ModuleType]) -> None:
+    policy = examples[0].TokenBudgetPolicy([0, 1, 3, 7], budget=64)
+    assert isinstance(policy, AdaptivePolicy)
+    worker = Worker(3)
+    controller = AdaptiveController(worker, policy)
+    controller.register(state(3))
+    controller.init_states([1, 8, 32])
+    depths = []
+    for batch_size, accepted in [(1, 7), (8, 7), (16, 3), (32, 1), (64, 0), (1, 0)] + [(1, 0)] * 40:
+        controller.activate_step_by_batch(batch_size)
+        steps = worker.speculative_num_steps
+        depths.append(steps)
+        controller.on_verify_complete([min(accepted, steps)] * batch_size, batch_size)
+    assert depths[:5] == [7, 7, 3, 1, 0], "the budget holds the depth"
+    assert depths[-1] == 1, "and nothing accepted makes it shallow"
+    assert controller.snapshot().degraded is None

@@ -1,0 +1,69 @@
+"""Every message that the package can print has an entry in docs/troubleshooting.md, and no entry is stale."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.messages import GAP, LEAST_LETTERS, Message, messages
+
+PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
+MESSAGES = messages()
+
+
+def entries() -> list[str]:
+    """Return what the tables show, in code, in their columns of messages."""
+    shown, columns = [], 0
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if not line.startswith("|"):
+            columns = 0
+        elif cells[0] == "Message":
+            columns = cells.count("Message")
+        else:
+            shown += [entry for cell in cells[:columns] for entry in re.findall(r"`([^`]+)`", cell)]
+    return shown
+
+
+def pattern(entry: str) -> re.Pattern[str]:
+    """Return what finds the entry in a message; a gap of one may be text of the other."""
+    return re.compile(".*".join(re.escape(part.strip()) for part in entry.split(GAP)), re.S)
+
+
+ENTRIES = entries()
+PATTERNS = {entry: pattern(entry) for entry in ENTRIES}
+
+
+def plain(message: Message) -> str:
+    # The page shows code in code, where a message has its own back quotes.
+    return re.sub(r"`[^`]*`", GAP, message.text)
+
+
+def test_enough_is_found() -> None:
+    where = {message.where.partition(":")[0] for message in MESSAGES}
+    expected = {"policy/config.py", "sglang_plugin/launch/activation.py", "runtime/controller.py", "demo/verdict.py"}
+    assert expected <= where
+    assert len(MESSAGES) > 200
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=str)
+def test_message_has_an_entry(message: Message) -> None:
+    assert any(found.search(plain(message)) for found in PATTERNS.values()), f"add an entry for: {message}"
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_entry_is_of_a_message(entry: str) -> None:
+    assert sum(character.isalpha() for character in entry) >= LEAST_LETTERS, "it would match anything"
+    assert any(PATTERNS[entry].search(plain(message)) for message in MESSAGES), f"no message reads {entry!r}"
+
+
+def test_no_log_line_escapes_the_search() -> None:
+    """The search knows loggers by the name ``logger``; nothing in the package may call one otherwise."""
+    package = Path(__file__).parents[3] / "sglang_adaptive"
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and "getLogger(__name__)" in ast.unparse(node.value):
+                assert ast.unparse(node.targets[0]) == "logger", f"{path}: call it logger"

@@ -1,0 +1,119 @@
+"""``sglang-adaptive doctor``: launch lines taken apart, and checks that need no SGLang.
+
+What it asks SGLang itself is tested in tests/engine/test_command_line.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.doctor import installation
+from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
+from sglang_adaptive.doctor.command import main
+from sglang_adaptive.doctor.launch_line import take_apart
+
+ARGUMENTS = ["--model-path", "M", "--port=1"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "-m", "sglang.launch_server"],
+        ["numactl", "-N", "0", "/usr/bin/python3.12", "-u", "-m", "sglang.launch_server"],
+        ["sglang", "serve"],
+        ["/opt/venv/bin/sglang", "serve"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_arguments_of_a_launch_line(words: list[str]) -> None:
+    line = take_apart([*words, *ARGUMENTS])
+    assert (line.arguments, line.variables, line.on_cpu) == (ARGUMENTS, {}, False)
+
+
+def test_variables_in_front_and_the_cpu_engine() -> None:
+    line = take_apart(["A=1", "SGLANG_PLUGINS=a,b=c", "sglang-adaptive", "serve-cpu", *ARGUMENTS])
+    assert line.arguments == ARGUMENTS and line.on_cpu
+    assert line.variables == {"A": "1", "SGLANG_PLUGINS": "a,b=c"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--", "vllm", "serve", "M"], "no launch line in 'vllm serve M'; expected python -m sglang.launch_server"),
+        (["--"], "no launch line in ''; expected"),
+        (["--url", "http://h:1", "--", "sglang", "serve"], "--url and a launch line: expected one of them"),
+        (["--url", "nonsense"], "--url: 'nonsense' is not a server's address"),
+        (["one", "two"], "unrecognized arguments: two"),
+    ],
+)
+def test_bad_usage_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(words)
+    except SystemExit as end:
+        code = end.code
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, "")
+    assert said.err.startswith("sglang-adaptive doctor: error: ") and told in said.err and said.err.count("\n") == 1
+
+
+def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.json"
+    path.write_text('{"1": {"candidate_steps": [true]}}')
+    assert main([str(path), "--url", "http://127.0.0.1:9", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"] and found["verdict"] == "2 problems to mend: configuration, server."
+    assert [check["status"] for check in found["checks"]] == [PROBLEM, PROBLEM]
+    assert "1.candidate_steps[0]: got true" in found["checks"][0]["words"]
+    assert "does not answer" in found["checks"][1]["words"]
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What the process with SGLang in it answers."""
+    found = {"device": {"kind": "cpu", "torch": "2"}, "sglang": "0.5.23", "contract": [], "doors": None}
+    monkeypatch.setattr(installation, "_ask", lambda line: found)
+    return found
+
+
+def local() -> dict[str, Check]:
+    return {check.name: check for check in installation.checks(None)}
+
+
+def test_plugin_that_sglang_is_told_to_leave_out(answer: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local()["plugin"].status == OK
+    monkeypatch.setenv("SGLANG_PLUGINS", "other, sglang_adaptive_cpu_engine")
+    assert local()["plugin"] == Check(
+        "plugin", PROBLEM, "SGLANG_PLUGINS is 'other, sglang_adaptive_cpu_engine', which leaves out sglang_adaptive"
+    )
+
+
+def test_what_sglang_lacks_and_what_fails_are_problems(answer: dict[str, object]) -> None:
+    gpu = {"kind": "gpu", "names": ["NVIDIA H200"] * 2, "gibibytes": [140, 140], "torch": "2"}
+    answer |= {"contract": ["a.b is missing"], "device": gpu}
+    found = local()
+    assert (found["SGLang"].status, found["device"].status) == (PROBLEM, OK)
+    assert found["SGLang"].words.endswith("this package supports sglang 0.5.23: a.b is missing")
+    assert found["device"].words == "NVIDIA H200, 140 GiB and NVIDIA H200, 140 GiB; torch 2"
+    answer.clear()
+    answer["failure"] = "ImportError: no torch"
+    assert local()["SGLang"].words == "it cannot be asked any further: ImportError: no torch"
+
+
+def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+    def verdict(**launch: object) -> tuple[int, str]:
+        answer["launch"] = launch
+        code = main(["--", "sglang", "serve", "--model-path", "M"])
+        return code, capsys.readouterr().out.strip().splitlines()[-1]
+
+    fine = {"asked": True, "reason": None, "adaptive": True, "attention_backend": "fa3", "device": "cuda", "steps": 3}
+    assert verdict(**fine) == (0, "Verdict: this launch line would serve with adaptive speculation.")
+    assert verdict(**{**fine, "asked": False}) == (1, "Verdict: 1 problem to mend: launch line.")
+    assert verdict(**{**fine, "reason": "topk"}) == (1, "Verdict: 1 problem to mend: launch line.")
+    assert verdict(refused="no such flag") == (1, "Verdict: 1 problem to mend: launch line.")
+    code, told = verdict(asked=True, reason=None, unresolved="there is no GPU here")
+    assert code == 0 and told.startswith("Verdict: nothing wrong with the arguments")
+    assert {check.name: check.status for check in installation.checks(None)}["launch line"] == NOTE

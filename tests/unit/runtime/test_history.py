@@ -1,0 +1,163 @@
+"""An hour of rounds: what is kept, how coarse, how much memory it takes, and what it says of their worth."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.policy.monitored import RoundPrices
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.runtime.history import HOUR, SPANS, History
+from sglang_adaptive.runtime.round_clock import RoundClock
+from tests.live_controllers import controller, ema
+from tests.unit.runtime.test_controller import Ticks
+
+DEPTHS = (0, 1, 3)
+
+
+class Priced:
+    """Prices every depth alike but for its time: a round takes 10 ms and 2 ms a step."""
+
+    def prices(self, batch_size: int, steps: int) -> RoundPrices:
+        seconds = {depth: 0.010 + 0.002 * depth for depth in DEPTHS}
+        return RoundPrices(seconds, dict.fromkeys(DEPTHS, 0.01), (1.0, 1.5, 1.75, 1.875), {})
+
+
+def play(history: History, ticks: Ticks, seconds: int, batch: int = 2, rounds: int = 10, **more: Any) -> None:
+    """Verify rounds of 3 steps that accept 1 draft a request, second after second."""
+    for _ in range(seconds):
+        for _ in range(rounds):
+            history.close(Priced())
+            history.add(RoundObservation(3, [1] * batch, batch, 0.02, **more))
+        ticks.now += 1.0
+    history.close(Priced())
+
+
+@pytest.fixture
+def ticks() -> Ticks:
+    found = Ticks()
+    found.now = 10_000.0
+    return found
+
+
+def test_every_span_counts_the_same_rounds(ticks: Ticks) -> None:
+    history = History(DEPTHS, ticks)
+    play(history, ticks, 50)
+    for span, period in SPANS.items():
+        found = history.span(span)
+        assert (found["span"], found["period"], found["steps"]) == (span, period, list(DEPTHS))
+        assert sum(batch["tokens"] for bucket in found["buckets"] for batch in bucket["batches"]) == 50 * 10 * 4
+        (region,) = found["by_batch"]
+        assert (region["region"], region["requests"], region["rounds"]) == ("2-3", 1000, [0, 0, 500])
+        assert region["seconds"] == pytest.approx(10.0, rel=1e-4)
+        assert json.loads(json.dumps(found)) == found
+
+
+def test_old_rounds_leave_one_span_after_the_other(ticks: Ticks) -> None:
+    history = History(DEPTHS, ticks)
+    play(history, ticks, 5, batch=2)
+    ticks.now += 100.0
+    play(history, ticks, 5, batch=8)
+    assert [one["region"] for one in history.span(60)["by_batch"]] == ["8-15"]
+    assert [one["region"] for one in history.span(900)["by_batch"]] == ["2-3", "8-15"]
+    ticks.now += HOUR - 60.0
+    history.close(Priced())
+    assert history.span(900)["buckets"] == [] and history.span(900)["speedup"] is None
+    assert [one["region"] for one in history.span(HOUR)["by_batch"]] == ["8-15"]
+
+
+def test_buckets_say_where_they_lie_and_how_much_of_them_is_over(ticks: Ticks) -> None:
+    history = History(DEPTHS, ticks)
+    play(history, ticks, 7)
+    ticks.now += 3.0
+    history.close(Priced())
+    first, last = history.span(900)["buckets"]
+    assert (first["ago"], first["seconds"]) == (5, 5) and (last["ago"], last["seconds"]) == (0, 5)
+    ticks.now += 1.0
+    play(history, ticks, 2)
+    assert [(one["ago"], one["seconds"]) for one in history.span(900)["buckets"]][-1] == (0, 3)
+
+
+def test_worth_of_the_hour(ticks: Ticks) -> None:
+    history = History(DEPTHS, ticks)
+    assert history.speedup() is None
+    play(history, ticks, 30)
+    found = history.speedup()
+    assert found is not None and found["seconds"] == 40
+    against = {one["steps"]: one for one in found["against"]}
+    assert against[3]["times"] == pytest.approx(1.0, rel=1e-4) and against[3]["deviation"] == 0.0
+    assert against[0]["times"] == pytest.approx(10 / 16 * 2 / 1, rel=1e-4)
+    assert against[0]["deviation"] == pytest.approx(against[0]["times"] * 0.01 * 2**0.5, rel=1e-3)
+    play(history, ticks, 5, chosen=False)  # held by an operator: shown, but no merit of the policy
+    assert history.span(HOUR)["by_batch"][0]["rounds"] == [0, 0, 350]
+    assert history.speedup()["against"] == found["against"]  # type: ignore[index]
+
+
+def test_a_full_hour_takes_a_few_hundred_kilobytes(ticks: Ticks) -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        history = History(range(8), ticks)
+        for _ in range(HOUR + 100):
+            for batch in (1, 8):
+                history.close(None)
+                history.add(RoundObservation(3, [1] * batch, batch, 0.02))
+            ticks.now += 1.0
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(history.span(HOUR)["buckets"]) == HOUR // SPANS[HOUR]
+    assert taken < 400_000
+
+
+def test_a_controller_keeps_it_and_tells_the_worth() -> None:
+    ticks = Ticks()
+    found = controller(ThroughputPolicy(3), RoundClock(ticks))
+    for _ in range(600):
+        found.activate_step_by_batch(4)
+        steps = found.worker.speculative_num_steps
+        ticks.now += 0.010 + 0.001 * steps
+        found.on_verify_complete([steps] * 4, 4)
+    ticks.now += 1.0
+    told = found.snapshot().as_dict()["speedup"]
+    against = {one["steps"]: one for one in told["against"]}
+    assert set(against) == set(found.tiers)
+    deepest = found.tiers[-1]
+    # All drafts are accepted: almost every round ran the deepest depth, and its true worth over none is known.
+    assert against[deepest]["times"] == pytest.approx(1.0, rel=0.05)
+    true = (deepest + 1) * 0.010 / (0.010 + 0.001 * deepest)
+    # Zero steps were never timed here, so their time is a guess, and the deviation has to say so.
+    assert against[0]["times"] == pytest.approx(true, abs=2.0 * against[0]["deviation"])
+    assert against[0]["deviation"] < 0.25 * true
+    rounds = [sum(one["rounds"]) for one in found.history(HOUR)["by_batch"]]  # type: ignore[index]
+    assert rounds == [600]
+
+
+def test_no_worth_without_a_cost_model() -> None:
+    found = ema()
+    for _ in range(20):
+        found.activate_step_by_batch(2)
+        found.on_verify_complete([1, 1], 2)
+    assert found.snapshot().as_dict()["speedup"] is None
+
+
+def test_a_policy_that_cannot_price_costs_the_history_alone(caplog: pytest.LogCaptureFixture) -> None:
+    ticks = Ticks()
+    policy = ThroughputPolicy(3)
+    found = controller(policy, RoundClock(ticks))
+
+    def fail(batch_size: int, steps: int) -> RoundPrices:
+        raise RuntimeError("broken")
+
+    policy.prices = fail  # type: ignore[method-assign]
+    for _ in range(5):
+        found.activate_step_by_batch(1)
+        found.on_verify_complete([1], 1)
+        ticks.now += 1.0
+    told = found.snapshot().as_dict()
+    assert told["speedup"] is None and found.history(HOUR) is None and not told["degraded"]
+    assert sum(told["rounds_by_tier"].values()) == 5 and len(caplog.records) == 1

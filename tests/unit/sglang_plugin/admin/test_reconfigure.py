@@ -1,0 +1,435 @@
+"""Another configuration while the server runs: the switch of policies, the checks, and the ways in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.policy.built import Built
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.config_diff import describe_change
+from sglang_adaptive.policy.config_file import file_stamp
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile import ProfileKey
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.sglang_plugin.admin import config_changes
+from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, unpack
+from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
+from tests.unit.runtime.test_controller import Learner, ScriptedPolicy, Ticks, Worker, serving, state
+
+SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
+KEY = ProfileKey("target", "draft", "GPU", 1, 1, "fa3", {}, {})
+
+
+# -- the controller -------------------------------------------------------------------------------------------
+
+
+def test_new_policy_decides_from_the_next_round_on_and_never_inside_one() -> None:
+    controller, worker, _, _ = serving(answer=3)
+    controller.activate_step_by_batch(2)
+    successor = ScriptedPolicy([0, 7], 7)
+    controller.replace_policy(successor, by="a test")
+    assert worker.speculative_num_steps == 3  # the round in flight keeps its depth
+    assert successor.graph_bs == [1, 2, 4, 8]
+    controller.on_verify_complete([2, 1], 2, Drafted(3))  # and its result arrives under the new policy
+    assert worker.speculative_num_steps == 3
+    assert successor.seen == [RoundObservation(3, [2, 1], 2)]
+    controller.activate_step_by_batch(2)
+    assert worker.speculative_num_steps == 7
+    shown = controller.snapshot()
+    assert dict(shown.rounds_by_tier) == {3: 1} and dict(shown.accepted_by_tier) == {3: 3}
+    assert [switch.cause for switch in shown.recent_switches] == ["configuration"]
+    assert shown.config_changed == {"time": 100.0, "by": "a test"}
+
+
+def test_cause_is_the_configuration_only_of_the_switch_that_follows_it() -> None:
+    controller, _, _, _ = serving(answer=3)
+    controller.activate_step_by_batch(2)
+    successor = ScriptedPolicy([0, 3, 7], 3)
+    controller.replace_policy(successor, by="a test")
+    controller.activate_step_by_batch(2)
+    successor.answer = 7
+    controller.activate_step_by_batch(2)
+    assert controller.snapshot().recent_switches[-1].cause == "acceptance"
+
+
+def test_policy_that_needs_an_unbuilt_depth_changes_nothing() -> None:
+    controller, _, policy, _ = serving()
+    with pytest.raises(ValueError, match=r"no runtime state for \[5\] steps; built at start-up: \(0, 1, 3, 7\)"):
+        controller.replace_policy(ScriptedPolicy([1, 5], 1), by="a test")
+    assert controller.params is policy and controller.snapshot().config_changed is None
+
+
+def test_replacing_a_failed_policy_ends_the_degradation() -> None:
+    controller, worker, policy, _ = serving(answer=7)
+    policy.fails_on = "choose"
+    controller.activate_step_by_batch(1)
+    assert controller.snapshot().degraded is not None
+    controller.replace_policy(ScriptedPolicy([0, 7], 7), by="a test")
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 7 and controller.snapshot().degraded is None
+
+
+def test_forced_depth_outlives_the_policy() -> None:
+    controller, worker, _, _ = serving(answer=1)
+    controller.force_steps(7)
+    controller.replace_policy(ScriptedPolicy([0, 1], 0), by="a test")
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 7
+    controller.force_steps(None)
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 0
+
+
+def test_cost_is_shared_for_the_new_policy_and_no_longer_for_the_old_one() -> None:
+    old, new, calls = Learner(), Learner(), []
+    controller = AdaptiveController(Worker(3), old, share_cost=lambda payload: calls.append("old") or payload)
+    controller.register(state(3))
+    controller.init_states()
+    controller.replace_policy(new, by="a test", share_cost=lambda payload: calls.append("new") or payload)
+    for _ in range(2):
+        controller.on_verify_complete([1], 1)
+    assert calls == ["new"] and new.table == {"rounds": 2} and old.table is None
+    controller.replace_policy(ScriptedPolicy([0, 1], 1), by="a test")  # learns nothing
+    controller.on_verify_complete([1], 1)
+    assert calls == ["new"]
+
+
+# -- what a policy takes over ---------------------------------------------------------------------------------
+
+
+def served(policy: ThroughputPolicy, rounds: int, accepted: float, seconds: Callable[[int], float]) -> None:
+    """Play *rounds* rounds of two requests in which a share *accepted* of every ten drafts is accepted."""
+    policy.set_cuda_graph_bs(None)
+    for index in range(rounds):
+        steps = policy.get_steps_for_batch(2)
+        good = min(steps, int(10 * accepted)) if index % 10 < 10 * accepted else 0
+        policy.observe(RoundObservation(steps, [good, good], 2, seconds(steps)))
+        if policy.cost_sync_due:
+            policy.import_cost(policy.export_cost())
+
+
+def test_throughput_policy_goes_on_from_what_the_former_one_learnt() -> None:
+    former = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(0, 1, 3, 7)))
+    served(former, 300, 0.9, lambda steps: 0.010 + 0.0005 * steps)
+    profile = former.known_profile(KEY, "test")
+    assert profile.cells
+    successor = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3), memory_rounds=50), profile)
+    successor.succeed(former)
+    known = former.acceptance_by_position()[:3]
+    assert successor.acceptance_by_position() == pytest.approx(known, abs=0.02)
+    fresh = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3)))
+    assert abs(fresh.acceptance_by_position()[0] - known[0]) > 0.1
+    timed = max(profile.cells, key=lambda cell: cell.rounds or 0)
+    steps = timed.steps if timed.steps in (1, 3) else 3
+    ours, theirs = successor.forecast(2, steps), former.forecast(2, steps)
+    assert ours is not None and theirs is not None
+    assert ours.tokens_per_second == pytest.approx(theirs.tokens_per_second, rel=0.05)
+    assert successor.probe_totals().started == former.probe_totals().started
+    served(successor, 50, 0.9, lambda steps: 0.010 + 0.0005 * steps)
+    successor.observe(RoundObservation(7, [7, 0], 2, 0.02))  # late, of a depth that it does not have
+
+
+def test_profile_that_the_former_policy_began_with_is_not_lost() -> None:
+    first = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3)))
+    served(first, 100, 0.9, lambda steps: 0.010 + 0.0005 * steps)
+    begun_with = first.known_profile(KEY, "test")
+    second = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3)), begun_with)
+    assert second.known_profile(KEY, "test").cells == begun_with.cells
+
+
+def test_throughput_policy_chooses_only_what_has_graphs() -> None:
+    built = Built({0: (1, 2, 8), 3: (1, 2, 8), 7: (1, 2)})
+    policy = ThroughputPolicy(7, ThroughputOptions(candidate_steps=(3, 7)))
+    policy.set_cuda_graph_bs([1, 2, 8])
+    policy.keep_to_graphs(built)
+    assert policy.get_steps_for_batch(5) == 3  # padded to 8
+    assert policy.cuda_graph_bs_for_step(7) == [1, 2]
+
+
+# -- the check against what was built -------------------------------------------------------------------------
+
+BUILT = Built({0: (1, 2, 4, 8), 1: (1, 2, 4, 8), 3: (1, 2, 4, 8), 7: (1, 2, 4)})
+UNBUILT: list[tuple[dict[str, Any], str]] = [
+    ({"1": {"candidate_steps": [1, 5]}}, "1.candidate_steps: needs 5, which was not built when the server started"),
+    ({"throughput": {"candidate_steps": [2, 3]}}, "throughput.candidate_steps: needs 2, which was not built"),
+    ({"policy": "throughput"}, "throughput.candidate_steps: needs 2, 5, which was not built"),
+    ({"1": {"candidate_steps": [7]}}, "1.candidate_steps: needs 7, which has no CUDA graphs at batch size 8"),
+    ({"1": {"candidate_steps": [1]}, "5": {"candidate_steps": [3, 7]}}, "5.candidate_steps: needs 7, which has no"),
+    ({"throughput": {"candidate_steps": [7]}}, "throughput.candidate_steps: needs 7, which has no CUDA graphs"),
+]
+FITTING: list[dict[str, Any]] = [
+    {"1": {"candidate_steps": [0, 1, 3]}},
+    {"4": {"candidate_steps": [7]}, "5": {"candidate_steps": [3]}},
+    {"throughput": {"candidate_steps": [3, 7]}},
+]
+
+
+@pytest.mark.parametrize(("cfg", "told"), UNBUILT, ids=range(len(UNBUILT)))
+def test_configuration_that_needs_what_was_not_built(cfg: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BUILT.require(check_config(cfg, "my.json"))
+    line = str(caught.value)
+    assert line.startswith(f"my.json: {told}") and "; expected depths among 0, 1, 3" in line
+
+
+def test_documentation_shows_the_real_refusal() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Built(dict.fromkeys((0, 1, 3, 7))).require(check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY))
+    assert f"\n{caught.value}\n" in (Path(__file__).parents[4] / "docs" / "configuration.md").read_text()
+
+
+@pytest.mark.parametrize("cfg", FITTING, ids=range(len(FITTING)))
+def test_configuration_that_fits(cfg: dict[str, Any]) -> None:
+    BUILT.require(check_config(cfg, "my.json"))
+    Built.from_pairs(json.loads(json.dumps(BUILT.as_pairs()))).require(check_config(cfg, "my.json"))
+
+
+def test_without_graphs_every_built_depth_may_run_anywhere() -> None:
+    Built({1: None, 3: None}).require(check_config({"1": {"candidate_steps": [1, 3]}}, "my.json"))
+
+
+@pytest.mark.parametrize("cfg", [SLOTS, {"watch": True}, {"throughput": {"margin": 0.02, "profile_dir": "/p"}}])
+def test_configuration_shown_is_one_that_means_the_same(cfg: dict[str, Any]) -> None:
+    shown = check_config(cfg, "f").as_dict()
+    assert check_config(json.loads(json.dumps(shown)), "f") == check_config(cfg, "f")
+
+
+def test_change_is_told_in_one_line() -> None:
+    before = check_config(SLOTS, "f").as_dict()
+    after = check_config({**SLOTS, "8": {"candidate_steps": [1, 3], "ema_alpha": 0.4}, "watch": True}, "f").as_dict()
+    assert describe_change(before, after) == (
+        "watch: false -> true, 8.candidate_steps: [1] -> [1, 3], 8.ema_alpha: 0.3 -> 0.4"
+    )
+    assert describe_change(before, before) == "nothing differs"
+    throughput = describe_change(before, check_config({}, "f").as_dict())
+    assert throughput.startswith('policy: "ema" -> "throughput", 1: {') and "-> none" in throughput
+
+
+# -- the way in -----------------------------------------------------------------------------------------------
+
+
+class Schedulers:
+    """What a scheduler's handler would see; each message is unpacked as there."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.updated = [True, True]
+
+    async def __call__(self, change: Change) -> list[bool]:
+        message = SimpleNamespace(server_args=change.pack())
+        unpack(None, message)
+        self.changes.append(message.server_args[CONFIG_KEY])
+        return self.updated
+
+
+async def stock(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """The application behind the layer: it answers with what reached it."""
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": (await receive()).get("body", b"")})
+
+
+def post(route: AdminRoute, body: bytes, method: str = "POST", path: str = "/set_internal_state") -> tuple[int, bytes]:
+    """Return status and body of the answer to a request from 10.0.0.7:5."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "client": ("10.0.0.7", 5), "root_path": ""}
+    asyncio.run(route(scope, receive, send))
+    return sent[0]["status"], sent[1]["body"]
+
+
+def routed(path: str | None = None) -> tuple[AdminRoute, Schedulers]:
+    schedulers = Schedulers()
+    changes = ConfigChanges(schedulers, BUILT, path, check_config(SLOTS, "f").as_dict(), None)
+    return AdminRoute(stock, [0, 1, 3, 7], None, changes), schedulers
+
+
+def wanted(value: Any, **others: Any) -> bytes:
+    return json.dumps({"server_args": {CONFIG_KEY: value, **others}}).encode()
+
+
+def test_configuration_reaches_the_schedulers_with_the_client_s_address() -> None:
+    route, schedulers = routed()
+    assert post(route, wanted(SLOTS)) == (200, b"[true,true]")
+    assert schedulers.changes == [Change(SLOTS, CONFIG_KEY, "10.0.0.7:5")]
+
+
+REFUSED: list[tuple[bytes, str]] = [
+    (wanted({"1": {"candidate_steps": [1, True]}}), "1.candidate_steps[1]: got true; expected an integer from 0 to 32"),
+    (wanted({"1": {"candidate_steps": [5]}}), "1.candidate_steps: needs 5, which was not built"),
+    (wanted({"up_histeresis": 1}), 'did you mean "up_hysteresis"?'),
+    (wanted({"watch": 1}), "watch: got 1; expected true or false"),
+    (wanted(None), "got null; expected a configuration object"),
+    (wanted([SLOTS]), "expected a configuration object"),
+    (wanted(SLOTS, adaptive_force_steps=3), 'comes together with ["adaptive_force_steps"]'),
+    (b'{"server_args": {"adaptive_config": {"1": {}, "1": {}}}}', "1: the key is given more than once"),
+    (b'{"server_args": {"adaptive_config": {}, "x": "' + b"y" * (1 << 20) + b'"}}', "larger than 1048576 bytes"),
+    (json.dumps({"server_args": Change(SLOTS, "f", "forged").pack()}).encode(), "comes together with"),
+]
+
+
+@pytest.mark.parametrize(("body", "told"), REFUSED, ids=range(len(REFUSED)))
+def test_refused_request_reaches_no_scheduler(body: bytes, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    route, schedulers = routed()
+    with caplog.at_level(logging.WARNING):
+        status, answer = post(route, body)
+    line = json.loads(answer)["error"]["message"]
+    assert status == 400 and line.startswith(CONFIG_KEY) and told in line and "\n" not in line
+    assert schedulers.changes == []
+    assert [record.message for record in caplog.records] == [f"adaptive: configuration from 10.0.0.7:5 refused: {line}"]
+
+
+def test_refusal_of_one_scheduler_is_told() -> None:
+    route, schedulers = routed()
+    schedulers.updated = [True, False]
+    status, answer = post(route, wanted(SLOTS))
+    assert status == 400 and b"1 of 2 schedulers refused it" in answer
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH"])
+def test_method_that_the_key_check_lets_through_is_not_ours(method: str) -> None:
+    """SGLang's check asks for the administrator's key only where method and path are those of its route."""
+    route, schedulers = routed()
+    assert post(route, wanted(SLOTS), method) == (299, wanted(SLOTS))
+    assert schedulers.changes == []
+
+
+def test_inactive_server_says_why() -> None:
+    status, answer = post(AdminRoute(stock, [], "topk is 4"), wanted(SLOTS))
+    assert (status, json.loads(answer)) == (
+        400, {"error": {"message": "adaptive_config: adaptive speculation is off: topk is 4"}}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"])
+def test_name_that_carries_nothing_is_left_to_sglang(name: str) -> None:
+    message = SimpleNamespace(server_args={name: 1})
+    unpack(None, message)
+    assert message.server_args == {name: 1}
+
+
+# -- the file -------------------------------------------------------------------------------------------------
+
+
+def rewrite(path: Path, content: str) -> None:
+    path.write_text(content)
+    later = path.stat().st_mtime_ns + 10**9  # as an editor would, some time later
+    os.utime(path, ns=(later, later))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # the suite's time limit ends it
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(config_changes, "POLL_SECONDS", 0.005)
+    path = tmp_path / "adaptive.json"
+    path.write_text(json.dumps({**SLOTS, "watch": True}))
+    return path
+
+
+def changes_of(file: Path, cfg: dict[str, Any]) -> tuple[ConfigChanges, Schedulers]:
+    schedulers = Schedulers()
+    config = check_config(cfg, str(file)).as_dict()
+    return ConfigChanges(schedulers, BUILT, str(file), config, file_stamp(file)), schedulers
+
+
+def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
+    new = {"1": {"candidate_steps": [3]}, "watch": True}
+
+    async def scenario() -> None:
+        changes.start()
+        rewrite(file, file.read_text())  # touched only
+        await asyncio.sleep(0.05)
+        assert schedulers.changes == []
+        rewrite(file, json.dumps({"1": {"candidate_steps": [5]}}))
+        await until(lambda: len(caplog.records) == 1)
+        await asyncio.sleep(0.05)  # told once
+        rewrite(file, json.dumps(new))
+        await until(lambda: len(schedulers.changes) == 1)
+        rewrite(file, json.dumps(SLOTS))  # no longer watched after this
+        await until(lambda: len(schedulers.changes) == 2)
+        rewrite(file, json.dumps(new))
+        await asyncio.sleep(0.05)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert schedulers.changes == [Change(new, str(file), "watch"), Change(SLOTS, str(file), "watch")]
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith(f"adaptive: watch: {file}: 1.candidate_steps: needs 5, which was not built")
+    assert line.endswith("; the old configuration goes on")
+
+
+def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
+    changes, schedulers = changes_of(file, SLOTS)
+
+    async def scenario() -> None:
+        changes.start()
+        rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
+        await asyncio.sleep(0.05)
+        assert schedulers.changes == []
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: len(schedulers.changes) == 1)
+
+    asyncio.run(scenario())
+    assert schedulers.changes == [Change({"1": {"candidate_steps": [3]}}, str(file), "SIGHUP")]
+
+
+def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    changes = ConfigChanges(Schedulers(), BUILT, None, check_config(SLOTS, "f").as_dict(), None)
+
+    async def scenario() -> None:
+        changes.start()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: bool(caplog.records))
+
+    asyncio.run(scenario())
+    assert "SIGHUP: command line: no configuration file was given" in caplog.text
+
+
+def test_file_changed_while_the_server_started_is_noticed(file: Path) -> None:
+    changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
+    rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
+
+    async def scenario() -> None:
+        changes.start()
+        await until(lambda: len(schedulers.changes) == 1)
+
+    asyncio.run(scenario())
+
+
+def test_ema_successor_ignores_late_rounds_of_other_depths() -> None:
+    ticks = Ticks()
+    controller = AdaptiveController(Worker(3), ScriptedPolicy([0, 1, 3, 7], 7), wall_time=ticks)
+    controller.register(state(3))
+    controller.init_states()
+    controller.activate_step_by_batch(1)
+    controller.replace_policy(AdaptiveSpeculativeParams.from_config(1, check_config(SLOTS, "f")), by="a test")
+    controller.on_verify_complete([6], 1, Drafted(7))
+    slot = controller.snapshot().policy_state["slots"][0]
+    assert (slot["batches"], slot["stale_rounds"], slot["steps"]) == (0, 1, 1)
+    assert controller.snapshot().as_dict()["config"] == check_config(SLOTS, "f").as_dict()

@@ -1,0 +1,92 @@
+"""The sizes that the warm-up runs, and what it sends, to a server that only notes it."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.sglang_plugin.launch import warm_up
+from sglang_adaptive.sglang_plugin.launch.warm_up import batch_sizes, wait_and_warm_up
+
+
+def test_each_power_of_two_has_a_size_that_is_no_multiple_of_16() -> None:
+    assert batch_sizes(64) == [1, 2, 3, 4, 7, 8, 13, 16, 25, 32, 49, 64]
+    assert batch_sizes(1) == [1]
+    assert batch_sizes(40) == [1, 2, 3, 4, 7, 8, 13, 16, 25, 32, 40]
+
+
+def test_every_graph_runs_once() -> None:
+    assert batch_sizes(16, {1, 6, 12, 16, 24}) == [1, 2, 3, 4, 6, 7, 8, 12, 13, 16]
+    tiers = [{"graph_batch_sizes": [1, 6]}, {"graph_batch_sizes": None}, {"graph_batch_sizes": [6, 12]}]
+    assert warm_up._graphs([{"adaptive": {"startup": {"tiers": tiers}}}]) == {1, 6, 12}
+
+
+def test_ours_runs_before_sglangs_and_its_failure_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def fails(server_args: Any) -> bool:
+        order.append("ours")
+        raise RuntimeError("no such thing")
+
+    def sglangs(server_args: Any) -> bool:
+        order.append("sglang's")
+        return True
+
+    def wait(server_args: Any, launch_callback: Any = None, execute_warmup_func: Any = sglangs) -> None:
+        order.append("ready" if execute_warmup_func(server_args) else "not ready")
+
+    monkeypatch.setattr(warm_up, "_wanted", fails)
+    wait_and_warm_up(wait, server_args=SimpleNamespace())
+    assert order == ["ours", "sglang's", "ready"]
+
+
+class Noted(warm_up._Server):
+    """Notes what would be sent; the scheduler covers a size at the second attempt."""
+
+    def __init__(self) -> None:
+        self._replicas = 2
+        self._draw = random.Random(0)
+        self.sent: list[tuple[str, Any]] = []
+        self.covered_after = 2
+
+    def _send(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
+        self.sent.append((path, body))
+        tries = sum(path == "/generate" for path, _ in self.sent)
+        startup = {
+            "tiers": [{"graph_batch_sizes": [1]}, {"graph_batch_sizes": None}],
+            "warmed_batch_sizes": [1] if tries >= self.covered_after else [],
+            "warm_up_rounds": 7,
+        }
+        state = {"adaptive": {"tiers": [0, 3], "startup": startup}, "effective_max_running_requests_per_dp": 8}
+        return SimpleNamespace(json=lambda: {"internal_states": [state]})
+
+
+def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_said() -> None:
+    server = Noted()
+    server.warm_up()
+    loads = [body for path, body in server.sent if path == "/generate"]
+    # One request a replica; then one sampled pass; then prefills of either kind of length.
+    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2]
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [6, 12, 6, 1, 1]
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 1.0, 0.0, 0.0]
+    assert [[len(ids) for ids in load["input_ids"]] for load in loads[3:]] == [[32, 32], [33, 33]]
+    first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
+    assert len(set(first_tokens)) == len(first_tokens)  # nothing that the prefix cache knows
+    switches = [body["server_args"]["adaptive_warm_up"] for path, body in server.sent if path == "/set_internal_state"]
+    assert switches == [1, 1, 0]
+    assert [path for path, _ in server.sent][-2] == "/flush_cache"
+
+
+def test_the_end_is_said_when_a_request_fails() -> None:
+    server = Noted()
+
+    def broken(*_: Any) -> None:
+        raise OSError("gone")
+
+    server._generate = broken  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="gone"):
+        server.warm_up()
+    assert server.sent[-1] == ("/set_internal_state", {"server_args": {"adaptive_warm_up": 0}})

@@ -1,0 +1,257 @@
+"""/adaptive.json: its documented schema, how often the scheduler is asked, and what failures look like."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.profile import ProfileKey
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload, routes
+from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
+from tests.live_controllers import controller
+from tests.unit.runtime.test_controller import Ticks
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "page.md"
+VERSIONS = {"sglang": "0.5.23", "sglang_adaptive": "0.1.0"}
+KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3", {"model": "bfloat16"}, {"sglang": "0.5.23"})
+INACTIVE = {"active": False, "reason": "speculative_eagle_topk=4", "dp_rank": 0}
+OPAQUE = ("versions.", *(f"ranks[].{key}." for key in ("profile_key", "config", "startup", "zero_steps")))
+"""Objects whose inside is described where they come from."""
+FROM_THE_WORKER = {"ranks[].zero_steps"}
+"""Fields that a controller without SGLang's worker does not have; a running server's are tested with it."""
+KINDS = {
+    "integer": lambda value: type(value) is int,
+    "number": lambda value: type(value) in (int, float),
+    "string": lambda value: type(value) is str,
+    "boolean": lambda value: type(value) is bool,
+    "null": lambda value: value is None,
+    "list": lambda value: type(value) is list,
+    "object": lambda value: type(value) is dict,
+}
+
+
+def served(policy: AdaptivePolicy) -> AdaptiveController:
+    """A controller that was configured anew, and has switched, been held, and timed rounds."""
+    ticks = Ticks()
+    found = controller(policy, RoundClock(ticks))
+    found.replace_policy(policy, by="a test")
+    for index in range(120):
+        ticks.now += 0.02
+        found.force_steps(1 if 40 <= index < 50 else None)
+        batch_size = 8 if index >= 60 else 2
+        found.activate_step_by_batch(batch_size)
+        steps = found.worker.speculative_num_steps
+        found.on_verify_complete([steps if index < 80 else 0] * batch_size, batch_size)
+    return found
+
+
+def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
+    return {**served(policy).snapshot().as_dict(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
+
+
+def ema() -> AdaptiveSpeculativeParams:
+    config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], "warmup_batches": 2}}, "test")
+    return AdaptiveSpeculativeParams.from_config(3, config)
+
+
+def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
+    body = payload.encode(ranks, time=1.5, model="tiny", versions=VERSIONS)
+    document: dict[str, Any] = json.loads(body)
+    return document
+
+
+def paths(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every field as its path in the documentation, list items as [] and keys that are depths as *."""
+    if isinstance(value, dict):
+        by_depth = bool(value) and all(key.isdigit() for key in value)
+        for key, inner in value.items():
+            path = f"{prefix}.*" if by_depth else f"{prefix}.{key}".lstrip(".")
+            yield path, inner
+            yield from paths(inner, path)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from paths(inner, f"{prefix}[]")
+
+
+def documented(address: str = routes.DATA) -> dict[str, str]:
+    """Return the type of each path that the documentation lists for *address*."""
+    section = DOCUMENT.read_text().partition(f"\n## `{address}`\n")[2].partition("\n## ")[0]
+    table = re.findall(r"^\| `([a-z_.\[\]*]+)` \| ([a-z, ]+) \|", section, re.M)
+    return dict(table)
+
+
+def documented_paths(document: dict[str, Any], address: str = routes.DATA) -> set[str]:
+    """Return the paths in *document*; fail when one of them is not documented, or as another type."""
+    listed, seen = documented(address), set()
+    for path, value in paths(document):
+        if not path.startswith(OPAQUE):
+            assert path in listed, f"{path} is sent and not documented"
+            kinds = listed[path].split(", ")
+            assert any(KINDS[kind](value) for kind in kinds), f"{path} is {value!r}, documented as {listed[path]}"
+            seen.add(path)
+    return seen
+
+
+def test_the_documented_schema_is_what_is_sent() -> None:
+    seen: set[str] = set()
+    for document in (encoded(rank(ThroughputPolicy(3))), encoded(rank(ema())), encoded(INACTIVE)):
+        seen |= documented_paths(document)
+    assert set(documented()) - seen == FROM_THE_WORKER, "documented and not sent"
+
+
+def test_the_documented_history_is_what_is_sent() -> None:
+    histories = (served(ThroughputPolicy(3)).history(900), served(ema()).history(3600), None)
+    ranks = [{"dp_rank": index, "history": history} for index, history in enumerate(histories)]
+    document = json.loads(history_route.encode(ranks, time=1.5))
+    assert documented_paths(document, history_route.PATH) == set(documented(history_route.PATH))
+
+
+def test_the_documented_version_is_the_one_sent() -> None:
+    assert encoded(INACTIVE)["version"] == payload.VERSION == 1
+    assert f"This is version {payload.VERSION}" in DOCUMENT.read_text()
+
+
+def test_replicas_keep_their_place_in_whatever_order_they_answer() -> None:
+    policy = ema()
+    document = encoded(rank(policy, dp_rank=2), rank(policy, dp_rank=0), {**INACTIVE, "dp_rank": 1})
+    assert [one["dp_rank"] for one in document["ranks"]] == [0, 1, 2]
+
+
+class Scheduler:
+    """Answers when told to, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.ready = asyncio.Event()
+        self.now = 100.0
+
+    async def fetch(self) -> bytes:
+        self.asked += 1
+        await self.ready.wait()
+        return b"answer %d" % self.asked
+
+
+def test_viewers_share_one_fetch_a_second() -> None:
+    async def scene() -> None:
+        scheduler = Scheduler()
+        shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
+        scheduler.ready.set()
+        assert await asyncio.gather(*(shared.latest() for _ in range(50))) == [b"answer 1"] * 50
+        scheduler.now += 0.99
+        assert await shared.latest() == b"answer 1"
+        scheduler.now += 0.01
+        assert await shared.latest() == b"answer 2"
+        assert scheduler.asked == 2
+
+    asyncio.run(scene())
+
+
+def test_a_slow_scheduler_is_asked_once_and_its_answer_kept() -> None:
+    async def scene() -> None:
+        scheduler = Scheduler()
+        shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
+        for _ in range(3):
+            scheduler.now += 60.0
+            with pytest.raises(TimeoutError):
+                await shared.latest(patience=0.0)
+        scheduler.ready.set()
+        assert await shared.latest() == b"answer 1" and scheduler.asked == 1
+
+    asyncio.run(scene())
+
+
+def test_a_viewer_that_leaves_takes_nothing_from_the_others() -> None:
+    async def scene() -> None:
+        scheduler = Scheduler()
+        shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
+        first, second = (asyncio.ensure_future(shared.latest()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        scheduler.ready.set()
+        assert await second == b"answer 1" and first.cancelled()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (TimeoutError(), 503, "the scheduler is busy and has not answered yet"),
+        (KeyError("adaptive"), 500, "KeyError: 'adaptive'"),
+    ],
+)
+def test_a_failed_fetch_is_one_line(error: Exception, status: int, message: str) -> None:
+    async def failing() -> bytes:
+        raise error
+
+    app = FastAPI()
+    routes.add_routes(app, failing, lambda span: failing())
+    with TestClient(app) as client:
+        for path in (routes.DATA, history_route.PATH):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()) == (status, {"error": {"message": message}})
+
+
+def test_answered_polls_are_not_logged_and_refused_ones_are(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger(access_log.LOGGER)
+    before, log.filters = log.filters, []
+    try:
+        for _ in range(2):
+            access_log.leave_out_polls(routes.DATA)
+            access_log.leave_out_polls(history_route.PATH)
+        assert len(log.filters) == 2
+        with caplog.at_level(logging.INFO, access_log.LOGGER):
+            polls = ((routes.DATA, 200), (history_route.PATH + "?span=60", 200))
+            for path, status in (*polls, (routes.DATA, 401), (routes.PAGE, 200), ("/generate", 200)):
+                log.info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:9", "GET", path, "1.1", status)
+        logged = [(record.args[2], record.args[4]) for record in caplog.records]  # type: ignore[index]
+        assert logged == [(routes.DATA, 401), (routes.PAGE, 200), ("/generate", 200)]
+    finally:
+        log.filters = before
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "span"),
+    [
+        ("", 200, 900),
+        ("?span=60", 200, 60),
+        ("?span=3600", 200, 3600),
+        ("?span=61", 400, None),
+        ("?span=", 400, None),
+        ("?span=60&span=900", 400, None),
+        ("?span=" + "9" * 5000, 400, None),
+    ],
+)
+def test_a_history_of_spans_that_are_kept(query: str, status: int, span: int | None) -> None:
+    async def fetch() -> bytes:
+        return b"{}"
+
+    async def fetch_history(seconds: int) -> bytes:
+        return b"%d" % seconds
+
+    app = FastAPI()
+    routes.add_routes(app, fetch, fetch_history)
+    with TestClient(app) as client:
+        answer = client.get(history_route.PATH + query)
+    assert answer.status_code == status
+    if span is None:
+        message = answer.json()["error"]["message"]
+        assert message.startswith("span: got ") and "60, 900, 3600" in message and len(message) < 200
+    else:
+        assert answer.json() == span

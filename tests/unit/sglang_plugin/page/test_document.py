@@ -1,0 +1,51 @@
+"""The page as it is sent: one document, nothing from outside, and no gap in its words."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+from sglang_adaptive.policy.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE
+from sglang_adaptive.runtime.counters import CAUSES
+from sglang_adaptive.sglang_plugin.page.document import PARTS, SCRIPTS, content_security_policy, document
+
+PAGE = document()
+
+
+def test_every_part_is_inside() -> None:
+    assert {path.name for path in PARTS.iterdir()} == {"page.html", "page.css", *(f"{name}.js" for name in SCRIPTS)}
+    assert "/* STYLE */" not in PAGE and "/* SCRIPT */" not in PAGE
+    for name in SCRIPTS:
+        assert (PARTS / f"{name}.js").read_text() in PAGE
+
+
+def test_nothing_is_fetched_from_outside() -> None:
+    addresses = re.findall(r"https?://[^\s\"'`]+", PAGE)
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert set(re.findall(r"(?:src|href)=\"([^\"]*)\"", PAGE)) == {"data:,", "adaptive.json"}
+    assert set(re.findall(r"fetch\(([^,)]*)", PAGE)) == {'"adaptive.json"', "`adaptive/history.json?span=${asked}`"}
+    assert not re.search(r"@import|url\(|innerHTML|insertAdjacentHTML|document\.write|eval\(", PAGE)
+
+
+def test_the_policy_allows_this_style_and_script_alone() -> None:
+    policy = content_security_policy(PAGE)
+    for element in ("style", "script"):
+        text = PAGE.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{element}-src 'sha256-{digest}';" in policy
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
+def test_every_cause_and_source_has_words() -> None:
+    for cause in CAUSES:
+        assert re.search(rf'^    "?{cause}"?: ', (PARTS / "words.js").read_text(), re.M), cause
+    for source in (MEASURED, PROFILE, INTERPOLATED, PRIOR):
+        assert f"  {source}: {{ mark" in (PARTS / "words.js").read_text()
+        assert f".{source}" in (PARTS / "page.css").read_text()
+
+
+def test_ids_that_the_script_looks_for_are_in_the_document() -> None:
+    html = (PARTS / "page.html").read_text()
+    wanted = set(re.findall(r'byId\("([^"]+)"\)', PAGE))
+    assert wanted and all(f'id="{name}"' in html for name in wanted)

@@ -1,0 +1,79 @@
+"""SGLang's plan stream on SGLang's own classes; that it serves on a GPU is tested in tests/gpu/test_plan_stream.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine.launcher import environment
+
+SCRIPT = """
+import json, os
+
+import sgl_kernel
+sgl_kernel.merge_state_v2 = None  # fa3's module asks for it by name; nothing here computes attention
+from sglang.srt.layers.attention.flashattention_backend import FlashAttentionBackend
+from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.runtime_context import get_context
+from sglang.srt.speculative.eagle_info import EagleVerifyInput
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
+
+def answer(backend_class, topk):
+    verify = EagleVerifyInput.create_idle_input(topk=topk, spec_steps=3, num_verify_tokens=4, device="cpu")
+    try:
+        return object.__new__(backend_class).update_verify_buffers_to_fill_after_draft(verify, cuda_graph_bs=None)
+    except NotImplementedError as error:
+        return f"NotImplementedError: {error}"
+
+def answers():
+    return {
+        "fa3": answer(FlashAttentionBackend, 1), "fa3 tree": answer(FlashAttentionBackend, 4),
+        "flashinfer": answer(FlashInferAttnBackend, 1), "another": answer(TorchNativeAttnBackend, 1),
+    }
+
+extra = {}
+for stream in "01":
+    os.environ["SGLANG_ENABLE_OVERLAP_PLAN_STREAM"] = stream
+    extra[stream] = len(registry.of_scheduler()) - len(registry.hooks(Process.SCHEDULER))
+with get_context().override_server_args():
+    stock = answers()
+    registry.add_and_apply(registry.of_scheduler())
+    hooked = answers()
+print(json.dumps({"stock": stock, "hooked": hooked, "extra_hooks": extra}))
+"""
+
+
+@pytest.fixture(scope="module")
+def facts() -> dict[str, Any]:
+    """What the script finds in a process that has not imported SGLang; the variable is set when it hooks."""
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env={**os.environ, **environment()}, capture_output=True, text=True, timeout=300
+    )
+    assert found.returncode == 0, found.stderr
+    answers: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return answers
+
+
+def test_stock_backends_cannot_answer(facts: dict[str, Any]) -> None:
+    assert set(facts["stock"].values()) == {"NotImplementedError: "}
+
+
+def test_a_chain_on_fa3_and_flashinfer_needs_no_correction(facts: dict[str, Any]) -> None:
+    assert facts["hooked"]["fa3"] is None and facts["hooked"]["flashinfer"] is None
+    assert facts["hooked"]["another"] == "NotImplementedError: "
+
+
+def test_a_tree_is_refused_by_name(facts: dict[str, Any]) -> None:
+    assert "FlashAttentionBackend" in facts["hooked"]["fa3 tree"]
+    assert "--speculative-eagle-topk 4" in facts["hooked"]["fa3 tree"]
+
+
+def test_only_a_server_with_the_plan_stream_has_the_hook(facts: dict[str, Any]) -> None:
+    assert facts["extra_hooks"] == {"0": 0, "1": 1}

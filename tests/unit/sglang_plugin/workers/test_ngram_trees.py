@@ -1,0 +1,83 @@
+"""Cutting NGRAM's trees, and the links of the CPU engine's kernel, against trees of objects."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive.cpu_engine.kernels.tree_links import reconstruct_indices_from_tree_mask
+from sglang_adaptive.sglang_plugin.workers.ngram_trees import cut, roots_alone
+from tests.token_trees import links, tree_batches
+
+WIDEST = 12
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
+    """Parents and tokens of 1 to 3 trees as the corpus gives them: parents first, then padding below the root."""
+    parents, tokens = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        real = draw(st.integers(1, WIDEST))
+        parents.append([-1, *(draw(st.integers(0, node - 1)) if node < real else 0 for node in range(1, WIDEST))])
+        tokens.append([draw(st.integers(1, 99)) if node < real else 0 for node in range(WIDEST)])
+    return parents, tokens
+
+
+def masks(parents: list[list[int]]) -> np.ndarray:
+    """[trees, n, n]: entry (i, j) is 1 where j is i or above it."""
+    found = np.tile(np.eye(len(parents[0]), dtype=np.int64), (len(parents), 1, 1))
+    for mask, tree in zip(found, parents, strict=True):
+        for node, parent in enumerate(tree[1:], start=1):
+            mask[node] |= mask[parent]
+    return found
+
+
+def paths(tokens: np.ndarray, mask: np.ndarray) -> list[tuple[int, ...]]:
+    """Return the tokens from the root to each node."""
+    return [tuple(tokens[seen.nonzero()]) for seen in mask]
+
+
+@given(answers(), st.integers(1, WIDEST))
+def test_what_is_kept_is_a_tree_of_the_same_paths(answer: tuple[list[list[int]], list[list[int]]], width: int) -> None:
+    parents, tokens = answer
+    mask = masks(parents)
+    kept_tokens, kept_mask = cut(np.array(tokens).ravel(), mask.ravel(), WIDEST, width)
+    kept_tokens, kept_mask = kept_tokens.reshape(-1, width), kept_mask.reshape(-1, width, width)
+    for tree, whole, seen, before in zip(kept_tokens, tokens, kept_mask, mask, strict=True):
+        assert tree[0] == whole[0] and (np.triu(seen, 1) == 0).all() and (np.diag(seen) == 1).all()
+        # Its ancestors are kept with every node, so each path is one of the wide tree's.
+        assert not set(paths(tree, seen)) - set(paths(np.array(whole), before))
+        real = sum(token > 0 for token in whole)
+        assert sum(token > 0 for token in tree) == min(real, width)
+
+
+@given(st.integers(1, WIDEST - 1), st.data())
+def test_the_longest_continuation_is_kept_first(width: int, data: st.DataObject) -> None:
+    """A chain of half the nodes, the rest single tokens: a narrow round verifies the chain."""
+    chain = [-1, *range(WIDEST // 2), *[0] * (WIDEST - 1 - WIDEST // 2)]
+    tokens = np.arange(100, 100 + WIDEST)
+    tree, _ = cut(tokens, masks([chain]).ravel(), WIDEST, width)
+    assert tree[: WIDEST // 2 + 1].tolist() == tokens[: min(width, WIDEST // 2 + 1)].tolist()
+
+
+def test_without_drafts_the_root_is_left() -> None:
+    tokens, mask = cut(*roots_alone([7, 8], WIDEST), WIDEST, 1)
+    assert tokens.tolist() == [7, 8] and mask.tolist() == [1, 1]
+
+
+@given(tree_batches(), st.integers(0, 50))
+def test_links_of_a_mask_are_those_of_its_tree(batch: tuple, length: int) -> None:
+    trees, _, _ = batch
+    bs, n = len(trees), len(trees[0].nodes)
+    mask = torch.zeros(bs, n, n, dtype=torch.bool)
+    for row, tree in enumerate(trees):
+        for node in tree.nodes:
+            mask[row, node.number, [above.number for above in node.ancestors()]] = True
+    lengths = torch.arange(length, length + bs)
+    positions, found = torch.empty(bs * n, dtype=torch.long), torch.empty(3, bs, n, dtype=torch.long)
+    reconstruct_indices_from_tree_mask(mask.flatten(), lengths, positions, *found, bs, n)
+    for got, wanted in zip(found, links(trees), strict=True):
+        assert torch.equal(got, wanted)
+    assert torch.equal(positions.view(bs, n), lengths[:, None] + mask.sum(-1) - 1)

@@ -1,0 +1,163 @@
+"""Recorded text is replayed exactly, at any steps and in any company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.simulate.contenders import StaticPolicy
+from sglang_adaptive.simulate.errors import SimulationError
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.real.fixed import FixedSteps
+from sglang_adaptive.simulate.real.scenes import arrivals, scenes
+from sglang_adaptive.simulate.real.serve import Served, serve
+from sglang_adaptive.simulate.real.texts import Texts
+from sglang_adaptive.simulate.real.work import Live, Work
+from tests.drawn_texts import drawn_trace
+
+TRACE = drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=12, tokens=60)
+TEXTS = Texts.of(TRACE)
+COST = load_cost(None)[1]
+TABLE = COST.table(64)
+STILL = np.ones(1)
+
+
+def at_random(batch: int, rounds: int = 60) -> Work:
+    return next(work for work in scenes(TEXTS, batch, rounds, seed=1) if work.name == "at random")
+
+
+def played(policy: object, work: Work) -> Served:
+    return serve(policy, Live(work), COST.steps, TABLE, STILL)  # type: ignore[arg-type]
+
+
+def one_by_one(request: int, steps: int) -> int:
+    """Rounds of a request, as the definition of L has it."""
+    at, rounds = int(TEXTS.begin[request]), 0
+    while at < TEXTS.end[request]:
+        at, rounds = at + min(int(TRACE.accepted[at]), steps) + 1, rounds + 1
+    return rounds
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 7])
+def test_all_requests_walk_as_each_does_alone(steps: int) -> None:
+    rounds, reached = TEXTS.walk(TEXTS.begin, TEXTS.end, steps)
+    assert rounds.tolist() == [one_by_one(request, steps) for request in range(len(TEXTS.begin))]
+    assert np.array_equal(reached, TEXTS.end)
+    assert np.array_equal(TEXTS.rounds_to_go(steps)[TEXTS.begin], rounds)
+
+
+def test_a_walk_stops_where_it_is_told_to() -> None:
+    most = np.arange(len(TEXTS.begin)) % 4
+    rounds, reached = TEXTS.walk(TEXTS.begin, TEXTS.end, 2, most)
+    assert rounds.tolist() == most.tolist()
+    assert all(reached[most == 0] == TEXTS.begin[most == 0])
+    one = TEXTS.begin[most == 1]
+    assert np.array_equal(reached[most == 1], one + np.minimum(TEXTS.levels[one], 2) + 1)
+
+
+def test_a_round_is_worth_the_rounds_that_it_saves() -> None:
+    progress = TEXTS.progress((0, 1, 3, 7), 3)
+    assert np.all(progress[:, 2] == 1.0)  # a round of the depth that is counted in
+    assert np.all(np.diff(progress, axis=1) >= -1.0) and progress.min() >= 0.0
+    last = TEXTS.end - 1
+    assert np.all(progress[last] == 1.0)  # any round ends the text
+
+
+@pytest.mark.parametrize("batch", [1, 5, 16])
+@pytest.mark.parametrize("steps", [0, 1, 7])
+def test_fixed_steps_are_what_playing_them_gives(batch: int, steps: int) -> None:
+    work = at_random(batch)
+    fast, slow = FixedSteps(work, steps).served(TABLE), played(StaticPolicy(steps), work)
+    assert fast.tokens == slow.tokens
+    assert fast.seconds == pytest.approx(slow.seconds)
+    assert np.array_equal(fast.steps, slow.steps)
+    assert np.allclose(fast.finished_at, slow.finished_at, equal_nan=True)
+    done = np.isfinite(slow.finished_at)
+    assert np.allclose(fast.joined_at[done], slow.joined_at[done])
+
+
+class Recorder:
+    """Changes the depth again and again, and keeps what it is told and when."""
+
+    def __init__(self) -> None:
+        self.chosen: list[int] = []
+        self.told: list[tuple[int, RoundObservation]] = []
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        self.chosen.append(COST.steps[len(self.chosen) // 5 % len(COST.steps)])
+        return self.chosen[-1]
+
+    def observe(self, observation: RoundObservation) -> None:
+        self.told.append((len(self.chosen), observation))
+
+
+def test_a_result_arrives_one_round_late_and_names_its_requests() -> None:
+    work, recorder = at_random(4), Recorder()
+    served = played(recorder, work)
+    assert [asked for asked, _ in recorder.told] == list(range(2, len(served.steps) + 1))
+    at = dict(enumerate(work.begin.tolist()))
+    for index, (_, seen) in enumerate(recorder.told):
+        assert seen.steps == served.steps[index]
+        for request, count in zip(seen.requests, seen.num_correct_drafts_per_req, strict=True):
+            assert count == min(int(TRACE.accepted[at[request]]), seen.steps)
+            at[request] += count + 1
+        assert len(seen.requests) == seen.batch_size == 4
+
+
+def test_rounds_are_timed_where_they_can_be_compared() -> None:
+    work, recorder = at_random(4), Recorder()
+    played(recorder, work)
+    told = [seen for _, seen in recorder.told]
+    timed = [index for index, seen in enumerate(told) if seen.seconds is not None]
+    assert timed
+    for index in timed:
+        assert told[index].steps == told[index - 1].steps
+        assert set(told[index].requests) == set(told[index - 1].requests)  # nobody's prefill shares the round
+        assert told[index].seconds == pytest.approx(TABLE[4, told[index].steps])
+
+
+def test_a_foreign_depth_is_refused() -> None:
+    with pytest.raises(SimulationError, match="4 steps chosen at batch 1"):
+        played(StaticPolicy(4), at_random(1))
+
+
+def test_arrivals_wait_for_room_and_for_their_time() -> None:
+    work = arrivals(TEXTS, rate=200.0, rounds=200, most=4, seed=3, name="at random")
+    served = played(StaticPolicy(3), work)
+    assert work.arrivals is not None
+    assert np.all(served.joined_at >= work.arrivals)
+    assert np.all(served.finished_at > served.joined_at)
+    assert served.tokens == work.lengths.sum()
+    starts = [(second, 1) for second in served.joined_at] + [(second, -1) for second in served.finished_at]
+    busy = np.cumsum([change for _, change in sorted(starts)])
+    assert busy.max() == 4
+
+
+def test_an_idle_server_waits_without_rounds() -> None:
+    work = arrivals(TEXTS, rate=0.01, rounds=200, most=4, seed=3, name="at random")
+    served = played(StaticPolicy(3), work)
+    rounds, _ = TEXTS.walk(work.begin, work.end, 3)
+    assert len(served.steps) == rounds.sum()  # always alone
+    assert np.allclose(served.joined_at, work.arrivals)
+
+
+def test_scenes_are_the_same_for_every_contender_and_differ_by_seed() -> None:
+    first, again = list(scenes(TEXTS, 4, 100, seed=1)), list(scenes(TEXTS, 4, 100, seed=1))
+    other = list(scenes(TEXTS, 4, 100, seed=2))
+    assert [work.name for work in first] == ["easy", "hard", "at random", "phases", "drift", "near-copies"]
+    assert all(np.array_equal(one.begin, two.begin) for one, two in zip(first, again, strict=True))
+    assert not any(np.array_equal(one.begin, two.begin) for one, two in zip(first, other, strict=True))
+
+
+def test_scenes_are_what_they_are_called() -> None:
+    named = {work.name: work for work in scenes(TEXTS, 16, 400, seed=1)}
+    easy, hard = (TEXTS.kinds.index(name) for name in ("easy", "hard"))
+    assert set(named["easy"].kind) == {easy} and set(named["hard"].kind) == {hard}
+    assert np.count_nonzero(np.diff(named["phases"].kind)) <= 3
+    thirds = np.array_split(named["drift"].kind, 3)
+    assert abs(thirds[0].mean() - thirds[2].mean()) > 0.4
+    copies = named["near-copies"]
+    values, counts = np.unique(copies.end, return_counts=True)
+    burst = copies.end == values[counts.argmax()]
+    assert burst.mean() > 0.25 and len(set(copies.begin[burst])) > 5

@@ -1,0 +1,123 @@
+"""The real suite scores policies against the best single depth and three oracles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.policy.shipped import shipped_config
+from sglang_adaptive.simulate.command import main
+from sglang_adaptive.simulate.contenders import contenders
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.real.cell import Cell, Score, play_cell
+from sglang_adaptive.simulate.real.gates import gates
+from sglang_adaptive.simulate.real.hindsight import ORACLES
+from sglang_adaptive.simulate.real.suite import Setting, places, play_all
+from sglang_adaptive.simulate.real.texts import Texts
+from sglang_adaptive.traces import write
+from tests.drawn_texts import drawn_trace
+
+KINDS = {"easy": (0.98, 0.8), "hard": (0.5, 0.1)}
+NAME, COST = load_cost(None)
+SETTING = Setting({"drawn": Texts.of(drawn_trace(KINDS, tokens=100))}, {NAME: COST}, batches=(1, 16), rounds=300)
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[Cell]:
+    known = contenders(COST.steps)
+    return play_all(SETTING, [known["throughput"], known["static-3"]], tuple(ORACLES))
+
+
+def test_there_are_as_many_cells_as_announced(cells: list[Cell]) -> None:
+    assert len(cells) == SETTING.cells
+    assert len({(cell.load, cell.scene) for cell in cells}) == len(cells)
+
+
+def test_a_fixed_depth_scores_what_it_has_over_the_best(cells: list[Cell]) -> None:
+    for cell in cells:
+        expected = cell.singles[3] / max(cell.singles.values())
+        assert cell.scores["static-3"].over_single == pytest.approx(expected)
+        assert cell.scores["static-3"].switches == 0.0
+        if cell.best_single == 3:
+            assert cell.scores["static-3"].slowest in (None, pytest.approx(1.0))
+
+
+def test_who_knows_more_does_better(cells: list[Cell]) -> None:
+    closed = [cell for cell in cells if cell.load.isdigit()]
+    for cell in closed:
+        kinds, contexts, drafts = (cell.scores[name].over_single for name in ORACLES)
+        assert min(kinds, contexts) >= 1.0
+        assert drafts > max(kinds, contexts) - 0.01
+    phases = next(cell for cell in closed if (cell.load, cell.scene) == ("16", "phases"))
+    assert phases.scores["knows-kinds"].over_single > 1.02
+    alone = next(cell for cell in closed if (cell.load, cell.scene) == ("1", "hard"))
+    assert alone.scores["knows-drafts"].over_single > 1.05
+
+
+def test_a_cell_is_played_the_same_again() -> None:
+    known = contenders(COST.steps)
+    names, place = next(places(SETTING))
+    one, two = (play_cell(place, names, [known["throughput"]]) for _ in range(2))
+    assert one == two
+
+
+def cell(scene: str, load: str, over_single: float, texts: str = "spec-bench", slowest: float = 1.0) -> Cell:
+    scores = {"throughput": Score(over_single, 0.0, slowest), "ema": Score(1.0, 0.0, 1.0)}
+    return Cell(texts, scene, load, NAME, 100, 3, {3: 1.0}, scores)
+
+
+def test_gates_take_the_worst_cell() -> None:
+    played = [cell("math", "4", 1.02), cell("math", "16", 0.99), cell("at random", "1", 1.02, slowest=1.1)]
+    found = {gate.title: gate for gate in gates(played)}
+    (worst,) = (gate for title, gate in found.items() if title.endswith("worst") and "categories" in title)
+    assert worst.measured == 0.99 and worst.met
+    (ema,) = (gate for title, gate in found.items() if "EMA" in title)
+    assert ema.measured == 0.99 and not ema.met
+    (slowest,) = (gate for gate in found.values() if gate.ceiling)
+    assert slowest.measured == 1.1 and not slowest.met
+    assert all(replace(gate, bound=None).met for gate in found.values())
+
+
+def test_the_command_plays_recordings_and_a_policy_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "mine.npz", drawn_trace(KINDS, requests=8, tokens=40))
+    (tmp_path / "own_policy.py").write_text(
+        "from sglang_adaptive.simulate.contenders import StaticPolicy\n"
+        "def make(launch):\n    return StaticPolicy(launch.ladder[-1])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    profile = shipped_config(f"profiles/{NAME}.json")
+    words = ["--suite", "real", "--texts", str(tmp_path / "mine.npz"), "--profile", str(profile)]
+    words += ["--policy", "own_policy:make", "--rounds", "100", "--json", str(tmp_path / "r.json"), "--no-progress"]
+    assert main(words) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    for played in report["cells"]:
+        singles = played["singles"]
+        assert played["scores"]["own_policy:make"]["over_single"] == pytest.approx(
+            singles["7"] / max(singles.values()), rel=1e-3
+        )
+    assert "mine" in capsys.readouterr().out
+    assert np.isfinite([played["rounds"] for played in report["cells"]]).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--suite", "real", "--suite", "both"], "--suite real: expected no other suite beside it"),
+        (["--suite", "real", "--texts", "no-such.npz"], "--texts no-such.npz: "),
+        (["--texts", "x.npz"], "--texts x.npz: only --suite real reads recordings"),
+        (["--suite", "real", "--ablate"], "--ablate: --suite real has none"),
+        (["--policy", "no_such_module:make"], "--policy no_such_module:make: ModuleNotFoundError"),
+        (["--suite", "real", "--policy", "oracle"], "--policy oracle: of drawn acceptance"),
+        (["--policy", "math:pi"], "--policy math:pi: a float; expected a callable"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--no-progress"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

@@ -1,0 +1,124 @@
+"""``sglang-adaptive simulate`` as a person calls it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.simulate.command import main
+from sglang_adaptive.simulate.profile_file import load_cost
+
+SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]
+CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--suite", "nope"], "--suite nope: unknown; expected one of stationary, acceptance"),
+        (["--policy", "static-4"], "--policy static-4: unknown; expected one of oracle"),
+        (["--rounds", "99"], "--rounds 99: expected at least 100"),
+        (["--rounds", "many"], "argument --rounds: invalid int value: 'many'"),
+        (["--traces", "0"], "--traces 0: expected at least 1"),
+        (["--seed", "-1"], "--seed -1: expected at least 0"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["--profile", "no-such.json"], "--profile no-such.json: cannot be read (No such file or directory)"),
+        (["--html", "no-such-folder/x.html"], "the folder no-such-folder does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("sglang-adaptive simulate: ")
+    assert message in captured.err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "broken JSON"),
+        ("[]", "the top level is []"),
+        ('{"format": "other"}', 'format: got "other"'),
+        (b"\xff\xfe", "not UTF-8 text"),
+    ],
+)
+def test_a_broken_profile_is_one_line_and_exit_2(
+    text: str | bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "profile.json"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert main(["--profile", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_profile_with_a_hole_names_the_missing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped = Path(__file__).resolve().parents[3] / "configs/profiles/h200-llama31-8b-eagle3-fa3.json"
+    profile = json.loads(shipped.read_text())
+    profile["cells"] = [c for c in profile["cells"] if (c["batch_size"], c["steps"]) != (16, 5)]
+    (tmp_path / "hole.json").write_text(json.dumps(profile))
+    assert main(["--profile", str(tmp_path / "hole.json")]) == 2
+    assert "hole.json: batch_size 16, steps 5 missing" in capsys.readouterr().err
+
+
+def test_the_shipped_profile_is_the_measured_grid() -> None:
+    name, cost = load_cost(None)
+    assert name == "h200-llama31-8b-eagle3-fa3"
+    assert (cost.batches, cost.steps) == ((1, 2, 4, 8, 16, 32, 64), (0, 1, 2, 3, 5, 7))
+    assert cost.cells()[64, 7] == pytest.approx(0.015695)
+
+
+class Resources(HTMLParser):
+    """Collects every address that a browser would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.charts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.charts += tag == "svg"
+        self.found += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href", "srcset")]
+
+
+def test_reports_say_the_same_and_name_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, page = tmp_path / "r.json", tmp_path / "r.html"
+    words = [*CHEAP, "--suite", "both", "--suite", "heterogeneous", "--json", str(data), "--html", str(page)]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    report = json.loads(data.read_text())
+
+    assert list(report["suites"]) == ["both", "heterogeneous"]
+    found = report["suites"]["both"]["policies"]
+    assert list(found) == ["ema", "static-0", "static-3"]
+    row = next(line.split() for line in text.splitlines() if line.startswith("both "))
+    assert row[1:] == [f"{found[name]['mean']:.3f}" for name in found]
+    assert found["static-0"]["switches_per_200_rounds"] == 0
+    assert report["suites"]["heterogeneous"]["own_depth_oracle"]["mean_gain"] >= 1
+    assert report["provenance"]["command"].endswith("--json r.json --html r.html")
+
+    resources = Resources()
+    html = page.read_text()
+    resources.feed(html)
+    assert resources.found == [] and resources.charts >= 5
+    for written in (data.read_text(), html):
+        assert str(tmp_path) not in written
+        assert not re.search(r"https?://|@import|url\(", written)
+
+
+def test_the_same_seed_gives_the_same_report(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert main([*CHEAP, "--suite", "bursts", "--json", str(tmp_path / name)]) == 0
+    first, second = (json.loads((tmp_path / name).read_text())["suites"] for name in ("a", "b"))
+    assert first == second
+
+
+def test_nothing_but_the_report_is_printed_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--traces", "1", "--rounds", "120", "--suite", "load", "--policy", "static-1"]) == 0
+    assert capsys.readouterr().err == ""

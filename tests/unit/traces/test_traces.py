@@ -1,0 +1,180 @@
+"""Traces are read back as they were written, cut where the text repeats, and refused in one line when damaged."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.traces import CHAIN, LEVELS, Trace, TraceError, read, write
+from sglang_adaptive.traces.trace import quantised
+
+
+def made(seed: int = 0) -> Trace:
+    """Three requests of 5, 1 and 9 positions; the last repeats from position 4."""
+    rng = np.random.default_rng(seed)
+    return Trace(
+        target="a target",
+        draft="a draft",
+        prompts="drawn",
+        temperature=0.0,
+        hardware="none",
+        command="none",
+        date="2026-11-23",
+        category=("chat", "code", "chat"),
+        length=np.array([5, 1, 9], np.int32),
+        loop_start=np.array([5, 1, 4], np.int32),
+        accepted=rng.integers(0, CHAIN + 1, 15, dtype=np.uint8),
+        confidence=rng.integers(0, LEVELS, (15, CHAIN), dtype=np.uint8),
+    )
+
+
+def same(one: Trace, other: Trace) -> bool:
+    return all(np.array_equal(value, getattr(other, key)) for key, value in vars(one).items())
+
+
+def test_a_trace_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    write(tmp_path / "t.npz", made())
+    assert same(read(tmp_path / "t.npz"), made())
+
+
+def test_each_request_has_its_own_rows() -> None:
+    trace = made()
+    categories, accepted, confidence = zip(*trace.requests(), strict=True)
+    assert categories == trace.category
+    assert [len(rows) for rows in accepted] == [5, 1, 9]
+    assert np.array_equal(np.concatenate(accepted), trace.accepted)
+    assert np.array_equal(np.concatenate(confidence), trace.confidence)
+
+
+def test_repetitions_are_cut_and_nothing_else() -> None:
+    cut = made().without_repetitions()
+    assert cut.length.tolist() == cut.loop_start.tolist() == [5, 1, 4]
+    assert np.array_equal(cut.accepted, made().accepted[:10])
+    assert np.array_equal(cut.confidence, made().confidence[:10])
+    assert same(cut, cut.without_repetitions())
+
+
+@pytest.mark.parametrize("rows", [[2, 0], np.array([True, False, True])])
+def test_requests_are_selected_by_index_or_mask(rows: Any) -> None:
+    chosen = made().select(rows)
+    expected = [list(made().requests())[i][1] for i in ([2, 0] if isinstance(rows, list) else [0, 2])]
+    assert chosen.category == ("chat", "chat")
+    assert np.array_equal(chosen.accepted, np.concatenate(expected))
+
+
+def test_no_request_is_left() -> None:
+    empty = made().select(np.zeros(3, bool))
+    assert list(empty.requests()) == []
+    assert same(empty, empty.without_repetitions())
+
+
+def test_a_level_holds_the_probabilities_it_stands_for() -> None:
+    probabilities = np.linspace(0, 1, 501)
+    level = quantised(probabilities)
+    middle = replace(made(), confidence=level).probabilities()
+    assert np.abs(middle - probabilities).max() <= 0.5 / LEVELS + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "value"),
+    [
+        ({"temperature": -1.0}, "temperature", -1.0),
+        ({"length": np.array([5, 0, 10], np.int32)}, "length[1]", 0),
+        ({"length": np.array([5, 1], np.int32)}, "length", "int32 [2]"),
+        ({"loop_start": np.array([5, 2, 4], np.int32)}, "loop_start[1]", 2),
+        ({"loop_start": np.array([0, 1, 4], np.int32)}, "loop_start[0]", 0),
+        ({"accepted": np.zeros(14, np.uint8)}, "accepted", "uint8 [14]"),
+        ({"accepted": np.zeros(15, np.int64)}, "accepted", "int64 [15]"),
+        ({"accepted": np.full(15, CHAIN + 1, np.uint8)}, "accepted[0]", CHAIN + 1),
+        ({"confidence": np.full((15, CHAIN), LEVELS, np.uint8)}, "confidence[0, 0]", LEVELS),
+    ],
+)
+def test_a_field_that_breaks_the_format_is_named(
+    tmp_path: Path, change: dict[str, Any], key: str, value: object
+) -> None:
+    with pytest.raises(TraceError) as caught:
+        write(tmp_path / "t.npz", replace(made(), **change))
+    assert (caught.value.key, caught.value.value) == (key, value)
+    assert not (tmp_path / "t.npz").exists()
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version_is_refused(tmp_path: Path, version: object) -> None:
+    error = refused(tmp_path, lambda arrays: changed_about(arrays, format_version=version))
+    assert (error.key, error.value) == ("format_version", version)
+
+
+def test_a_word_that_is_missing_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path, lambda arrays: changed_about(arrays, target=None)).key == "target"
+
+
+def test_an_array_that_is_missing_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path, lambda arrays: arrays.pop("confidence")).key == "confidence"
+
+
+def test_objects_are_not_unpickled(tmp_path: Path) -> None:
+    refused(tmp_path, lambda arrays: arrays.update(accepted=np.array([object()])))
+
+
+@pytest.mark.parametrize("kept", [0, 10, 400])
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
+    write(tmp_path / "t.npz", made())
+    (tmp_path / "t.npz").write_bytes((tmp_path / "t.npz").read_bytes()[:kept])
+    refused_file(tmp_path / "t.npz")
+
+
+def test_a_damaged_array_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "t.npz", made())
+    whole = bytearray((tmp_path / "t.npz").read_bytes())
+    place = whole.index(b"confidence.npy") + 60
+    whole[place] ^= 0xFF
+    (tmp_path / "t.npz").write_bytes(bytes(whole))
+    refused_file(tmp_path / "t.npz")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "text.npz").write_text("a line of text\n")
+    (tmp_path / "folder.npz").mkdir()
+    for name in ("one.npy", "text.npz", "folder.npz", "missing.npz"):
+        refused_file(tmp_path / name)
+
+
+def test_a_trace_is_read_without_torch_and_sglang() -> None:
+    code = "import sys, sglang_adaptive.traces; sys.exit(any(name in sys.modules for name in ('torch', 'sglang')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_error_crosses_a_process() -> None:
+    error = TraceError("t.npz", "length[0]", 0, "1 or more")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def changed_about(arrays: dict[str, Any], **change: object) -> None:
+    arrays["about"] = np.array(json.dumps(json.loads(str(arrays["about"])) | change))
+
+
+def refused(folder: Path, change: Any) -> TraceError:
+    """Return the error that reading raises after *change* of a good file's arrays."""
+    path = folder / "t.npz"
+    write(path, made())
+    with np.load(path) as loaded:
+        arrays = dict(loaded)
+    change(arrays)
+    np.savez_compressed(path, **arrays)
+    return refused_file(path)
+
+
+def refused_file(path: Path) -> TraceError:
+    with pytest.raises(TraceError) as caught:
+        read(path)
+    assert path.name in str(caught.value) and "\n" not in str(caught.value)
+    return caught.value

@@ -1,0 +1,87 @@
+"""``sglang-adaptive validate`` says what a server says, and what it reads back is what the policy does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
+from sglang_adaptive.policy.shipped import shipped_config
+from sglang_adaptive.sglang_plugin.launch import activation
+from sglang_adaptive.validate.command import main
+from sglang_adaptive.validate.facts import facts
+from sglang_adaptive.validate.words import words
+
+BAD = ['{"1": {"candidate_steps": [1, true]}}', '{"ema_alpha": 2, "1": {"candidate_steps": [1]}}', "", "[1]", "{"]
+
+
+def reading(config: dict[str, Any]) -> str:
+    return "\n".join(words(facts(check_config(config, "test"))))
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_complaint_and_exit_code_are_the_servers(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.json"
+    path.write_text(text)
+    asked = argparse.Namespace(
+        speculative_adaptive=False, speculative_adaptive_config=str(path), speculative_num_steps=None
+    )
+    with pytest.raises(SystemExit) as server:
+        activation.from_cli_args(lambda *_: None, object, asked)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and str(path) in said
+    assert main([str(path), "--json"]) == server.value.code == 2
+    told = capsys.readouterr()
+    assert told.err == said
+    assert json.loads(told.out)["error"] == said.removeprefix("sglang-adaptive: error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("preset", ["conservative.json", "aggressive.json"])
+def test_moves_that_are_told_are_those_of_the_slot(preset: str) -> None:
+    config = json.loads(shipped_config(preset).read_text())
+    config = {key: {**slot, "ceiling_coeff": 0} if key.isdigit() else slot for key, slot in config.items()}
+    checked = check_config({**config, "ema_alpha": 1.0, "warmup_batches": 0, "update_interval": 1}, preset)
+    moves = 0
+    for slot, told in zip(checked.slots, facts(checked)["slots"], strict=True):
+        for move in told["moves"]:
+            for at, there in ((move["rise_above"], move["up_to"]), (move["drop_at"], move["down_to"])):
+                if at is None or there is None:
+                    continue
+                rises = there == move["up_to"]
+                for average, expected in ((at, not rises), (at + 0.01, rises)):
+                    live = AdaptiveStepSlot(move["steps"], slot.as_slot_cfg())
+                    accepted = round(100 * average)  # of a hundred requests together
+                    live.update([accepted // 100 + (index < accepted % 100) for index in range(100)])
+                    # One that falls below several thresholds goes on down.
+                    moved = live.current_steps >= there if rises else live.current_steps <= there
+                    assert moved is expected, (move, average)
+                    moves += 1
+    assert moves >= 12
+
+
+def test_ranges_and_single_depths() -> None:
+    told = reading({"2": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1]}, "9": {"candidate_steps": [0]}})
+    assert "Batch sizes 1 to 7: 1 or 3 draft steps, at first 1." in told  # the middle of 0, 1, 3
+    assert "Batch size 8: always 1 draft step." in told and "Batch sizes from 9: always no drafts." in told
+    assert told.endswith("Nothing differs from the defaults.")
+
+
+def test_threshold_out_of_reach_is_called_so() -> None:
+    told = reading({"up_hysteresis": 0.6, "down_hysteresis": -1, "1": {"candidate_steps": [1, 3]}})
+    assert "1 to 3 never (the average would have to pass 1.10)" in told
+    assert "3 to 1 never (the average would have to fall to -0.50)" in told
+    assert "up_hysteresis is 0.6 instead of 0.0: added to the threshold of a rise (slot 1)" in told
+
+
+def test_throughput_options_are_told_and_compared() -> None:
+    told = reading({"throughput": {"candidate_steps": [1, 5], "probe_budget": 0, "profile_dir": "/profiles"}})
+    assert "Always drafts: 0 is not among the depths." in told and "Never tries other depths" in told
+    assert "kept between starts in /profiles." in told
+    assert "probe_budget is 0 instead of 0.005: largest share of time that probes may lose; 0 is no probes" in told
+    assert reading({}).endswith("Nothing differs from the defaults.")
+    assert "reads the file again" in reading({"watch": True}) and "again" not in reading({"watch": False})
