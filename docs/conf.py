@@ -25,6 +25,7 @@ include_patterns = [
     "docs/*.md",
     "patches/README.md",
     "train/README.md",
+    "train/smollm2/README.md",
     "benchmarks/**.md",
 ]
 exclude_patterns = [".venv", ".uv", ".git", ".carry", "site", "build", "dist", "**/__pycache__"]  # not walked

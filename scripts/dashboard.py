@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.metric_series import PREFIX
+from sglang_adaptive.sglang_plugin.reporting.metric_series import PREFIX
 
 FILE = Path(__file__).parents[1] / "monitoring" / "grafana-dashboard.json"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -132,6 +132,12 @@ GRAPHS = (
             ),
             (f"avg by (batch_region) ({one('expected_tokens_per_second')})", "expected, batch {{batch_region}}"),
         ),
+        "none",
+    ),
+    Panel(
+        "Worth of the last hour",
+        "Rate over that of a fixed depth, by the cost model and what was accepted; 0 steps: no speculation.",
+        ((one("hour_speedup_ratio"), "over {{draft_steps}} steps, {{instance}}"),),
         "none",
     ),
     Panel(

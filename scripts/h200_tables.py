@@ -17,19 +17,17 @@ from benchmarks.server.results import read, read_folder  # noqa: E402
 from benchmarks.server.summary import targets  # noqa: E402
 
 H200 = ROOT / "benchmarks" / "results" / "h200"
-BEFORE, LATEST, COMPARED = (H200 / f"{name}-run" for name in ("ninth", "tenth", "eleventh"))
-"""The eleventh run measured zero steps and the start-up, the tenth all that is not Poisson arrivals."""
 ZERO_STEPS = {
-    "servers in turn": (COMPARED / "in-turn",),
-    "in turn, another GPU": (COMPARED / "in-turn-second-gpu",),
-    "side by side on one GPU": (COMPARED / "zero-steps.json", LATEST / "zero-steps.json"),
+    "servers in turn": H200 / "zero-steps-in-turn",
+    "in turn, another GPU": H200 / "zero-steps-in-turn-second-gpu",
+    "side by side on one GPU": H200 / "zero-steps.json",
 }
-"""By how the servers stood that are compared: the latest measurement and, of one kind alone, the one before."""
+"""By how the servers that are compared share a GPU."""
 
-SWITCHING = LATEST / "switching.json"
-ARRIVALS = BEFORE / "arrivals.json"
-STEADY = tuple((folder / "steady-8.json", folder / "steady-32.json") for folder in (LATEST, BEFORE))
-STARTED = (COMPARED / "in-turn" / "throughput.json", BEFORE / "steady-32.json")
+SWITCHING = H200 / "switching.json"
+ARRIVALS = H200 / "arrivals.json"
+STEADY = (H200 / "steady-8.json", H200 / "steady-32.json")
+STARTED = H200 / "zero-steps-in-turn" / "throughput.json"
 OURS, EMA = "throughput", "sglang-ema"
 BATCHES = (1, 8, 32, 64)
 SWITCHED = ("throughput", "sglang-ema", "static-3", "static-5", "static-7")
@@ -42,12 +40,9 @@ LATENCIES = {
 
 
 def reached() -> Iterator[str]:
-    """Yield the targets, and what the latest run that measured each found, and an earlier one."""
-    cells, switched = (
-        [_measured(folder / name) for folder in (LATEST, BEFORE)] for name in ("cells.json", "switching.json")
-    )
-    steady = [_by_batch(*paths) for paths in STEADY]
-    yield "| Target | Aim | Latest | Before |\n|---|---|---|---|"
+    """Yield the targets and what was measured."""
+    cells, switched = _measured(H200 / "cells.json"), _measured(SWITCHING)
+    yield "| Target | Aim | Measured |\n|---|---|---|"
     against = "acceptance and load switching against"
     for head, aim, part, found in (
         ("16 cells, geometric mean against each cell's best static depth", ">= 0.98", "depth, geometric mean", cells),
@@ -56,35 +51,29 @@ def reached() -> Iterator[str]:
         (f"{against} each case's best depth, known beforehand", "", "against each case's best depth", switched),
         (f"{against} SGLang's own EMA, geometric mean", ">= 1.25", "switching against SGLang EMA", switched),
     ):
-        yield f"| {head} | {aim} | {' | '.join(_one(one, part) for one in found)} |"
-    ways = {how: [_measured(path) for path in paths] for how, paths in ZERO_STEPS.items()}
+        yield f"| {head} | {aim} | {_one(found, part)} |"
+    ways = {how: _measured(path) for how, path in ZERO_STEPS.items()}
     for how, found in ways.items():
-        latest, before, *_ = [*map(_over_none, found), ""]
         head = f"zero steps against no speculation, batch {', '.join(map(str, BATCHES))}; {how}"
-        yield f"| {head} | >= 0.985 | {latest} | {before} |"
-    worst = [[_one(one, "worst cell against no speculation") for one in found] for found in ways.values()]
-    latest, before = (", ".join(one[at] for one in worst if at < len(one)) for at in (0, 1))
-    head = "worst cell against no speculation, drafts always wrong; by the same three ways"
-    yield f"| {head} | >= 0.98 | {latest} | {before} |"
-    uses = [_rows(folder / "first-use.json", "first use") for folder in (LATEST, BEFORE)]
-    lost = [[row["first_over_second"] for row in rows] for rows in uses]
-    told = " | ".join(f"median {median(one):.3f}, worst {min(one):.3f}; no late load" for one in lost)
-    head = f"first use of a depth against its second, {len(lost[0])} passes"
-    yield f"| {head} | loses < 1%, no late kernel load | {told} |"
-    told = " | ".join(_built(path) for path in STARTED)
-    yield f"| five depths beside the launch depth: seconds; GB | 13.5; 0.5 | {told} |"
-    ratios = [", ".join(f"{row['itl_p95_against_static']:.3f}" for row in one.values()) for one in steady]
-    sizes = " and ".join(map(str, steady[0]))
-    head = f"ITL p95 in steady load, against the same static depth, batch {sizes}"
-    yield f"| {head} | <= 1.02 | {ratios[0]} | {ratios[1]} |"
-    changes = [
-        " and ".join(f"{row['passes'][0]['switches']} in {row['seconds']:.0f} s" for row in one.values())
-        for one in steady
-    ]
-    hourly = [" and ".join(f"{row['switches_per_hour']:.0f}" for row in one.values()) for one in steady]
-    told = " | ".join(f"{all_of}; {rate}" for all_of, rate in zip(changes, hourly, strict=True))
+        yield f"| {head} | >= 0.985 | {_over_none(found)} |"
+    worst = ", ".join(_one(found, "worst cell against no speculation") for found in ways.values())
+    yield f"| worst cell against no speculation, drafts always wrong; by the same three ways | >= 0.98 | {worst} |"
+    lost = [row["first_over_second"] for row in _rows(H200 / "first-use.json", "first use")]
+    head = f"first use of a depth against its second, {len(lost)} passes"
+    yield f"| {head} | loses < 1% | median {median(lost):.3f}, worst {min(lost):.3f} |"
+    yield f"| five depths beside the launch depth: seconds; GB | 13.5; 0.5 | {_built(STARTED)} |"
+    yield from _steady()
+
+
+def _steady() -> Iterator[str]:
+    steady = _by_batch(*STEADY)
+    sizes = " and ".join(map(str, steady))
+    ratios = ", ".join(f"{row['itl_p95_against_static']:.3f}" for row in steady.values())
+    yield f"| ITL p95 in steady load, against the same static depth, batch {sizes} | <= 1.02 | {ratios} |"
+    changes = " and ".join(f"{row['passes'][0]['switches']} in {row['seconds']:.0f} s" for row in steady.values())
+    hourly = " and ".join(f"{row['switches_per_hour']:.0f}" for row in steady.values())
     head = f"switches in steady load, batch {sizes}, probes included; an hour, without the first minute"
-    yield f"| {head} | < 60 an hour | {told} |"
+    yield f"| {head} | < 60 an hour | {changes}; {hourly} |"
 
 
 def switching() -> Iterator[str]:
@@ -118,7 +107,7 @@ def open_loop() -> Iterator[str]:
 
 def cells() -> Iterator[str]:
     """Yield the README's table: shares of each cell's best static depth."""
-    found = rates((row["contender"], row) for row in _rows(LATEST / "cells.json", "cells"))
+    found = rates((row["contender"], row) for row in _rows(H200 / "cells.json", "cells"))
     best = {case: rate for case, rate in best_static(found).items() if dict(case)["p"]}
     summed = {name: summed_up(shares(rate, best)) for name, rate in found.items()}
     single = max((name for name in summed if is_static(name)), key=lambda name: summed[name][0])

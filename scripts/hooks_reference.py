@@ -1,4 +1,4 @@
-"""Writes the table of hooked functions into docs/architecture.md from hooks.py; ``--check`` only compares."""
+"""Writes the table of hooks into docs/architecture.md from the rooms of sglang_plugin; ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ from pathlib import Path
 
 from generated import DOCS, update
 
-from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
 
 ROOT = Path(__file__).parents[1]
-GROUPS = (
-    ("Every process, from the start", hooks.DOORS),
-    ("Launcher, once the server is asked to be adaptive", hooks.LAUNCHER[len(hooks.EVERY_PROCESS) :]),
-    ("Launcher and every child of an adaptive server", hooks.EVERY_PROCESS),
-    ("Scheduler of an adaptive server", hooks.SCHEDULER),
-    ("The same with a CUDA device", hooks.ON_CUDA),
-    ("The same with SGLang's plan stream on", hooks.PLAN_STREAM),
-    ("The same with the early plan on", hooks.EARLY_PLAN),
-)
 
 
 def _tables() -> Iterator[str]:
-    for title, group in GROUPS:
-        yield f"\n**{title}**\n"
+    for process in Process:
+        yield f"\n**{process.value}**\n"
         yield "| SGLang's function, below `sglang.srt` | | By | What it does there |\n|---|---|---|---|"
-        for hook in group:
+        for hook in registry.hooks(process):
             target = hook.target.removeprefix("sglang.srt.")
-            yield f"| `{target}` | {hook.kind} | `{hook.where}` | {_purpose(hook.where)} |"
+            yield f"| `{target}` | {hook.kind} | `{hook.function}` | {_purpose(hook.function)} |"
 
 
 def _purpose(where: str) -> str:
@@ -40,7 +32,7 @@ def _purpose(where: str) -> str:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
             line = (ast.get_docstring(node) or "").partition("\n")[0]
             start, colon, rest = line.partition(": ")
-            told = rest if colon and start.startswith(("After", "Before", "Around", "In the place")) else line
+            told = rest if colon and start.startswith(("After", "Before", "Around", "Instead")) else line
             return told[:1].upper() + told[1:].replace("|", "\\|")
     return _purpose_of_import(where)
 
@@ -48,7 +40,7 @@ def _purpose(where: str) -> str:
 def _purpose_of_import(where: str) -> str:
     """Return the same of a class that the module only takes over from the layer below."""
     module, name = where.split(":")
-    file = ROOT / "sglang_adaptive" / "sglang_plugin" / f"{module}.py"
+    file = ROOT / "sglang_adaptive" / "sglang_plugin" / f"{module.replace('.', '/')}.py"
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
             source = ROOT / f"{str(node.module).replace('.', '/')}.py"

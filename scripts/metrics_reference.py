@@ -6,7 +6,7 @@ import sys
 
 from generated import DOCS, update
 
-from sglang_adaptive.sglang_plugin.metric_series import METRICS, PREFIX
+from sglang_adaptive.sglang_plugin.reporting.metric_series import METRICS, PREFIX
 
 
 def table() -> list[str]:

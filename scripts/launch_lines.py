@@ -1,0 +1,93 @@
+"""Writes the table of published launch lines into docs/compatibility.md, from tests/launch_lines/.
+
+``--check`` only compares; ``--verdicts`` asks the doctor's code about every line first and writes expected.json anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from generated import DOCS, update
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.launch_lines import verdicts
+
+SHORT = {
+    "speculative_eagle_topk=": "a tree of drafts",
+    "attention DP": "attention DP",
+    "enable_multi_layer_eagle": "multi-layer drafts",
+    "enable_two_batch_overlap": "two-batch overlap",
+    "a prefill server": "a prefill server drafts nothing",
+    "LoRA": "LoRA",
+}
+"""Reasons as the table names them; another algorithm is named by its own."""
+
+
+def _summary() -> Iterator[str]:
+    """Yield how many lines have each verdict."""
+    found = verdicts.expected().values()
+    yield f"| Verdict | of {len(found)} lines |\n|---|---|"
+    for words, count in Counter(_verdict(one, list(one.get("less") or ())[:0]) for one in found).most_common():
+        yield f"| {words} | {count} |"
+    yield f"| carry flags that SGLang 0.5.23 renamed, replaced or dropped | {sum(bool(v['renamed']) for v in found)} |"
+
+
+def _table() -> Iterator[str]:
+    """Yield a row of each line, by model."""
+    expected = verdicts.expected()
+    yield "| Model | Line | Add `--speculative-adaptive-config` | Verdict | Write differently |\n|---|---|---|---|---|"
+    for line in sorted(verdicts.lines(), key=lambda line: (line["model"].rpartition("/")[2].lower(), line["name"])):
+        found = expected[line["name"]]
+        model = line["model"].rstrip("/").rpartition("/")[2].replace("$", "")
+        yield (
+            f"| {model} | {line['name']}: {_setup(line)} | `configs/{verdicts.preset(line)}.json` | "
+            f"{_verdict(found, found.get('less') or [])} | {_changes(found)} |"
+        )
+
+
+def _setup(line: dict[str, Any]) -> str:
+    flags = {flag: values for flag, values in verdicts.flags(line["argv"])}
+
+    def value(*names: str) -> str | None:
+        return next((flags[name][0] for name in names if flags.get(name)), None)
+
+    steps, topk = value("--speculative-num-steps"), value("--speculative-eagle-topk")
+    drafts = f" {steps} steps" if steps else ""
+    tree = f", topk {topk}" if topk not in (None, "1") else ""
+    tp = value("--tp", "--tp-size", "--tensor-parallel-size")
+    dp = value("--dp", "--dp-size", "--data-parallel-size", "--attn-dp-size")
+    sizes = [f"{name} {size}" for name, size in (("TP", tp), ("DP", dp)) if size not in (None, "1")]
+    role = [] if line["role"] == "server" else [line["role"]]
+    return ", ".join([f"{line['algorithm']}{drafts}{tree}", *sizes, *role])
+
+
+def _verdict(found: dict[str, Any], less: list[str]) -> str:
+    if found["reason"] is None:
+        return found["verdict"] + (f": without {'; '.join(words.partition(':')[0] for words in less)}" if less else "")
+    named = next((short for words, short in SHORT.items() if words in found["reason"]), None)
+    return f"static: {named or found['reason'].partition('=')[2].partition(' ')[0]}"
+
+
+def _changes(found: dict[str, Any]) -> str:
+    renamed = [f"`{old}`: {f'`{new}`' if new else 'leave out'}" for old, new in found["renamed"].items()]
+    return "; ".join([*renamed, *(f"`{flag}`: leave out" for flag in found["leave_out"])])
+
+
+def _ask() -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with verdicts.launcher():
+        found = {line["name"]: verdicts.verdict(line) for line in verdicts.lines()}
+    (verdicts.HERE / "expected.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if "--verdicts" in sys.argv[1:]:
+        _ask()
+    sys.exit(update(DOCS / "compatibility.md", {"launch-line-counts": _summary(), "launch-lines": _table()}))
