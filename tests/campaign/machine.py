@@ -45,7 +45,9 @@ class Scheduler(RuleBasedStateMachine):
     lab: ClassVar[Stepper]
     references: ClassVar[References]
     prompts: ClassVar[list[Prompt]]
-    tried: ClassVar[Counter[str]]
+    tried: ClassVar[Counter[str]] = Counter()
+    broken: ClassVar[list[str]] = []
+    """What did not hold in every sequence that failed, the first one first: a loop that broke may not break again."""
 
     @initialize(every=draw.integers(1, 33), overlap=draw.booleans())
     def begin(self, every: int, overlap: bool) -> None:
@@ -65,6 +67,7 @@ class Scheduler(RuleBasedStateMachine):
         if len(text) < 300:
             self.turns.ask(text, tokens)
 
+    @precondition(lambda self: self.turns.live())
     @rule(count=draw.integers(1, 12))
     def turn(self, count: int) -> None:
         self.turns.turn(count)
@@ -74,6 +77,7 @@ class Scheduler(RuleBasedStateMachine):
         self.turns.force(steps)
         self.turns.tried["force"] += 1
 
+    @precondition(lambda self: self.turns.live())
     @rule(steps=draw.lists(draw.sampled_from(TIERS), min_size=2, max_size=12))
     def switch_each_turn(self, steps: list[int]) -> None:
         for one in steps:
@@ -86,6 +90,7 @@ class Scheduler(RuleBasedStateMachine):
         self.lab.abort(data.draw(draw.sampled_from(self.turns.live()), label="which"))
         self.turns.tried["abort"] += 1
 
+    @precondition(lambda self: self.turns.live())
     @rule()
     def retract(self) -> None:
         """The scheduler takes a running request's memory away; it comes back through a new prefill."""
@@ -142,6 +147,11 @@ class Scheduler(RuleBasedStateMachine):
         try:
             if sys.exc_info()[0] is None:
                 self.turns.close()
+            else:
+                self.broken.append(f"{sys.exc_info()[1]!r}")
+        except BaseException as error:
+            self.broken.append(f"{error!r}")
+            raise
         finally:
             self.turns.give_up()
             self.tried.update(self.turns.tried)
@@ -165,7 +175,6 @@ def main(folder: str, seed: str, examples: str) -> int:
     lab = Stepper(Path(folder))
     lab.scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
     Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), _prompts(lab)
-    Scheduler.tried = Counter()
     for prompt in Scheduler.prompts:
         Scheduler.references.of(prompt)
     settings = hypothesis.settings(
@@ -178,7 +187,8 @@ def main(folder: str, seed: str, examples: str) -> int:
             run_state_machine_as_test(hypothesis.seed(int(seed))(Scheduler), settings=settings)
     except BaseException as error:
         notes = "\n".join(getattr(error, "__notes__", []))
-        failure = f"{type(error).__name__}: {error}\n{notes}\n{said.getvalue()}\n{traceback.format_exc()[-3000:]}"
+        first = "".join(Scheduler.broken[:1])
+        failure = f"{first}\n{type(error).__name__}: {error}\n{notes}\n{said.getvalue()}\n{traceback.format_exc()[-3000:]}"
     grown = (psutil.Process().memory_info().rss - memory) / 1e6
     print(json.dumps({"tried": dict(Scheduler.tried), "grown_mb": round(grown, 1), "failure": failure}))
     return 0
