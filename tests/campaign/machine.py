@@ -22,6 +22,7 @@ from hypothesis import strategies as draw
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from sglang_adaptive.cpu_engine import models
+from tests.campaign.spoiling import METHODS, NONSENSE, spoil
 from tests.campaign.turns import MOST_TOKENS, Prompt, References, Turns
 from tests.engine.stepping import TIERS, Stepper
 
@@ -36,7 +37,6 @@ CONFIGS: list[dict[str, Any]] = [
     *({"policy": "throughput", "throughput": {"candidate_steps": tiers}} for tiers in TIER_SETS),
     {"throughput": {"candidate_steps": TIERS, "margin": 0.0, "sync_rounds": 1, "probe_budget": 0.2}},
 ]
-NONSENSE: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan"), RuntimeError("raised by the campaign")]
 
 
 class Scheduler(RuleBasedStateMachine):
@@ -124,21 +124,10 @@ class Scheduler(RuleBasedStateMachine):
         handler.apply("adaptive_config", change)
         self.turns.tried["configuration"] += 1
 
-    @rule(answer=draw.sampled_from(NONSENSE), when=draw.integers(0, 9), learning=draw.booleans())
-    def spoil(self, answer: Any, when: int, learning: bool) -> None:
-        """Let the policy raise or answer nonsense a few rounds later, until another comes."""
-        policy, left = self.lab.controller.params, iter(range(when))
-        name = "observe" if learning and isinstance(answer, Exception) else "get_steps_for_batch"
-        sound = getattr(policy, name)
-
-        def spoilt(*args: Any) -> Any:
-            if next(left, None) is not None:
-                return sound(*args)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        setattr(policy, name, spoilt)
+    @rule(answer=draw.sampled_from(NONSENSE), method=draw.sampled_from(METHODS), calls=draw.integers(0, 9))
+    def spoil(self, answer: Any, method: str, calls: int) -> None:
+        """Let the policy raise or answer nonsense some calls later, until another comes."""
+        spoil(self.lab.controller.params, method, answer if method == METHODS[0] else NONSENSE[-1], calls)
         self.turns.tried["spoilt policy"] += 1
 
     def teardown(self) -> None:
