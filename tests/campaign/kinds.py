@@ -100,7 +100,9 @@ KINDS: dict[str, Kind] = {
     "no new token": Kind(new_tokens=lambda draw: 0),
     "one new token": Kind(new_tokens=lambda draw: 1),
     "two new tokens": Kind(new_tokens=lambda draw: 2),
-    "answer up to the context's end": Kind(prompt=tokens(LENGTH - 60, LENGTH - 20), new_tokens=lambda _: 500, shorter=8),
+    "answer up to the context's end": Kind(
+        prompt=tokens(LENGTH - 60, LENGTH - 20), new_tokens=lambda draw: 500, shorter=8
+    ),
     "prompt past the context": Kind(prompt=tokens(LENGTH - 1, LENGTH + 300)),
     "no prompt": Kind(prompt=lambda draw: []),
     # Token ids that the model lacks are left out: they end a scheduler of stock SGLang 0.5.23, too.

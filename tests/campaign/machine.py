@@ -177,7 +177,7 @@ def main(folder: str, seed: str, examples: str) -> int:
     except BaseException as error:
         notes = "\n".join(getattr(error, "__notes__", []))
         first = "".join(Scheduler.broken[:1])
-        failure = f"{first}\n{type(error).__name__}: {error}\n{notes}\n{said.getvalue()}\n{traceback.format_exc()[-3000:]}"
+        failure = "\n".join([first, repr(error), notes, said.getvalue(), traceback.format_exc()[-3000:]])
     grown = (psutil.Process().memory_info().rss - memory) / 1e6
     print(json.dumps({"tried": dict(Scheduler.tried), "grown_mb": round(grown, 1), "failure": failure}))
     return 0

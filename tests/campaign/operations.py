@@ -1,4 +1,4 @@
-"""What an operator does while requests run: configurations by all three ways, forced steps, pauses, flushes and more."""
+"""What an operator does while requests run: configurations by all three ways, forced steps, pauses and more."""
 
 from __future__ import annotations
 

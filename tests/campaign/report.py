@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.provenance import collect
+from sglang_adaptive.provenance import cpu_cores, cpu_model, git_commit, versions
 from tests.campaign.record import Record, Unit
 
 MOST_TOLD = 20
@@ -24,8 +22,9 @@ def make(record: Record, command: str) -> dict[str, Any]:
     return {
         "command": command,
         "seed": record.seed,
-        "hardware": f"{os.cpu_count()} cores, {platform.machine()}, the CPU engine with the tiny pair",
-        "provenance": collect(),
+        "hardware": f"{cpu_cores()} cores of {cpu_model()}, the CPU engine with the tiny pair",
+        "commit": git_commit(),
+        "versions": versions("sglang", "sglang-adaptive", "torch"),
         "stages": {name: _stage(units) for name, units in stages.items()},
         "lost": sum(unit.lost.total() for unit in record.units.values()),
     }

@@ -32,7 +32,7 @@ class Site:
     each: int = 2
     """Requests of each kind in a unit."""
 
-    sequences: int = 150
+    sequences: int = 100
     """Sequences of a unit of the stepped scheduler."""
 
     short: bool = False
@@ -103,7 +103,8 @@ def doors_of(unit: Unit, site: Site) -> None:
 
 
 def policies(unit: Unit, site: Site) -> None:
-    _spoilt(unit, site, lambda spoilt: faults.policies(unit, site.plain, spoilt, unit.random(), 3 if site.short else 20))
+    times = 3 if site.short else 20
+    _spoilt(unit, site, lambda spoilt: faults.policies(unit, site.plain, spoilt, unit.random(), times))
 
 
 def clocks(unit: Unit, site: Site) -> None:
