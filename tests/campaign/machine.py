@@ -137,9 +137,9 @@ class Scheduler(RuleBasedStateMachine):
             if sys.exc_info()[0] is None:
                 self.turns.close()
             else:
-                self.broken.append(f"{sys.exc_info()[1]!r}")
+                self._note(sys.exc_info()[1])
         except BaseException as error:
-            self.broken.append(f"{error!r}")
+            self._note(error)
             raise
         finally:
             self.turns.give_up()
@@ -148,6 +148,12 @@ class Scheduler(RuleBasedStateMachine):
             self.lab.controller.force_steps(None)
             self.configure(CONFIGS[6])
             self.lab.warmth.set_every(8)
+
+    def _note(self, error: BaseException | None) -> None:
+        """Keep what did not hold, unless it is hypothesis that ends a sequence."""
+        if isinstance(error, Exception) and not isinstance(error, hypothesis.errors.HypothesisException):
+            self.broken.append(repr(error))
+            print(f"broken: {error!r}", file=sys.stderr, flush=True)
 
 
 def _prompts(lab: Stepper) -> list[Prompt]:

@@ -136,15 +136,6 @@ def look(desk: Desk) -> None:
             desk.client.get(path)
 
 
-def sleep_and_wake(desk: Desk) -> None:
-    """Give memory back and take it again, as a rollout does between two steps; nothing may run."""
-    desk.client.post("/pause_generation", {"mode": "retract"})
-    desk.client.post("/release_memory_occupation", {"tags": ["kv_cache"]})
-    time.sleep(0.1)
-    desk.client.post("/resume_memory_occupation", {"tags": ["kv_cache"]})
-    desk.client.post("/continue_generation", {})
-
-
 def _unless_busy(act: Callable[[], Any]) -> None:
     try:
         act()
@@ -166,9 +157,8 @@ OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
     "update of the weights": (update_weights, 1),
     "SIGSTOP of the scheduler": (starve, 1),
     "look at the state, the page and the metrics": (look, 2),
-    "memory released and resumed": (sleep_and_wake, 1),
 }
-"""Each with how often it comes, beside the others."""
+"""Each with how often it comes, beside the others. Memory is not released: SGLang does so on GPUs alone."""
 
 
 @contextmanager

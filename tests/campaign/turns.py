@@ -34,13 +34,13 @@ class References:
         self._lab = lab
         self._known: dict[Prompt, list[int]] = {}
 
-    def of(self, prompt: Prompt) -> list[int]:
-        """Return MOST_TOKENS tokens that follow *prompt*; to be called between two runs unless it is known."""
-        if prompt not in self._known:
+    def of(self, prompt: Prompt, count: int = MOST_TOKENS) -> list[int]:
+        """Return at least *count* tokens that follow *prompt*; to be called between two runs unless they are known."""
+        if len(self._known.get(prompt, ())) < count:
 
             def alone(lab: Stepper) -> Iterator[None]:
                 lab.force(0)
-                lab.ask("r", list(prompt), MOST_TOKENS)
+                lab.ask("r", list(prompt), count)
                 while not lab.done():
                     yield
 
@@ -48,7 +48,7 @@ class References:
         return self._known[prompt]
 
     def known(self, prompt: Prompt) -> list[int] | None:
-        """Return the same if it was asked before."""
+        """Return the same if it was asked before, as far as it was."""
         return self._known.get(prompt)
 
 
@@ -110,7 +110,7 @@ class Turns:
         for rid, req in self.lab.reqs.items():
             wanted = self._references.known(self.prompts[rid])
             if wanted is not None:
-                _require_same(rid, list(req.output_ids_through_stop), wanted)
+                _require_same(rid, list(req.output_ids_through_stop)[: len(wanted)], wanted)
 
     def close(self) -> None:
         """Let every request end, then the loop. Raises Broken when a text differs or a slot is missing."""
@@ -129,7 +129,7 @@ class Turns:
         self.tried["switch"] = self.lab.controller.snapshot().switches - self._switches
         clear(self.lab)
         for rid, output in outputs.items():
-            _require_same(rid, output, self._references.of(self.prompts[rid]))
+            _require_same(rid, output, self._references.of(self.prompts[rid], len(output)))
 
     def give_up(self) -> None:
         """End the loop and throw away what runs: after this the scheduler is as new."""
