@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -38,6 +39,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a campaign; return the exit code."""
     options = arguments(argv)
+    # A shell starts what runs in its background deaf to Ctrl-C; and SIGTERM is to stop the servers, too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         record = Record(options.folder / "units", options.seed, options.resume)
     except ValueError as error:
