@@ -39,9 +39,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a campaign; return the exit code."""
     options = arguments(argv)
-    # A shell starts what runs in its background deaf to Ctrl-C; and SIGTERM is to stop the servers, too.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
     try:
         record = Record(options.folder / "units", options.seed, options.resume)
     except ValueError as error:
@@ -88,4 +85,7 @@ def _lost(record: Record) -> int:
 
 
 if __name__ == "__main__":
+    # A shell starts what runs in its background deaf to Ctrl-C; and SIGTERM is to stop the servers, too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     raise SystemExit(main())
