@@ -34,24 +34,30 @@ def documented() -> list[tuple[re.Pattern[str], bool]]:
     return found
 
 
-def check_log(unit: Unit, log: str, allowed: str = "") -> None:
+def check_log(unit: Unit, log: str, allowed: str = "", stock: str = "") -> None:
     """Lose what the log has of the package that the docs do not list, that is a fault, or a traceback.
 
-    *allowed* is a pattern of messages that the unit provokes; a traceback may follow them.
+    *allowed* is a pattern of lines that the unit provokes, which a traceback may follow. One that a server without the
+    package logs in *stock* as well is SGLang's.
     """
-    messages, provoked, before = documented(), False, ""
-    for line in log.splitlines():
-        text = STAMP.sub("", line)
-        if "Traceback" in text:
-            unit.check(provoked, "no traceback in the log", f"after: {before}")
-        before = text
+    messages, lines, provoked = documented(), [STAMP.sub("", line) for line in log.splitlines()], False
+    for at, text in enumerate(lines):
+        if "Traceback (most" in text:
+            known = (bool(allowed) and provoked) or _error(lines[at:]) in stock
+            unit.check(known, "no traceback in the log", "\n".join(lines[max(0, at - 1) : at + 60]))
+        if text:
+            provoked = re.search(allowed, text) is not None
         if not OURS.match(text):
             continue
-        provoked = bool(allowed) and re.search(allowed, text) is not None
         faults = [fault for pattern, fault in messages if pattern.search(text)]
         unit.check(bool(faults), "a message that the docs list", text)
-        unit.check(provoked or False in faults or not faults, "no message of a fault", text)
+        unit.check((bool(allowed) and provoked) or False in faults or not faults, "no message of a fault", text)
         unit.check("loaded while serving" not in text, "no late compile", text)
+
+
+def _error(lines: list[str]) -> str:
+    """Return the line that ends a traceback: the first one after it that is not indented."""
+    return next((line for line in lines[1:] if line and not line[0].isspace()), "")
 
 
 def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = False) -> None:

@@ -41,7 +41,7 @@ class Spoilt:
         part.replace(self.order)
 
 
-def policies(unit: Unit, plain: Client, spoilt: Spoilt, draw: random.Random, faults: int) -> None:
+def policies(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, faults: int) -> None:
     """Spoil the policy in force at a drawn round, again and again; every answer has to stay, and another heals it."""
     client = operator(spoilt.server)
     for _ in range(faults):
@@ -59,10 +59,10 @@ def policies(unit: Unit, plain: Client, spoilt: Spoilt, draw: random.Random, fau
     asking.compare(unit, plain, client, draw.sample(asking.questions(draw, 1), 8))
     unit.check(unit.figures["policies set aside"] > 0, "a policy that fails is set aside", "none was")
     check_idle(unit, spoilt.server, client)
-    check_log(unit, spoilt.server.log_path.read_text(), PROVOKED)
+    check_log(unit, spoilt.server.log_path.read_text(), PROVOKED, plain.log_path.read_text())
 
 
-def clocks(unit: Unit, plain: Client, spoilt: Spoilt, draw: random.Random, each: int) -> None:
+def clocks(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, each: int) -> None:
     """Let every clock of the package jump by up to 30 years both ways, under both policies."""
     client = operator(spoilt.server)
     for config in (THROUGHPUT, JUMPY):
@@ -74,10 +74,10 @@ def clocks(unit: Unit, plain: Client, spoilt: Spoilt, draw: random.Random, each:
         spoilt.tell()
         asking.compare(unit, plain, client, draw.sample(asking.questions(draw, 1), 8))
     check_idle(unit, spoilt.server, client)
-    check_log(unit, spoilt.server.log_path.read_text())
+    check_log(unit, spoilt.server.log_path.read_text(), stock=plain.log_path.read_text())
 
 
-def killed(unit: Unit, plain: Client, server: CpuServer, draw: random.Random) -> None:
+def killed(unit: Unit, plain: CpuServer, server: CpuServer, draw: random.Random) -> None:
     """Kill each process in turn while requests run: all of it ends, and the next start is as the first."""
     for place in range(3):
         with server:
@@ -99,7 +99,7 @@ def killed(unit: Unit, plain: Client, server: CpuServer, draw: random.Random) ->
         with server:
             asking.compare(unit, plain, server, draw.sample(asking.questions(draw, 1), 8))
             check_idle(unit, server, server)
-            check_log(unit, server.log_path.read_text())
+            check_log(unit, server.log_path.read_text(), stock=plain.log_path.read_text())
 
 
 def _of(found: list[psutil.Process], place: int) -> psutil.Process:

@@ -48,7 +48,7 @@ class Desk:
     def config(self) -> dict[str, Any]:
         """Return a configuration that can be served, of either policy."""
         tiers = sorted(self.draw.sample([0, 1, 3, 7], self.draw.randint(1, 4)))
-        if self.draw.random() < 0.4:
+        if self.draw.random() < 0.4 and tiers != [0]:
             return {"watch": True, "policy": "throughput", "throughput": {"candidate_steps": tiers, "sync_rounds": 4}}
         slots = {str(size): {"candidate_steps": tiers} for size in self.draw.sample([1, 2, 4, 8], 2)}
         return {"watch": True, "policy": "ema", **JUMPY_EMA, **slots}

@@ -83,7 +83,7 @@ SPOILS: dict[str, Make] = {
 }
 
 
-def run(unit: Unit, plain: Client, folder: Path, short: bool = False) -> None:
+def run(unit: Unit, plain: CpuServer, folder: Path, short: bool = False) -> None:
     """Spoil files, let writers share a folder, and then let three servers share one in three states."""
     draw = unit.random()
     for name, spoil in SPOILS.items():
@@ -149,7 +149,7 @@ def _shared(unit: Unit, folder: Path, draw: random.Random) -> None:
     unit.check(not aside, "nothing was set aside", aside)
 
 
-def _three_servers(unit: Unit, plain: Client, folder: Path, draw: random.Random) -> None:
+def _three_servers(unit: Unit, plain: CpuServer, folder: Path, draw: random.Random) -> None:
     """One serves with a sound folder, one cannot write there, and for one the disk is full; two share the folder."""
     shared = folder / f"profiles-{unit.index}"
     shared.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _three_servers(unit: Unit, plain: Client, folder: Path, draw: random.Random)
             server.stop()
             logs[name] = server.log_path.read_text()
     for name, log in logs.items():
-        check_log(unit, log, "Finished server process")
+        check_log(unit, log, "Finished server process|kill_process_tree", plain.log_path.read_text())
         unit.check("set aside" not in log, "no profile is set aside", name)
     shutil.rmtree(shared)
 

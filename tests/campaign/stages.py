@@ -72,7 +72,7 @@ def requests(unit: Unit, site: Site) -> None:
         _every_kind(unit, site, server, draw)
         clients.come_and_go(unit, client, draw, 4 if site.short else 16)
         check_idle(unit, server, client)
-        check_log(unit, server.log_path.read_text())
+        check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
 
 
 def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) -> None:
@@ -92,14 +92,19 @@ def operate(unit: Unit, site: Site) -> None:
     asking.compare(unit, site.plain, client, draw.sample(asking.questions(draw, 1), 8))
     check_idle(unit, server, client)
     check_memory(unit, server, site._begun)
-    check_log(unit, server.log_path.read_bytes()[log:].decode(errors="replace"), "Timeout|503")
+    check_log(
+        unit,
+        server.log_path.read_bytes()[log:].decode(errors="replace"),
+        "Timeout|503",
+        site.plain.log_path.read_text(),
+    )
 
 
 def doors_of(unit: Unit, site: Site) -> None:
     with servers.adapting(site.folder / "doors") as server:
         doors.run(unit, server)
         check_idle(unit, server, servers.operator(server))
-        check_log(unit, server.log_path.read_text())
+        check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
 
 
 def policies(unit: Unit, site: Site) -> None:
