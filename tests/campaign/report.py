@@ -58,7 +58,9 @@ def page(report: dict[str, Any]) -> str:
     for name, stage in report["stages"].items():
         lines += ["", f"## {name}", "", "| Tried | times | lost |", "|---|---|---|"]
         lines += [f"| {what} | {n:,} | {stage['lost'].get(what, 0)} |" for what, n in stage["tried"].items()]
-        lines += [f"- {loss['unit']}: {loss['what']}: {loss['detail'][:300]!r}" for loss in stage["losses"]]
+        lines += ["", *(f"- {loss['unit']}: {loss['what']}: {loss['detail'][:300]!r}" for loss in stage["losses"])]
+        last = stage["figures"][-1:]
+        lines += ["", *(f"- {what}, in the last unit: {value}" for what, value in (last[0] if last else {}).items())]
     return "\n".join(lines) + "\n"
 
 
