@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.campaign import asking, spoiling
 from tests.campaign.counts import check_idle, check_log, processes
@@ -128,5 +129,5 @@ def _endless(client: Client, draw: random.Random) -> threading.Thread:
 def variables(folder: Path) -> dict[str, str]:
     """Return what the environment of a spoilt server needs; its order file is ``order.json`` in *folder*."""
     plugin = spoiling.write_plugin(folder / "plugin")
-    path = os.pathsep.join([str(Path(__file__).parents[2]), str(plugin)])
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(Path(__file__).parents[2]), str(plugin)])
     return {"PYTHONPATH": path, spoiling.ORDER: str(folder / "order.json")}
