@@ -87,8 +87,7 @@ class Scheduler(RuleBasedStateMachine):
     @precondition(lambda self: self.turns.live())
     @rule(data=draw.data())
     def abort(self, data: draw.DataObject) -> None:
-        self.lab.abort(data.draw(draw.sampled_from(self.turns.live()), label="which"))
-        self.turns.tried["abort"] += 1
+        self.turns.abort(data.draw(draw.sampled_from(self.turns.live()), label="which"))
 
     @precondition(lambda self: self.turns.live())
     @rule()

@@ -59,6 +59,7 @@ class Turns:
         self.lab, self._references = lab, references
         self.tried: Counter[str] = Counter()
         self.prompts: dict[str, Prompt] = {}
+        self._gone: set[str] = set()
         self._forced: int | None = None
         self._go: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._paused = threading.Semaphore(0)
@@ -81,9 +82,17 @@ class Turns:
         self._forced = steps
         self.lab.controller.force_steps(steps)
 
+    def abort(self, rid: str) -> None:
+        """Abort a request; one that waits is gone at once, and SGLang never says of it that it finished."""
+        queued = [req.rid for req in self.lab.scheduler.waiting_queue]
+        self.lab.abort(rid)
+        if rid in queued and rid not in [req.rid for req in self.lab.scheduler.waiting_queue]:
+            self._gone.add(rid)
+        self.tried["abort"] += 1
+
     def live(self) -> list[str]:
         """Return the ids of requests that are not finished."""
-        return [rid for rid, req in self.lab.reqs.items() if not req.finished()]
+        return [rid for rid, req in self.lab.reqs.items() if rid not in self._gone and not req.finished()]
 
     def ended(self) -> list[str]:
         return [rid for rid in self.lab.reqs if self.lab.done(rid)]
@@ -115,7 +124,7 @@ class Turns:
     def close(self) -> None:
         """Let every request end, then the loop. Raises Broken when a text differs or a slot is missing."""
         for _ in range(40 * MOST_TOKENS):
-            if self.lab.done():
+            if all(rid in self._gone or self.lab.done(rid) for rid in self.lab.reqs):
                 break
             self.turn()
         else:
