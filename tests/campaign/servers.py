@@ -54,7 +54,9 @@ def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
     folder.mkdir(parents=True, exist_ok=True)
     options = {**THROUGHPUT["throughput"], "profile_dir": str(profiles)}  # type: ignore[dict-item]
     config = engine._config(folder, name, {"throughput": options, "warm_up": False})
-    return engine._server(folder, name, *engine._speculation("--speculative-adaptive-config", config), *_SAME)
+    flags = (*engine._speculation("--speculative-adaptive-config", config), *_SAME)
+    # SGLang waits a minute for core dumps of CUDA when a scheduler is killed.
+    return engine._server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
 
 
 def operator(server: CpuServer) -> Client:
