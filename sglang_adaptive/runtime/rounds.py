@@ -27,7 +27,7 @@ class Rounds(RuntimeStates):
     Three rules hold. The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a
     round drafts, so a round never changes depth half way. A result is credited to the depth that drafted it, which
     with overlap scheduling need not be the live one. And a policy that fails is set aside until another replaces it:
-    the depth goes back to the one given at launch and serving goes on.
+    the depth goes back to the one given at launch, unless an operator holds another, and serving goes on.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class Rounds(RuntimeStates):
         self._probed_from = None
 
     def _choose(self, batch_size: int) -> tuple[int, str]:
-        if self._degraded is not None:
-            return self._launch_steps, "degraded"
-        if self._forced_steps is not None:
+        if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
             self._pending_cause = "released"
             return self._forced_steps, "forced"
+        if self._degraded is not None:
+            return self._launch_steps, "degraded"
         try:
             target = self.params.get_steps_for_batch(batch_size)
         except Exception as error:

@@ -22,8 +22,9 @@ from hypothesis import strategies as draw
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from sglang_adaptive.cpu_engine import models
+from tests.campaign.references import MOST_TOKENS, Prompt, References
 from tests.campaign.spoiling import METHODS, NONSENSE, spoil
-from tests.campaign.turns import MOST_TOKENS, Prompt, References, Turns
+from tests.campaign.turns import Turns
 from tests.engine.stepping import TIERS, Stepper
 
 RULES_AN_EXAMPLE = 60
