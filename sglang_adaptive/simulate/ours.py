@@ -99,7 +99,7 @@ def _forget_censoring(policy: ThroughputPolicy) -> None:
     estimator: AcceptanceEstimator = policy._acceptance
     learn = estimator.update
 
-    def update(steps: int, num_correct_drafts_per_req: Sequence[int], foretold: bool = False) -> int:
-        return learn(estimator.depth, num_correct_drafts_per_req, foretold)
+    def update(steps: int, num_correct_drafts_per_req: Sequence[int], shadow: bool = False) -> int:
+        return learn(estimator.depth, num_correct_drafts_per_req, shadow)
 
     estimator.update = update  # type: ignore[method-assign]
