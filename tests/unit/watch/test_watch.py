@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.history import SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.watch.command import main
