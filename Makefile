@@ -43,7 +43,7 @@ demo: $(READY)
 	$(VENV)/bin/sglang-adaptive demo $(ARGS)
 
 test: $(READY)
-	$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),scripts/run_tests.py)
+	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup)
 
 test-tools:
 	@sh scripts/test_tools.sh
