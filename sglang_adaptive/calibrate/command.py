@@ -117,8 +117,8 @@ def parser() -> CommandParser:
     parser = CommandParser(
         "calibrate",
         "Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost "
-        "profile: what the throughput policy starts from. Run it while nobody else uses the server. With --dspark it lets "
-        "SGLang's own profiler measure a DSPARK server instead, into the table of --speculative-dspark-sps-table-path.",
+        "profile: what the throughput policy starts from. Run it while nobody else uses the server. With --dspark "
+        "SGLang's own profiler measures a DSPARK server instead, for --speculative-dspark-sps-table-path.",
         [
             ("--url http://127.0.0.1:30000", "for the next servers on this machine with the same models and versions"),
             ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",

@@ -118,7 +118,9 @@ def _info(client: Client) -> dict[str, Any]:
     try:
         info = client.server_info()
     except RequestError as error:
-        raise NotReady(f"{client.url}: {error}; SGLang's profiler sends no key, so measure a server without one") from None
+        raise NotReady(
+            f"{client.url}: {error}; SGLang's profiler sends no key, so measure a server without one"
+        ) from None
     except (OSError, HTTPException) as error:
         raise NotReady(f"{client.url} does not answer: {error}") from None
     if not isinstance(info, dict) or not info.get("internal_states"):

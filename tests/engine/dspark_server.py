@@ -69,7 +69,15 @@ class DsparkServer:
             self._round += 1
             counts = dict.fromkeys(("num_verify_tokens", "verify_tokens_local"), tokens)
             counts |= dict.fromkeys(("verify_tokens_dp_synced", "verify_tokens_graph_key"), tokens)
-            unknown = ("budget", "lag_steps", "predicted_step_ms", "predicted_theta", "verify_lens", "confidence", "rids")
+            unknown = (
+                "budget",
+                "lag_steps",
+                "predicted_step_ms",
+                "predicted_theta",
+                "verify_lens",
+                "confidence",
+                "rids",
+            )
             tensors = ("req_pool_indices", "prefix_lens", "draft_tokens", "bonus_tokens", "correct_len")
             self._record.observe_decode_step(
                 DecodeStepObservation(
