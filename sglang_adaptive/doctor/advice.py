@@ -20,8 +20,8 @@ _EAGLE3 = (
 )
 _DSPARK = (
     "DSPARK plans its own widths in SGLANG_RAGGED_VERIFY_MODE=compact, from --speculative-dspark-sps-table-path "
-    "(SGLang #35413 reports 14.4%). A model with an MTP layer, as DeepSeek V4, adapts with --speculative-algorithm EAGLE "
-    "--speculative-eagle-topk 1"
+    "(SGLang #35413 reports 14.4%). A model with an MTP layer, as DeepSeek V4, adapts with "
+    "--speculative-algorithm EAGLE --speculative-eagle-topk 1"
 )
 _ATTENTION_DP = (
     "tensor parallelism alone adapts: leave out --enable-dp-attention, --dp-size and --attn-dp-size. Lines for low "
