@@ -15,7 +15,7 @@ from sglang_adaptive.calibrate.output import draw, table, write
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import CommandParser, add_server, failed, new_file
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.scheduler.profiles import folder
 

@@ -1,6 +1,6 @@
 """How often the draft is heard of at zero steps: how many rounds share one output of its extend.
 
-An output foretells a token for each request, which the next round checks (``RoundObservation.foretold``). Rows in
+An output foretells a token for each request, which the next round checks (``RoundObservation.shadow_accepts``). Rows in
 between are held back, or only written to the draft's KV, which costs less.
 """
 

@@ -192,7 +192,7 @@ class Stepper:
             listen(batch, result, keys)
 
         def told(counts: list[int], batch_size: int, drafted: Drafted) -> None:
-            self.heard.extend(drafted.foretold)
+            self.heard.extend(drafted.shadow_accepts)
             self.cycles += drafted.extended and not drafted.steps
             learn(counts, batch_size, drafted)
 

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import AdaptiveConfig, check_config
-from sglang_adaptive.policy.config_diff import describe_change
+from sglang_adaptive.policy.config.config import AdaptiveConfig, check_config
+from sglang_adaptive.policy.config.config_diff import describe_change
 from sglang_adaptive.policy.errors import ConfigError, printable
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
 from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Need, Process

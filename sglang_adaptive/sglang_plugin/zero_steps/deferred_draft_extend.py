@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.runtime.hearing import hearing
 from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
 from sglang_adaptive.runtime.state import SpecRuntimeState
@@ -78,7 +78,7 @@ class DraftWarmth:
             keys = self._keys(batch)
             self._listen(batch, result, keys)
             self._hold(result, keys)
-            held, writes = hearing(len(keys), self._every, self._worker.adaptive_controller.wants_to_hear)
+            held, writes = hearing(len(keys), self._every, self._worker.adaptive_controller.wants_shadow_drafts)
             if self._pending.rounds < held:
                 note_extend(result, False)
                 self._leave_out(batch, result)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.hearing import CURIOUS_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import Foretold, heard
 from sglang_adaptive.simulate.engine import DraftOutputs
@@ -77,10 +77,10 @@ def serve(
         steps = policy.get_steps_for_batch(batch)
         depths.append(steps)
         counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
-        checks = outputs.check(steps, batch, curious and policy.wants_to_hear) and hears
+        checks = outputs.check(steps, batch, curious and policy.wants_shadow_drafts) and hears
         told = [int(rng.random() < p) for _ in range(batch)] if checks else []
         clock = SECONDS[steps] if depths[-2:-1] == [steps] else None  # the first round after a switch is not timed
-        policy.observe(RoundObservation(steps, counts, batch, clock, foretold=told))
+        policy.observe(RoundObservation(steps, counts, batch, clock, shadow_accepts=told))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
     return depths
@@ -110,8 +110,10 @@ def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
 
 
 def test_a_draft_that_stays_bad_is_seldom_asked_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, wants, asked = at_zero(True), ThroughputPolicy.wants_to_hear.fget, []
-    monkeypatch.setattr(ThroughputPolicy, "wants_to_hear", property(lambda one: asked.append(wants(one)) or asked[-1]))
+    policy, wants, asked = at_zero(True), ThroughputPolicy.wants_shadow_drafts.fget, []
+    monkeypatch.setattr(
+        ThroughputPolicy, "wants_shadow_drafts", property(lambda one: asked.append(wants(one)) or asked[-1])
+    )
     assert serve(policy, 0.1, 4000, True).count(0) > 3900
     assert 0.02 < sum(asked) / len(asked) < 0.2
 
