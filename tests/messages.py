@@ -24,6 +24,7 @@ REASONS = {
     "sglang_plugin/hooking/hook.py": ("problem",),
     "sglang_plugin/admin/route.py": ("_checked",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
+    "sglang_plugin/launch/dspark.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
     "demo/verdict.py": ("failures",),
     "watch/view.py": ("view", "_state"),
