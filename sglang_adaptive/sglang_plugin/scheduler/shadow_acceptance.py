@@ -1,8 +1,8 @@
 """Shadow acceptance: at zero steps, whether the draft would have drafted the token that the target chose.
 
 A draft extend (zero_steps/catch_up.py) ends with the draft's choice of the next token, the one that it would draft
-first if drafting resumed. The next zero-step round computes the target's token for that place anyway. So it is known one
-round later whether the first draft would have been accepted, without a draft and without a wider verify pass.
+first if drafting resumed. The next zero-step round computes the target's token for that place anyway, so it is known
+one round later whether the first draft would have been accepted, without a draft and without a wider verify pass.
 """
 
 from __future__ import annotations
