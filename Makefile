@@ -44,7 +44,7 @@ demo: $(READY)
 	$(VENV)/bin/sglang-adaptive demo $(ARGS)
 
 test: $(READY)
-	$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),scripts/run_tests.py)
+	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup)
 
 campaign: $(READY)
 	$(VENV)/bin/python -m tests.campaign $(ARGS)

@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks import shipped_rounds
 from sglang_adaptive import provenance
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from tests.live_controllers import controller

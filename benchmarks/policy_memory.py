@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import shipped_rounds
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 
 LARGEST_BATCH = 64
 SECONDS_A_STEP = 0.0002

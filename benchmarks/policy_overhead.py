@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import shipped_rounds
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 
 DEEPEST = 7
 ACCEPTANCE = (0.75, 0.97)

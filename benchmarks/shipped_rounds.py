@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from sglang_adaptive.policy.profile import CostProfile
-from sglang_adaptive.policy.profile_json import loads_profile
-from sglang_adaptive.policy.shipped import shipped_config
+from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.profile.profile_json import loads_profile
+from sglang_adaptive.policy.profile.shipped import shipped_config
 
 CLOCK_NOISE = 0.02
 """Standard deviation of the logarithm of a round's time."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from generated import DOCS, update
 
-from sglang_adaptive.policy.schema import (
+from sglang_adaptive.policy.config.schema import (
     CANDIDATE_STEPS,
     CANDIDATE_STEPS_EXPECTED,
     POLICY_NAMES,
@@ -18,13 +18,13 @@ from sglang_adaptive.policy.schema import (
     ZERO_STEP_EXTEND_EVERY,
     NumberKey,
 )
-from sglang_adaptive.policy.throughput_options import (
+from sglang_adaptive.policy.config.throughput_options import (
     DEFAULT_LADDER,
     NUMBER_KEYS,
     PROFILE_DIR,
     PROFILE_DIR_EXPECTED,
 )
-from sglang_adaptive.policy.trace_options import FILE, FILE_EXPECTED, MAX_MB, TRACE, TRACE_EXPECTED
+from sglang_adaptive.policy.config.trace_options import FILE, FILE_EXPECTED, MAX_MB, TRACE, TRACE_EXPECTED
 
 
 def tables() -> dict[str, list[str]]:

@@ -18,10 +18,10 @@ _EAGLE3 = (
     "with a draft trained for this model it would adapt: --speculative-algorithm EAGLE3 "
     "--speculative-draft-model-path DRAFT --speculative-eagle-topk 1"
 )
-_SPS_TABLE = (
-    "DSPARK plans its own widths, from a table: `sglang-adaptive calibrate --dspark` measures one for "
-    "--speculative-dspark-sps-table-path, with SGLANG_RAGGED_VERIFY_MODE=compact (SGLang #35413 reports 14.4%). "
-    "A model with an MTP layer, as DeepSeek V4, adapts with --speculative-algorithm EAGLE --speculative-eagle-topk 1"
+_DSPARK = (
+    "DSPARK plans its own widths in SGLANG_RAGGED_VERIFY_MODE=compact, from --speculative-dspark-sps-table-path "
+    "(SGLang #35413 reports 14.4%). A model with an MTP layer, as DeepSeek V4, adapts with "
+    "--speculative-algorithm EAGLE --speculative-eagle-topk 1"
 )
 _ATTENTION_DP = (
     "tensor parallelism alone adapts: leave out --enable-dp-attention, --dp-size and --attn-dp-size. Lines for low "
@@ -71,10 +71,14 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "a prefill server": "nothing to change here: it is the decode server that adapts, so check its line",
     "speculative_eagle_topk=": _chain,
     "attention DP": _ATTENTION_DP,
-    "DSPARK": _SPS_TABLE,
+    "DSPARK": _DSPARK,
     "FROZEN_KV_MTP": f"no flag changes what a Gemma 4 assistant needs; {_EAGLE3}",
     "DFLASH": _EAGLE3,
-    "NGRAM": _EAGLE3,
+    "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
+    "Mamba2": (
+        "one depth is right and stays so: leave out --speculative-adaptive-config, and compare "
+        "--speculative-num-steps 1, 2 and 3 yourself"
+    ),
     "enable_multi_layer_eagle": f"no flag changes what this architecture's drafts need; {_EAGLE3}",
     "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
     "enable_pdmux": _without("--enable-pdmux"),

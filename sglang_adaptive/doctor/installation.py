@@ -15,6 +15,7 @@ from typing import Any
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.cpu_engine.launcher import LaunchError, default_arguments, environment, sglang_arguments
+from sglang_adaptive.doctor import dspark
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine
@@ -104,6 +105,8 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")
     for words in launch.get("left_out", ()) if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
+    if (table := dspark.check(launch.get("dspark"))) is not None:
+        yield table
     if launch.get("attention_backend") is not None:
         yield Check("attention backend", OK, f"{launch['attention_backend']} on {launch['device']}")
 

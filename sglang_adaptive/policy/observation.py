@@ -32,7 +32,7 @@ class RoundObservation:
     chosen: bool = True
     """Whether the policy chose the depth; False while an operator holds it."""
 
-    foretold: Sequence[int] = ()
+    shadow_accepts: Sequence[int] = ()
     """At 0 steps: 1 for each request whose token the draft would have drafted, 0 for one that it would not.
 
     Requests of which that is not known are left out.

@@ -14,8 +14,8 @@ class Drafted:
     context_tokens: int | None = None
     """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""
 
-    foretold: Sequence[int] = ()
-    """As :attr:`RoundObservation.foretold`."""
+    shadow_accepts: Sequence[int] = ()
+    """As :attr:`RoundObservation.shadow_accepts`."""
 
     extended: bool = True
     """As :attr:`RoundObservation.extended`."""

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sglang_adaptive.policy.profile import VERSION, CostProfile, ProfileKey
-from sglang_adaptive.policy.profile_json import ProfileError, loads_profile
+from sglang_adaptive.policy.profile.profile import VERSION, CostProfile, ProfileKey
+from sglang_adaptive.policy.profile.profile_json import ProfileError, loads_profile
 
 try:
     import fcntl

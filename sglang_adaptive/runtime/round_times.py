@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.zero_cycle import ZeroCycle
+from sglang_adaptive.policy.throughput.cost.zero_cycle import ZeroCycle
 
 KEPT_PER_CELL = 31
 MAX_CELLS = 512

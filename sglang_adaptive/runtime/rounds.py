@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
-from sglang_adaptive.policy.monitored import Probes
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.telemetry import Probes
 from sglang_adaptive.runtime.counters import Counters, SwitchRecord
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.runtime.history import History
@@ -71,10 +71,10 @@ class Rounds(RuntimeStates):
             self._last_batch_size = None
 
     @property
-    def wants_to_hear(self) -> bool:
+    def wants_shadow_drafts(self) -> bool:
         """Whether the policy wants more of what zero steps foretell; none does in the warm-up, or when set aside."""
         learns = self._warm_up is None and self._degraded is None
-        return learns and bool(getattr(self.params, "wants_to_hear", False))
+        return learns and bool(getattr(self.params, "wants_shadow_drafts", False))
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Make the depth for the round about to start live; *batch_size* is its number of requests."""
@@ -108,7 +108,7 @@ class Rounds(RuntimeStates):
             seconds=self._clock.read(drafted.steps, batch_size),
             context_tokens=drafted.context_tokens,
             chosen=self._forced_steps is None,
-            foretold=drafted.foretold,
+            shadow_accepts=drafted.shadow_accepts,
             extended=drafted.extended,
             requests=drafted.requests,
         )

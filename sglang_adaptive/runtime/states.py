@@ -7,7 +7,7 @@ import time
 from typing import Any, Protocol
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.built import Built
+from sglang_adaptive.policy.config.captured_steps import CapturedSteps
 from sglang_adaptive.runtime.start_up import Device, StartUp, TierBuild, timed_build
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.runtime.warm_up import WarmUp
@@ -55,9 +55,9 @@ class RuntimeStates:
         return tuple(sorted(self._states))
 
     @property
-    def built(self) -> Built:
+    def built(self) -> CapturedSteps:
         """The depths that have a runtime state, and their CUDA graphs."""
-        return Built({steps: self._graphs.get(steps) for steps in self.tiers})
+        return CapturedSteps({steps: self._graphs.get(steps) for steps in self.tiers})
 
     @property
     def states(self) -> list[SpecRuntimeState]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.policy.config import BUILT_IN_EMA, check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.config.config import BUILT_IN_EMA, check_config
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.simulate.engine import Drivable
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.launch import Launch

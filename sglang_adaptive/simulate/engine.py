@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sglang_adaptive.policy.config.schema import ZERO_STEP_EXTEND_EVERY
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
-from sglang_adaptive.runtime.hearing import rounds_between_outputs
+from sglang_adaptive.runtime.extend_schedule import rounds_between_outputs
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import IntArray
@@ -128,7 +128,7 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
 
     def foretold(index: int, steps: int, batch: int) -> list[int]:
         """Return which first drafts would have been accepted, in a zero-step round after an output of the draft."""
-        told = outputs.check(steps, batch, getattr(policy, "wants_to_hear", False))
+        told = outputs.check(steps, batch, getattr(policy, "wants_shadow_drafts", False))
         return [min(k, 1) for k in accepted[index]] if told else []
 
     def learn_rich(index: int, batch: int, depths: list[int]) -> None:
@@ -140,7 +140,7 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
         heard = foretold(index, steps, batch)
         taken = clock.read(steps, batch)
         extended = outputs.extended
-        observe(RoundObservation(steps, counts(index, steps), batch, taken, foretold=heard, extended=extended))
+        observe(RoundObservation(steps, counts(index, steps), batch, taken, shadow_accepts=heard, extended=extended))
 
     return learn_rich
 

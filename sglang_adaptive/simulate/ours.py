@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive.policy.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.engine import Drivable
 from sglang_adaptive.simulate.launch import Launch
@@ -75,9 +75,9 @@ class _WithoutClock:
         self.on_verify_complete = policy.on_verify_complete
 
     @property
-    def wants_to_hear(self) -> bool:
+    def wants_shadow_drafts(self) -> bool:
         """As the policy has it."""
-        return self._policy.wants_to_hear
+        return self._policy.wants_shadow_drafts
 
     def observe(self, observation: RoundObservation) -> int | None:
         """Pass the round on without its time."""
@@ -89,7 +89,7 @@ def _forget_hearing(policy: ThroughputPolicy) -> None:
     learn = policy.observe
 
     def observe(observation: RoundObservation) -> int | None:
-        return learn(replace(observation, foretold=()))
+        return learn(replace(observation, shadow_accepts=()))
 
     policy.observe = observe  # type: ignore[method-assign]
 
@@ -99,7 +99,7 @@ def _forget_censoring(policy: ThroughputPolicy) -> None:
     estimator: AcceptanceEstimator = policy._acceptance
     learn = estimator.update
 
-    def update(steps: int, num_correct_drafts_per_req: Sequence[int], foretold: bool = False) -> int:
-        return learn(estimator.depth, num_correct_drafts_per_req, foretold)
+    def update(steps: int, num_correct_drafts_per_req: Sequence[int], shadow: bool = False) -> int:
+        return learn(estimator.depth, num_correct_drafts_per_req, shadow)
 
     estimator.update = update  # type: ignore[method-assign]

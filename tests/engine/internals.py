@@ -17,7 +17,7 @@ from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative import adaptive_runtime_state, adaptive_spec_params
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.scheduler import worker as plugin

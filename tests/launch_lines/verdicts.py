@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.sglang_plugin.launch import activation, checkup
 
 HERE = Path(__file__).parent

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from sglang_adaptive.policy.built import Built
-from sglang_adaptive.policy.config import BUILT_IN, AdaptiveConfig, check_config
-from sglang_adaptive.policy.config_file import file_stamp, read_object
+from sglang_adaptive.policy.config.captured_steps import CapturedSteps
+from sglang_adaptive.policy.config.config import BUILT_IN, AdaptiveConfig, check_config
+from sglang_adaptive.policy.config.config_file import file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
 
@@ -29,7 +29,7 @@ class ConfigChanges:
     def __init__(
         self,
         send: Callable[[Change], Awaitable[list[bool]]],
-        built: Built,
+        built: CapturedSteps,
         path: str | None,
         config: dict[str, Any],
         stamp: Stamp,

@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
-from sglang_adaptive.policy.built import Built
-from sglang_adaptive.policy.config_file import MAX_BYTES, parse_object
+from sglang_adaptive.policy.config.captured_steps import CapturedSteps
+from sglang_adaptive.policy.config.config_file import MAX_BYTES, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED, Change
@@ -47,7 +47,7 @@ def install(
     from sglang.srt.entrypoints.http_server import app
 
     cfg, note = resolving_view(server_args), getattr(server_args, NOTE)
-    built = Built.from_pairs(scheduler_infos[0].get(BUILT, []))
+    built = CapturedSteps.from_pairs(scheduler_infos[0].get(BUILT, []))
     changes = None
     if cfg.speculative_adaptive:
         path = cfg.speculative_adaptive_config

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sglang_adaptive.policy.config import AdaptiveConfig, load_config
-from sglang_adaptive.policy.config_file import file_stamp
+from sglang_adaptive.policy.config.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.config.config_file import file_stamp
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import ACTIVE
 from sglang_adaptive.sglang_plugin.hooking import registry

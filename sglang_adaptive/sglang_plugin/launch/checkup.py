@@ -15,15 +15,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
 from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Need, Process
-from sglang_adaptive.sglang_plugin.launch import activation, without_device
+from sglang_adaptive.sglang_plugin.launch import activation, dspark, without_device
 from sglang_adaptive.sglang_plugin.launch.left_out import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
 
-ASKED = (Need(SRT + "plugins.load_plugins"), Need(SRT + "server_args.prepare_server_args", ("argv",)))
+ASKED = (
+    Need(SRT + "plugins.load_plugins"),
+    Need(SRT + "server_args.prepare_server_args", ("argv",)),
+    Need(SRT + "speculative.dspark_components.dspark_sps.load_sps_table_from_path", ("path",)),
+    Need(SRT + "speculative.dspark_components.dspark_sps.is_uninitialized_sps_table", ("table",)),
+)
 """Attributes that only the doctor calls; no launch is refused for them."""
 
 CPU_ENGINE = "SGLANG_ADAPTIVE_CHECKUP_ON_CPU"
@@ -91,9 +96,9 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
     The answer has ``renamed`` (flags that this SGLang no longer takes, and what to write) and goes on with the line as
     mended: ``refused`` (one line) when the launch would end, else ``asked`` (for adaptive speculation), ``reason`` (why
-    it would fall back; None when it would not), ``drafts`` (how it speculates), ``left_out`` and the
-    ``attention_backend`` that SGLang chose. Where SGLang cannot resolve the arguments here, ``unresolved`` says why,
-    and the reason is what arguments and model configurations decide.
+    it would fall back; None when it would not), ``drafts`` (how it speculates), ``dspark`` (from what it plans: see
+    `dspark.planner`), ``left_out`` and the ``attention_backend`` that SGLang chose. Where SGLang cannot resolve the
+    arguments here, ``unresolved`` says why, and the reason is what arguments and model configurations decide.
     """
     from sglang.srt.server_args import prepare_server_args
 
@@ -111,6 +116,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         "asked": activation.asked_for(server_args),
         "drafts": how_it_drafts(server_args),
         "left_out": left_out(server_args),
+        "dspark": dspark.planner(server_args),
     }
     unresolved = _cannot_resolve(server_args)
     if unresolved is not None:

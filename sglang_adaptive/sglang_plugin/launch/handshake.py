@@ -11,7 +11,7 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 
 KEY = "sglang_adaptive_hooks"
 BUILT = "sglang_adaptive_built"
-"""What start-up built, as ``Built.as_pairs`` gives it: the launcher checks later configurations against it."""
+"""What start-up built, as ``CapturedSteps.as_pairs`` gives it: the launcher checks later configurations against it."""
 
 
 def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:

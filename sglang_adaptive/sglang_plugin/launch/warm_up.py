@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 
-from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.sglang_plugin.launch.activation import NOTE, runs_on_cpu
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import BEGIN, END, WARM_UP_KEY
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.built import Built
-from sglang_adaptive.policy.config import AdaptiveConfig, load_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.config.captured_steps import CapturedSteps
+from sglang_adaptive.policy.config.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.sglang_plugin.scheduler.profiles import load_shared, share_known
 
 
@@ -24,7 +24,9 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
     return ThroughputPolicy(initial_steps, config.throughput, profile, config)
 
 
-def build_successor(config: AdaptiveConfig, former: AdaptivePolicy, live_steps: int, built: Built) -> AdaptivePolicy:
+def build_successor(
+    config: AdaptiveConfig, former: AdaptivePolicy, live_steps: int, built: CapturedSteps
+) -> AdaptivePolicy:
     """Return the policy of *config* that goes on from *live_steps* and from what *former* has learnt.
 
     Every tensor-parallel rank calls it at the same round: rank 0's measured times are handed to all.
@@ -36,5 +38,5 @@ def build_successor(config: AdaptiveConfig, former: AdaptivePolicy, live_steps: 
     policy = ThroughputPolicy(live_steps, config.throughput, profile, config)
     policy.keep_to_graphs(built)
     if learnt is not None:
-        policy.succeed(learnt)
+        policy.inherit_from(learnt)
     return policy

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.profile import ProfileKey
+from sglang_adaptive.policy.profile.profile import ProfileKey
 from sglang_adaptive.provenance import cpu_model
 
 _PACKAGES = ("sglang", "sglang-adaptive", "torch", "triton", "sglang-kernel", "flashinfer-python")

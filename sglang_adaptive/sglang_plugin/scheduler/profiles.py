@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.profile import CostProfile
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.profile_saver import ProfileSaver
 from sglang_adaptive.runtime.profile_store import ProfileStore, default_folder
 from sglang_adaptive.sglang_plugin.scheduler.profile_key import profile_key

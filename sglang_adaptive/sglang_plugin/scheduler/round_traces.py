@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from pathlib import Path
 
-from sglang_adaptive.policy.trace_options import TraceOptions
+from sglang_adaptive.policy.config.trace_options import TraceOptions
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
 

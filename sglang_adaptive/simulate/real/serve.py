@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sglang_adaptive.policy.config.schema import ZERO_STEP_EXTEND_EVERY
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.schema import ZERO_STEP_EXTEND_EVERY
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.acceptance import FloatArray
 from sglang_adaptive.simulate.engine import DraftOutputs, Drivable, captured_steps, hand_over_cost
@@ -116,12 +116,12 @@ class Ears:
         self._arrival += done.seconds
         if not done.comparable:
             self._clock.interrupt()
-        told = self._outputs.check(done.steps, size, getattr(self._policy, "wants_to_hear", False))
+        told = self._outputs.check(done.steps, size, getattr(self._policy, "wants_shadow_drafts", False))
         foretold = [min(k, 1) for k in done.drawn] if told else []
         read = self._clock.read(done.steps, size)
         extended = self._outputs.extended
         self._observe(
             RoundObservation(
-                done.steps, done.counts, size, read, foretold=foretold, requests=done.requests, extended=extended
+                done.steps, done.counts, size, read, shadow_accepts=foretold, requests=done.requests, extended=extended
             )
         )

@@ -13,7 +13,7 @@ import pytest
 from sglang_adaptive.calibrate import command
 from sglang_adaptive.calibrate.measure import depths, room
 from sglang_adaptive.calibrate.server import NotReady
-from sglang_adaptive.policy.profile import ProfileCell
+from sglang_adaptive.policy.profile.profile import ProfileCell
 
 
 def state(**graphs: list[int] | None) -> dict[str, object]:

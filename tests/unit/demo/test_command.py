@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.demo import command
-from sglang_adaptive.policy.schema import POLICY_NAMES
+from sglang_adaptive.policy.config.schema import POLICY_NAMES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.cli import COMMANDS
-from sglang_adaptive.policy.config import load_config
-from sglang_adaptive.policy.schema import TOP_LEVEL_KEYS
+from sglang_adaptive.policy.config.config import load_config
+from sglang_adaptive.policy.config.schema import TOP_LEVEL_KEYS
 
 ROOT = Path(__file__).parents[3]
 OUTSIDE_DOCS = ("README.md", "CHANGELOG.md", "SECURITY.md", "patches/README.md", "train/README.md")

@@ -15,6 +15,15 @@ HEIGHT = {"policy": 0, "runtime": 1, "helper": 2, "sglang_plugin": 3, "cpu_engin
 TOP = 4
 PURE = ("policy", "runtime", "helper")
 ADAPTERS = ("sglang_plugin", "cpu_engine")
+ROOMS = {
+    "config": {"errors"},
+    "ema": {"base", "observation", "errors", "config"},
+    "profile": {"errors"},
+    "throughput": {"base", "observation", "telemetry", "errors", "config", "profile"},
+}
+"""What each room of ``policy`` may import beside itself."""
+INNER = {"acceptance": set(), "cost": {"profile"}, "choice": {"acceptance", "cost"}}
+"""The same for the rooms of ``policy/throughput``."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -53,6 +62,29 @@ def test_imports_of_a_file_obey_the_layers(path: Path) -> None:
             assert own in ADAPTERS, f"{where}, which only {ADAPTERS} may"
         if own in PURE and root != "sglang_adaptive":
             assert root in sys.stdlib_module_names, f"{where}, which is not the standard library"
+
+
+def rooms_imported(folder: Path) -> set[str]:
+    """Names, below ``policy``, of what the files of *folder* import: rooms, inner rooms, modules at the root."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        for module, _ in imported(path):
+            parts = module.split(".")
+            if parts[:2] == ["sglang_adaptive", "policy"] and len(parts) > 2:
+                inner = parts[2] == "throughput" and len(parts) > 3 and parts[3] in INNER
+                found.add(parts[3] if inner else parts[2])
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_policy_imports_what_its_docstring_says(room: str) -> None:
+    inner = set(INNER) if room == "throughput" else set()
+    assert rooms_imported(PACKAGE / "policy" / room) <= ROOMS[room] | {room} | inner
+
+
+@pytest.mark.parametrize("room", INNER)
+def test_a_room_of_the_throughput_policy_imports_what_its_docstring_says(room: str) -> None:
+    assert rooms_imported(PACKAGE / "policy" / "throughput" / room) <= INNER[room] | {room}
 
 
 def test_every_layer_is_looked_at() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.monitored import Forecasts, Probes, ProbeTotals
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.telemetry import Forecasts, Probes, ProbeTotals
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, region_of
-from tests.unit.policy.test_throughput import H200, drafts
+from tests.unit.policy.throughput.test_policy import H200, drafts
 from tests.unit.runtime.test_controller import ScriptedPolicy, Worker, serving, state
 
 

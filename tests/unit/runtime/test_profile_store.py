@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.profile_json import ProfileError, loads_profile
+from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.profile.profile_json import ProfileError, loads_profile
 from sglang_adaptive.runtime import profile_store
 from sglang_adaptive.runtime.profile_saver import SAVE_SECONDS, ProfileSaver
 from sglang_adaptive.runtime.profile_store import ProfileStore, default_folder
@@ -26,7 +26,7 @@ KEY = ProfileKey("org/Target-8B", "draft", "NVIDIA H200", 1, 1, "fa3", {"model":
 WRITER = """
 import sys
 from pathlib import Path
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime import profile_store
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from test_profile_store import KEY, cells

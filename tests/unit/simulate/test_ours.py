@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.simulate import score
 from sglang_adaptive.simulate.contenders import chosen, contenders
 from sglang_adaptive.simulate.engine import play

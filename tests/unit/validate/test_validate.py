@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
-from sglang_adaptive.policy.shipped import shipped_config
+from sglang_adaptive.policy.config.config import check_config
+from sglang_adaptive.policy.ema.ema_slot import AdaptiveStepSlot
+from sglang_adaptive.policy.profile.shipped import shipped_config
 from sglang_adaptive.sglang_plugin.launch import activation
 from sglang_adaptive.validate.command import main
 from sglang_adaptive.validate.facts import facts

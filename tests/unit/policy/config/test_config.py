@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.policy import schema
-from sglang_adaptive.policy.config import BUILT_IN_EMA, check_config, load_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, resolve_candidate_steps_from_config
+from sglang_adaptive.policy.config import schema
+from sglang_adaptive.policy.config.config import BUILT_IN_EMA, check_config, load_config
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams, resolve_candidate_steps_from_config
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.policy.throughput_options import ThroughputOptions
 
 GOOD_SLOT = {"candidate_steps": [1, 3]}
 

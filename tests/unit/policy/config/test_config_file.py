@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.policy.config_file import read_object
+from sglang_adaptive.policy.config.config_file import read_object
 from sglang_adaptive.policy.errors import ConfigError
 
 

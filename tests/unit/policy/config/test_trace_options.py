@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.config.config import check_config
+from sglang_adaptive.policy.config.trace_options import TraceOptions
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.policy.trace_options import TraceOptions
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}}
 

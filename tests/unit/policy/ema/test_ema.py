@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import AdaptiveConfig, check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.config.config import AdaptiveConfig, check_config
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
 

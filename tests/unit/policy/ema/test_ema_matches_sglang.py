@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglang.srt.speculative import adaptive_spec_params as stock
 
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams as Ema
-from sglang_adaptive.policy.ema import resolve_candidate_steps_from_config
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams as Ema
+from sglang_adaptive.policy.ema.ema import resolve_candidate_steps_from_config
 from sglang_adaptive.policy.observation import RoundObservation
 
 EXAMPLES = 10_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.ema_slot import AdaptiveStepSlot
+from sglang_adaptive.policy.ema.ema_slot import AdaptiveStepSlot
 from sglang_adaptive.policy.observation import RoundObservation
 
 AT_ONCE = {"warmup_batches": 0, "update_interval": 1, "ema_alpha": 1.0, "down_hysteresis": 0.0}

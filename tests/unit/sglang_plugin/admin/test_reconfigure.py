@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.built import Built
-from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.config_diff import describe_change
-from sglang_adaptive.policy.config_file import file_stamp
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.config.captured_steps import CapturedSteps
+from sglang_adaptive.policy.config.config import check_config
+from sglang_adaptive.policy.config.config_diff import describe_change
+from sglang_adaptive.policy.config.config_file import file_stamp
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile import ProfileKey
-from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.policy.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.profile.profile import ProfileKey
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.sglang_plugin.admin import config_changes
@@ -130,7 +130,7 @@ def test_throughput_policy_goes_on_from_what_the_former_one_learnt() -> None:
     profile = former.known_profile(KEY, "test")
     assert profile.cells
     successor = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3), memory_rounds=50), profile)
-    successor.succeed(former)
+    successor.inherit_from(former)
     known = former.acceptance_by_position()[:3]
     assert successor.acceptance_by_position() == pytest.approx(known, abs=0.02)
     fresh = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3)))
@@ -154,7 +154,7 @@ def test_profile_that_the_former_policy_began_with_is_not_lost() -> None:
 
 
 def test_throughput_policy_chooses_only_what_has_graphs() -> None:
-    built = Built({0: (1, 2, 8), 3: (1, 2, 8), 7: (1, 2)})
+    built = CapturedSteps({0: (1, 2, 8), 3: (1, 2, 8), 7: (1, 2)})
     policy = ThroughputPolicy(7, ThroughputOptions(candidate_steps=(3, 7)))
     policy.set_cuda_graph_bs([1, 2, 8])
     policy.keep_to_graphs(built)
@@ -164,7 +164,7 @@ def test_throughput_policy_chooses_only_what_has_graphs() -> None:
 
 # -- the check against what was built -------------------------------------------------------------------------
 
-BUILT = Built({0: (1, 2, 4, 8), 1: (1, 2, 4, 8), 3: (1, 2, 4, 8), 7: (1, 2, 4)})
+BUILT = CapturedSteps({0: (1, 2, 4, 8), 1: (1, 2, 4, 8), 3: (1, 2, 4, 8), 7: (1, 2, 4)})
 UNBUILT: list[tuple[dict[str, Any], str]] = [
     ({"1": {"candidate_steps": [1, 5]}}, "1.candidate_steps: needs 5, which was not built when the server started"),
     ({"throughput": {"candidate_steps": [2, 3]}}, "throughput.candidate_steps: needs 2, which was not built"),
@@ -190,18 +190,18 @@ def test_configuration_that_needs_what_was_not_built(cfg: dict[str, Any], told: 
 
 def test_documentation_shows_the_real_refusal() -> None:
     with pytest.raises(ConfigError) as caught:
-        Built(dict.fromkeys((0, 1, 3, 7))).require(check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY))
+        CapturedSteps(dict.fromkeys((0, 1, 3, 7))).require(check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY))
     assert f"\n{caught.value}\n" in (Path(__file__).parents[4] / "docs" / "configuration.md").read_text()
 
 
 @pytest.mark.parametrize("cfg", FITTING, ids=range(len(FITTING)))
 def test_configuration_that_fits(cfg: dict[str, Any]) -> None:
     BUILT.require(check_config(cfg, "my.json"))
-    Built.from_pairs(json.loads(json.dumps(BUILT.as_pairs()))).require(check_config(cfg, "my.json"))
+    CapturedSteps.from_pairs(json.loads(json.dumps(BUILT.as_pairs()))).require(check_config(cfg, "my.json"))
 
 
 def test_without_graphs_every_built_depth_may_run_anywhere() -> None:
-    Built({1: None, 3: None}).require(check_config({"1": {"candidate_steps": [1, 3]}}, "my.json"))
+    CapturedSteps({1: None, 3: None}).require(check_config({"1": {"candidate_steps": [1, 3]}}, "my.json"))
 
 
 @pytest.mark.parametrize("cfg", [SLOTS, {"watch": True}, {"throughput": {"margin": 0.02, "profile_dir": "/p"}}])

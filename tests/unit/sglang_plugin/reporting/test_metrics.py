@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from sglang_adaptive.policy.schema import MAX_STEPS
-from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.policy.throughput_options import DEFAULT_LADDER, ThroughputOptions
+from sglang_adaptive.policy.config.schema import MAX_STEPS
+from sglang_adaptive.policy.config.throughput_options import DEFAULT_LADDER, ThroughputOptions
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.sglang_plugin.reporting import metrics

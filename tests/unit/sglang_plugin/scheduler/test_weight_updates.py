@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.config.config import check_config
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.state import SpecRuntimeState

@@ -1,0 +1,4 @@
+"""Seconds of a round by batch size and steps, from a profile and from measured rounds.
+
+May import ``policy.profile``.
+"""
