@@ -113,7 +113,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule(every=draw.integers(1, 33))
     def extend_every(self, every: int) -> None:
-        self.lab.warmth.set_every(every)
+        self.lab.deferred.set_every(every)
 
     @rule(config=draw.sampled_from(CONFIGS))
     def configure(self, config: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ class Scheduler(RuleBasedStateMachine):
             self.tried["sequence"] += 1
             self.lab.controller.force_steps(None)
             self.configure(CONFIGS[6])
-            self.lab.warmth.set_every(8)
+            self.lab.deferred.set_every(8)
 
     def _note(self, error: BaseException | None) -> None:
         """Keep what did not hold, unless it is hypothesis that ends a sequence."""

@@ -149,8 +149,8 @@ def clear(lab: Stepper) -> None:
     scheduler.last_batch = scheduler.cur_batch_for_debug = scheduler.chunked_req = None
     if hasattr(scheduler, "result_queue"):
         scheduler.result_queue.clear()
-    lab.warmth._pending.settle()
-    lab.warmth._held.clear()
+    lab.deferred._pending.settle()
+    lab.deferred._held.clear()
     scheduler._engine_paused = False
     with mock.patch("logging.Logger.info"):
         assert scheduler.flush_cache()
