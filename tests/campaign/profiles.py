@@ -175,7 +175,7 @@ def _three_servers(unit: Unit, plain: CpuServer, folder: Path, draw: random.Rand
             server.stop()
             logs[name] = server.log_path.read_text()
     for name, log in logs.items():
-        check_log(unit, log, "Finished server process|kill_process_tree", plain.log_path.read_text())
+        check_log(unit, log, stock=plain.log_path.read_text())
         unit.check("set aside" not in log, "no profile is set aside", name)
     shutil.rmtree(shared)
 
