@@ -29,8 +29,8 @@ def test_two_replicas_adapt_without_loss(
     cases = [Case(prompt) for pair in zip(easy[:4], hard[:4], strict=True) for prompt in pair]
     wanted = expected(cases)
     for steps in TIERS:
-        before = both(replicas)
         assert replicas.force_steps(steps) == [True, True]
+        before = both(replicas)
         assert run(replicas, cases, at_once=4) == wanted
         after = both(replicas)
         assert [state["forced_steps"] for state in after] == [steps, steps]
