@@ -14,8 +14,10 @@ Expected = Callable[[list[Case]], list[Output]]
 
 
 def both(server: Client) -> list[dict[str, Any]]:
-    """Return the adaptive part of each replica's state."""
-    return [state["adaptive"] for state in server.server_info()["internal_states"]]
+    """Return the adaptive part of each replica's state, in their order."""
+    found = [state["adaptive"] for state in server.server_info()["internal_states"]]
+    assert [state["dp_rank"] for state in found] == [0, 1]
+    return found
 
 
 def rounds(state: dict[str, Any]) -> dict[int, int]:

@@ -90,8 +90,8 @@ def test_any_number_and_early_stops_are_worth_their_seconds() -> None:
         return tally.tokens / (tally.rounds * float(PRICES.seconds(batch, steps, batch * (steps + 1))))
 
     best = max(rate(32, steps) for steps in STEPS[1:])
-    chosen = free(trace, Plain(trace), 32, 7, PRICES, best, 8000)
-    assert chosen.rate > best and 0 < chosen.verified < 7 * 32 * chosen.rounds
+    chosen = free(trace, Plain(trace), 32, 3, PRICES, best, 8000)
+    assert chosen.rate > best and 0 < chosen.verified < 3 * 32 * chosen.rounds
     best = max(rate(1, steps) for steps in STEPS[1:])
     stopped = stopping(trace, Plain(trace), 1, PRICES, best, 0.0, 8000)
     assert stopped.rate > best
