@@ -1,7 +1,8 @@
-"""Marks tests by their folder, and says what was left out for want of a GPU."""
+"""Marks tests by their folder, and says what was left out for want of a GPU or of a program."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -18,6 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TESTS = Path(__file__).parent
 NO_GPU = "needs a CUDA device; none here"
+TOOLS = {"Chromium": ("chromium", "chromium-browser", "google-chrome"), "Prometheus": ("prometheus",)}
+"""Programs that tests of the page and of the metrics need, by the names that tests look for."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,6 +40,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [r for r in terminalreporter.stats.get("skipped", []) if NO_GPU in str(r.longrepr)]
     if skipped:
         terminalreporter.write_line(f"{len(skipped)} GPU tests were skipped: no CUDA device here")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End with a line on what could not be tested for want of a program; workers of pytest-xdist say nothing."""
+    missing = [tool for tool, names in TOOLS.items() if not any(map(shutil.which, names))]
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    if missing:
+        print(f"tests that need {' and '.join(missing)} were LEFT OUT: not installed; on Debian: make test-tools")
+    else:
+        print(f"no test was left out for want of {' or '.join(TOOLS)}")
 
 
 def _has_gpu() -> bool:

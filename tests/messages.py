@@ -68,7 +68,7 @@ class _Finder:
 
     def all(self) -> Iterator[Message]:
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and _name(node.func) == "OwnWay":
+            if isinstance(node, ast.Call) and _name(node.func) == "Fallback":
                 yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._texts(node.args[0]))
         functions = [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         for function in functions:

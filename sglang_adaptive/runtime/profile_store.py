@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ except ImportError:  # not on Windows; two servers may then lose each other's ne
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 LOCK_SECONDS = 2.0
 STALE_SECONDS = 3600.0
 """Temporary files older than this were left by a server that was killed."""
@@ -79,12 +81,16 @@ class ProfileStore:
 
     def _read(self) -> CostProfile | None:
         try:
-            with open(self.path, "rb") as stream:
-                data = stream.read(MAX_BYTES + 1)
-                written = os.fstat(stream.fileno()).st_mtime
+            # Without waiting: a FIFO would keep a server from starting until somebody writes into it.
+            with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE)) as stream:
+                status = os.fstat(stream.fileno())
+                data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
+                written = status.st_mtime
         except FileNotFoundError:
             return None
         name = str(self.path)
+        if data is None:
+            raise ProfileError(name, None, "is not a regular file", "a cost profile")
         if len(data) > MAX_BYTES:
             raise ProfileError(name, None, f"is larger than {MAX_BYTES} bytes", "a cost profile")
         try:

@@ -25,7 +25,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor
 from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
-from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +109,8 @@ class Reconfigure:
         if isinstance(retiring, CostSharing):
             retiring.retire()
         config = check_config(value.config, value.source)
-        if (warmth := deferred_draft_extend.live()) is not None:
-            warmth.set_every(config.zero_step_extend_every)
+        if (deferred := extend_hooks.live()) is not None:
+            deferred.set_every(config.zero_step_extend_every)
         trace_rounds(controller, config.trace)
         if _is_first_rank():
             changes = describe_change(before, _config_of(controller))

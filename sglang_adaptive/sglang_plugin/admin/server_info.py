@@ -13,7 +13,8 @@ from sglang_adaptive.sglang_plugin.launch.activation import NOTE
 from sglang_adaptive.sglang_plugin.scheduler.profile_key import profile_key
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
-from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
+from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
         state["adaptive"] = {"active": False, "reason": note.get("reason")}
     else:
         state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
-        if (warmth := deferred_draft_extend.live()) is not None:
-            state["adaptive"]["zero_steps"] = warmth.snapshot()
+        if (deferred := extend_hooks.live()) is not None:
+            state["adaptive"]["zero_steps"] = deferred.snapshot()
     # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
     state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
 
@@ -95,7 +96,7 @@ def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict
         FORCE_KEY: ForceSteps(controller),
         CONFIG_KEY: Reconfigure(controller),
         WARM_UP_KEY: WarmUpSwitch(controller),
-        EXTEND_KEY: ExtendEvery(deferred_draft_extend.live()),
+        EXTEND_KEY: ExtendEvery(extend_hooks.live()),
     }
 
 
@@ -125,20 +126,20 @@ class ForceSteps:
 class ExtendEvery:
     """Handler of ``adaptive_zero_step_extend_every``: how many zero-step rounds share one extend of the draft."""
 
-    def __init__(self, warmth: deferred_draft_extend.DraftWarmth | None) -> None:
-        self._warmth = warmth
+    def __init__(self, deferred: DeferredDraftExtend | None) -> None:
+        self._deferred = deferred
 
     def validate(self, key: str, value: Any) -> None:
         """Raise SGLang's UpdateRejected unless *value* is a number of rounds that some tier is wide enough for."""
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
-        if self._warmth is None:
+        if self._deferred is None:
             raise UpdateRejected(f"{key}: this server runs the draft's extend in every zero-step round")
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self._warmth.max_every:
-            raise UpdateRejected(f"{key}: got {value!r}; expected an integer from 1 to {self._warmth.max_every}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self._deferred.max_every:
+            raise UpdateRejected(f"{key}: got {value!r}; expected an integer from 1 to {self._deferred.max_every}")
 
     def apply(self, key: str, value: Any) -> None:
         """Change it from the next round on."""
-        assert self._warmth is not None, "validate came first"
-        self._warmth.set_every(value)
+        assert self._deferred is not None, "validate came first"
+        self._deferred.set_every(value)
         logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 _replaying: Any = None
 """The backend whose graph is about to be replayed, None elsewhere."""
 
-_way = OwnWay(
+_fallback = Fallback(
     "adaptive: the metadata of the draft's extend is built twice from now on", "SGLANG_ADAPTIVE_EXTEND_METADATA"
 )
 
@@ -34,8 +34,8 @@ def execute(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any
 
 def out_graph(original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
     """Around FlashAttentionBackend.init_forward_metadata_out_graph: leave to the graph what it does itself."""
-    if backend is _replaying and _way.used:
-        with _way:
+    if backend is _replaying and not _fallback.in_use:
+        with _fallback:
             if _is_in_graph(backend, forward_batch):
                 backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
                 backend.forward_metadata_spec_decode_expand = None

@@ -16,7 +16,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 BLOCK, PARTS = 512, 4
 """Pages that a block takes at a time, and blocks a request."""
@@ -24,7 +24,9 @@ BLOCK, PARTS = 512, 4
 LEAST_REQUESTS = 256
 """The prefix sum is compiled for a power of two of requests; batches up to this one share a variant."""
 
-_way = OwnWay("adaptive: lengths and page tables are SGLang's again from now on", "SGLANG_ADAPTIVE_LENGTH_KERNEL")
+_fallback = Fallback(
+    "adaptive: lengths and page tables are SGLang's again from now on", "SGLANG_ADAPTIVE_LENGTH_KERNEL"
+)
 
 
 @triton.jit(do_not_specialize=["requests", "most_pages"])  # type: ignore[untyped-decorator, unused-ignore]
@@ -100,9 +102,9 @@ def _filled(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
     most_pages: int, *queries: Any,
 ) -> bool:  # fmt: skip
-    if not _way.used:
+    if _fallback.in_use:
         return False
-    with _way:
+    with _fallback:
         dense = (lengths, key_ends, rows, seq_lens, *queries)
         strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
         if any(stride != 1 for stride in strides):

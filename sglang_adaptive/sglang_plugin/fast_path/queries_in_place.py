@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 ALIGNED = 16
 """Bytes that the kernel loads at once: rows begin at multiples of it."""
 
-_way = OwnWay("adaptive: queries are copied together from now on", "SGLANG_ADAPTIVE_QUERIES_IN_PLACE")
+_fallback = Fallback("adaptive: queries are copied together from now on", "SGLANG_ADAPTIVE_QUERIES_IN_PLACE")
 
 
 class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
@@ -37,8 +37,8 @@ def forward(
     **kwargs: Any,
 ) -> Any:  # fmt: skip
     """Around forward_extend and forward_decode of FlashAttentionBackend: have a round's queries read in place."""
-    if _way.used and not torch.compiler.is_compiling():  # which knows no tensors of other kinds
-        with _way:
+    if not _fallback.in_use and not torch.compiler.is_compiling():  # which knows no tensors of other kinds
+        with _fallback:
             if _in_a_round(forward_batch.forward_mode) and _plain(backend) and _has_gaps(q):
                 q = q.as_subclass(_InPlace)
     return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 
 AHEAD = 32
@@ -28,7 +28,9 @@ _controller: Any = None
 _batch: Any = None
 """The batch that slots are about to be reserved for, None elsewhere."""
 
-_way = OwnWay("adaptive: slots are reserved for one round at a time from now on", "SGLANG_ADAPTIVE_RESERVE_AHEAD")
+_fallback = Fallback(
+    "adaptive: slots are reserved for one round at a time from now on", "SGLANG_ADAPTIVE_RESERVE_AHEAD"
+)
 
 
 def install(result: None, worker: Any) -> None:
@@ -95,7 +97,7 @@ def _prepare_the_rest(batch: Any) -> None:
 
 def _tried(ask: Callable[..., int], *about: Any) -> int:
     """Return what *ask* says, 0 from its first fault on."""
-    if _way.used:
-        with _way:
+    if not _fallback.in_use:
+        with _fallback:
             return ask(*about)
     return 0

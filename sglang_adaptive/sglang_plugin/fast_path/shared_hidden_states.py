@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
-_way = OwnWay("adaptive: each verify graph captured from now on keeps hidden states of its own")
+_fallback = Fallback("adaptive: each verify graph captured from now on keeps hidden states of its own")
 _buffers: dict[Hashable, torch.Tensor] = {}
 _capturing = False
 """A verify pass is being captured, or run once before that."""
@@ -36,8 +36,8 @@ def capture_one(original: Callable[..., None], backend: Any, *args: Any, **kwarg
 
 def join(original: Callable[[Any], torch.Tensor], hidden_states: Any) -> torch.Tensor:
     """Around pack_aux_hidden_states as the logits processor calls it: join a list of [tokens, hidden size] in place."""
-    if _capturing and _way.used and isinstance(hidden_states, list) and len(hidden_states) > 1:
-        with _way:
+    if _capturing and not _fallback.in_use and isinstance(hidden_states, list) and len(hidden_states) > 1:
+        with _fallback:
             if len({part.dtype for part in hidden_states}) == 1:
                 return torch.cat(hidden_states, dim=-1, out=_rows(hidden_states))
     return original(hidden_states)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 _ON_BACKEND = "_sglang_adaptive_schedule"
 
 _current: Any = None
 """The schedule for the attention call that runs now, None for a call that makes its own."""
 
-_way = OwnWay(
+_fallback = Fallback(
     "adaptive: each layer of a verify pass makes its own schedule from now on", "SGLANG_ADAPTIVE_VERIFY_SCHEDULE"
 )
 
@@ -30,8 +30,8 @@ def forward_extend(
 ) -> Any:  # fmt: skip
     """Around FlashAttentionBackend.forward_extend: in a verify pass, have one tile schedule for all layers."""
     global _current
-    if _way.used and forward_batch.forward_mode.is_target_verify():
-        with _way:
+    if not _fallback.in_use and forward_batch.forward_mode.is_target_verify():
+        with _fallback:
             _current = _schedule(backend, layer, forward_batch)
     try:
         return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)

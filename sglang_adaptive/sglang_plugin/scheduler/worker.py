@@ -14,7 +14,7 @@ from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import GraphedDevice
 from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
-from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import extended, heard
+from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import extended, shadow_accepts
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import watch_kernel_loads
 
 __all__ = [
@@ -67,7 +67,7 @@ def note_drafted(processor: Any, result: Any, batch: Any) -> None:
     if controller_of(worker) is None or width is None:
         return
     requests = [req.rid for req in batch.reqs]
-    drafted = Drafted(width - 1, _context_tokens(batch), heard(result, batch), extended(result), requests)
+    drafted = Drafted(width - 1, _context_tokens(batch), shadow_accepts(result, batch), extended(result), requests)
     setattr(worker, _DRAFTED, drafted)
     if result.cap_lens is None:
         result.cap_lens = _Widths(width - 1, len(batch.reqs))

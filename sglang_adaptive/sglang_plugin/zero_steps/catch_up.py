@@ -17,7 +17,7 @@ import torch
 
 from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.zero_steps.kv_only_backend import WritesAlone, Written
+from sglang_adaptive.sglang_plugin.zero_steps.kv_only_backend import KvOnlyBackend, Written
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,14 +55,14 @@ def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int)
 
 def run_catch_up(
     draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], ahead: int, extend: Any,
-    writes_alone: bool = False,
+    kv_only: bool = False,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Extend the draft over what *plan* owes.
 
     *ahead* is by how many tokens the requests are longer than *batch* says: 1 after a verify pass, 0 before one.
     *extend* is SGLang's ``_draft_extend_for_decode``. Returns the rows of the batch that were extended, on the
     device, and the draft's output at the last token of each, as SGLang's EagleDraftInput; that is empty with
-    *writes_alone*, which ends the pass once keys and values are written. Nothing waits for the device; *batch* is left
+    *kv_only*, which ends the pass once keys and values are written. Nothing waits for the device; *batch* is left
     as it is.
     """
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -95,7 +95,7 @@ def run_catch_up(
         prepared_draft_extend_inputs=(accept_lens - 1, last, token_ids),
         next_draft_input=EagleDraftInput(),
     )
-    with _tier(draft, state, writes_alone), suppress(Written):
+    with _tier(draft, state, kv_only), suppress(Written):
         extend(draft, late, result)
     return rows, result.next_draft_input
 
@@ -152,7 +152,7 @@ def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, width: int) -> Tens
 
 
 @contextmanager
-def _tier(draft: Any, state: SpecRuntimeState, writes_alone: bool) -> Iterator[None]:
+def _tier(draft: Any, state: SpecRuntimeState, kv_only: bool) -> Iterator[None]:
     """Give the draft worker what its extend reads of *state*, and then back what it had.
 
     ``apply_runtime_state`` would swap the target's side as well, which the round may be in the middle of.
@@ -168,8 +168,8 @@ def _tier(draft: Any, state: SpecRuntimeState, writes_alone: bool) -> Iterator[N
     before = {name: getattr(draft, name) for name in fields}
     backend = draft.draft_runner.attn_backend
     own = state.draft_extend_attn_backend or backend
-    if writes_alone:
-        own = WritesAlone(own, draft.draft_runner.token_to_kv_pool)
+    if kv_only:
+        own = KvOnlyBackend(own, draft.draft_runner.token_to_kv_pool)
         fields |= {"draft_extend_attn_backend": own, "cuda_graph_runner_for_draft_extend": None}
     try:
         for name, value in fields.items():

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PARTS, BLOCK = 64, 1024
 """Blocks that read a row of logits, and logits that one takes at a time."""
 
-_way = OwnWay("adaptive: zero-step rounds are verified like others from now on", "SGLANG_ADAPTIVE_ZERO_STEP_CHOICE")
+_fallback = Fallback(
+    "adaptive: zero-step rounds are verified like others from now on", "SGLANG_ADAPTIVE_ZERO_STEP_CHOICE"
+)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -82,8 +84,8 @@ def sample(
     *more: Any, watermark_state: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """Around SGLang's eagle_sample, as run_eagle_verify calls it."""
-    if _way.used and verify_input.draft_token_num == 1:
-        with _way:
+    if not _fallback.in_use and verify_input.draft_token_num == 1:
+        with _fallback:
             logits = logits_output.next_token_logits
             if grammar_mask is None and watermark_state is None and _is_plain(batch, logits):
                 return choose(logits)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 
 class FirstRows:
@@ -34,14 +34,14 @@ class FirstRows:
 
 
 _links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
-_way = OwnWay("adaptive: a zero-step round's inputs are made anew in each round from now on")
+_fallback = Fallback("adaptive: a zero-step round's inputs are made anew in each round from now on")
 
 
 def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
     """Around EAGLEWorkerV2._build_trivial_verify_input: use an earlier round's tensors where nothing reads the mask."""
     mine = mask = None
-    if _way.used:
-        with _way:
+    if not _fallback.in_use:
+        with _fallback:
             mask = _unread_mask(worker, batch)
             mine = None if mask is None else _built(worker, batch, mask)
     if mine is not None:

@@ -1,9 +1,9 @@
 """A pass of the draft that ends as soon as its keys and values are in the pool.
 
-What a zero-step round owes the draft are keys and values; the draft's output is needed where it resumes, and once in a
-while to hear how good it would be (foretold.py). Keys and values of a draft of one layer follow from what goes into
-the layer. So an attention backend that writes them and ends the pass leaves out the attention, the MLP and the
-vocabulary, half of the pass or more. It runs without a CUDA graph, and whatever model the draft is.
+A zero-step round owes the draft keys and values alone. Its output is needed where drafting resumes, and now and then
+for shadow acceptance (scheduler/shadow_acceptance.py). Keys and values of a draft of one layer follow from the input
+of the layer, so an attention backend that writes them and ends the pass saves the attention, the MLP and the
+vocabulary, half of the pass or more. It runs without a CUDA graph, and for any draft model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Written(Exception):
     """The keys and values are in the pool; nothing else of the pass is needed."""
 
 
-class WritesAlone:
+class KvOnlyBackend:
     """Stands in for a draft's attention backend; what is asked of it beside a pass, it asks the backend."""
 
     def __init__(self, backend: Any, pool: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.cost.readings import Readings
 from sglang_adaptive.policy.throughput.cost.zero_cycle import ZeroCycle
-from sglang_adaptive.runtime.hearing import hearing, rounds_between_outputs
+from sglang_adaptive.runtime.extend_schedule import hearing, rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 ROUND, WRITE, EXTEND = 1.0, 0.25, 0.6
