@@ -32,14 +32,14 @@ REPEATED = 0.02
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verify_budget", description=__doc__)
-    parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE.npz", help="default: those that are shipped")
+    parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE.npz", help="default: SmolLM2's that are shipped")
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)), metavar="N,N,...")
     parser.add_argument("--out", type=Path, default=FOLDER / "results" / "verify_budget", metavar="FOLDER")
     options = parser.parse_args(words)
     profiles = _profiles()
     started = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
-    for path in options.traces or sorted((FOLDER / "traces").glob("*.npz")):
+    for path in options.traces or sorted((FOLDER / "traces").glob("smollm2-*.npz")):
         try:
             trace = read(path)
         except TraceError as error:

@@ -17,8 +17,10 @@ from sglang_adaptive.traces import Trace
 RUNGS = (1, 2, 3, 5, 7)
 """Depths of a usual ladder: what a uniform round, and a budget, may be."""
 
-PAIRS = tuple((steps, rung) for steps in RUNGS for rung in RUNGS if rung < steps)
-FREE_STEPS = (3, 5, 7)
+PAIRS = ((2, 1), (3, 1), (3, 2), (5, 2), (5, 3), (7, 2), (7, 3), (7, 5))
+"""Steps that are drafted, and the budget: drafts verified of a request, on average."""
+
+FREE_STEPS = (3, 5)
 EARLY_BATCHES = (1, 2)
 """Where the host may look at a draft between its steps; larger batches get budgets."""
 
@@ -52,7 +54,7 @@ class Gain:
 def cells(trace: Trace, profiles: Mapping[str, Prices], batches: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     """Yield what each batch size came to on each profile, as JSON builtins."""
     for batch in batches:
-        tokens = 20_000 if batch in EARLY_BATCHES else 6_000 + 500 * batch
+        tokens = 12_000 if batch in EARLY_BATCHES else 5_000 + 400 * batch
         alike = {
             steps: [_fixed(trace, "as it is", batch, steps, steps, tokens, seed) for seed in SEEDS] for steps in RUNGS
         }
