@@ -20,7 +20,7 @@ RUNGS = (1, 2, 3, 5, 7)
 PAIRS = ((2, 1), (3, 1), (3, 2), (5, 2), (5, 3), (7, 2), (7, 3), (7, 5))
 """Steps that are drafted, and the budget: drafts verified of a request, on average."""
 
-FREE_STEPS = (3, 5)
+FREE_STEPS = (2, 3, 5, 7)
 EARLY_BATCHES = (1, 2)
 """Where the host may look at a draft between its steps; larger batches get budgets."""
 
@@ -54,7 +54,7 @@ class Gain:
 def cells(trace: Trace, profiles: Mapping[str, Prices], batches: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     """Yield what each batch size came to on each profile, as JSON builtins."""
     for batch in batches:
-        tokens = 12_000 if batch in EARLY_BATCHES else 5_000 + 400 * batch
+        tokens = 12_000 if batch in EARLY_BATCHES else 10_000 + 800 * batch
         alike = {
             steps: [_fixed(trace, "as it is", batch, steps, steps, tokens, seed) for seed in SEEDS] for steps in RUNGS
         }
