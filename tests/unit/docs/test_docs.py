@@ -15,7 +15,14 @@ from sglang_adaptive.policy.config.config import check_config
 from sglang_adaptive.policy.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
-GENERATED = ("cli_reference", "config_reference", "hooks_reference", "launch_lines", "performance_reference")
+GENERATED = (
+    "cli_reference",
+    "config_reference",
+    "hooks_reference",
+    "launch_lines",
+    "performance_reference",
+    "verify_budget_tables",
+)
 
 
 @pytest.mark.parametrize("script", GENERATED)
