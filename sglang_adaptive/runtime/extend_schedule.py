@@ -1,32 +1,33 @@
-"""How often the deferred draft extend of zero steps yields an output: how many rounds share one.
+"""The intervals of the deferred draft extend at zero steps: how many rounds share one output.
 
-An output holds the draft's next token for each request, which the next round checks
-(``RoundObservation.shadow_accepts``). Rows in between are held, or only written to the draft's KV, which costs less.
+An output has the draft's next token for each request, which the next round compares with the target's
+(``RoundObservation.shadow_accepts``). Rows in between stay pending, or a cheaper pass writes their keys and values
+alone.
 """
 
 from __future__ import annotations
 
 MOST_WRITES = 3
-"""Times at most that rows are only written between two outputs."""
+"""The most passes between two outputs that write keys and values alone."""
 LEAST_EVERY = 3
-"""Rows are never only written where fewer rounds than this are held."""
+"""Where fewer rounds than this may be pending, every pass has an output."""
 SHADOW_ROUNDS = 4
-"""Rounds from one shadow draft of a request to the next where the policy wants more of them."""
+"""Rounds between shadow drafts of a request where the policy wants more of them."""
 
 
 def writes_between(requests: int, every: int) -> int:
-    """Return how many times held rows are only written between two outputs, where *every* rounds are held.
+    """Return how many passes between two outputs write keys and values alone, with at most *every* rounds pending.
 
-    With eight rounds held a single request yields a shadow draft in 15 rounds; a large batch yields enough at longer
-    intervals. Writing leaves a row owed, so it makes up for *every* - 1 rounds, which has to be more than one.
+    With eight rounds a single request yields a shadow draft in 15 rounds; a large batch yields enough at longer
+    intervals. Such a pass leaves one row pending, so it processes *every* - 1 rounds, which has to be more than one.
     """
     return min(MOST_WRITES, max(1, requests // 8)) if every >= LEAST_EVERY else 0
 
 
 def extend_schedule(requests: int, every: int, more: bool) -> tuple[int, int]:
-    """Return how many rounds are held at most, and how many times they are only written between two outputs.
+    """Return the most pending rounds, and how many passes between two outputs write keys and values alone.
 
-    Where *more*, few requests yield a token in ``SHADOW_ROUNDS``, or as nearly so as *every* allows.
+    With *more*, few requests yield a shadow draft in ``SHADOW_ROUNDS``, or as close to that as *every* allows.
     """
     writes = writes_between(requests, every)
     wanted = SHADOW_ROUNDS * requests

@@ -1,4 +1,4 @@
-"""Rounds of zero steps at the price of a plain decode, with a draft that can resume.
+"""Rounds of zero steps that cost about a plain decode, after which drafting can resume.
 
 May import hooking, scheduler, policy and runtime.
 """

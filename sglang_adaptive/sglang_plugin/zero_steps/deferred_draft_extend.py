@@ -1,8 +1,8 @@
 """Defers the draft extend of zero-step rounds: it runs once for several rounds, and before anything needs its output.
 
-SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes; or, with
-SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND, never, and then drafts are rejected until the request ends. Here the rows are
-held and run together. docs/zero-steps.md says what needs them when.
+SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes. With
+SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it never runs it, and rejects drafts until the request ends. docs/zero-steps.md
+describes when the deferred draft extend runs.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_
 logger = logging.getLogger(__name__)
 
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
-"""What a draft starts from, one row a request; fields of EagleDraftInput."""
+"""Fields of EagleDraftInput from which a draft starts, one row a request."""
 
 _Key = tuple[int, int]
 
 
 class DeferredDraftExtend:
-    """Holds the rows that the draft of one worker owes, and runs them in time."""
+    """Keeps the pending rows of one worker's draft, and runs the draft extend over them."""
 
     def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
-        """*states* ascend by width. *every* rounds at most are held, and never more than the last one is wide."""
+        """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept."""
         self._worker = worker
         self._draft = worker._draft_worker
         self._states = states
         self._every = min(every, self.max_every)
         self._pending = PendingDrafts()
         self._held: list[HeldRound] = []
-        self._shadow_drafts: ShadowDrafts | None = None  # by the extend that ended the round before
+        self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
         self._running = False  # SGLang's extend is called from here
         self._failed: str | None = None
         self._can_write = kv_only_backend.fits(self._draft)
-        self._kv_only_since_output = 0  # times that held rows were only written
+        self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
         self._rounds = self._extends = self._writes = 0
 
     @property
     def max_every(self) -> int:
-        """The most rounds that one extend can make up for."""
+        """The most rounds that one draft extend can process."""
         return self._states[-1].speculative_num_draft_tokens
 
     def set_every(self, rounds: int) -> None:
-        """From the next round on, hold at most *rounds*; 1 is SGLang's own way."""
+        """From the next round on, keep at most *rounds* pending; 1 runs the draft extend in every round."""
         self._every = min(rounds, self.max_every)
 
     def snapshot(self) -> dict[str, Any]:
@@ -64,13 +64,13 @@ class DeferredDraftExtend:
         }
 
     def applies(self, draft: Any, batch: Any) -> bool:
-        """Whether an extend that SGLang is about to run is ours to hold back."""
+        """Whether this object handles a draft extend that SGLang is about to run."""
         mine = draft is self._draft and draft.speculative_num_steps == 0 and self._failed is None
         due = self._every > 1 or self._pending.rounds > 0
         return mine and due and not self._running and not batch.forward_mode.is_idle()
 
     def after_verify(self, extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
-        """In a zero-step round, instead of the draft's extend: hold its rows, and run them when it is time."""
+        """Instead of a zero-step round's draft extend: keep its rows, and run those pending when they are due."""
         try:
             keys = self._keys(batch)
             self._attach_shadow_drafts(result, keys)
@@ -92,10 +92,10 @@ class DeferredDraftExtend:
             extend(self._draft, batch, result, **kwargs)
 
     def before_draft(self, draft: Any, batch: Any) -> None:
-        """Before a round drafts: run what its requests owe, and start their drafts from the outcome."""
+        """Before a round drafts: run the pending rows of its requests, whose drafts start from the output."""
         if draft is not self._draft or batch.forward_mode.is_idle():
             return
-        self._shadow_drafts = None  # this round drafts it, and verifies it
+        self._shadow_drafts = None  # this round verifies the same draft
         if self._pending.rounds == 0:
             return
         try:
@@ -104,22 +104,22 @@ class DeferredDraftExtend:
             if self._can_write and warms_up:  # for the kernels of a batch of this size
                 self._write(extend, batch, keys, ahead=0)
             self._run(extend, batch, batch.spec_info, keys, ahead=0)
-            # The extend of this very round reads the pools after us; without a graph it says nothing of it.
+            # This round's own draft extend reads the pools later; without a graph it records no event.
             draft.draft_runner.shared_read_done_event = None
         except Exception as error:
             self._give_up(error)
 
     def before_verify(self) -> None:
-        """Before a zero-step round verifies: see to it that the read event found afterwards is this round's."""
+        """Before a zero-step round verifies: clear the read event, so that the one found afterwards is this round's."""
         if self._failed is None:
             self._worker.target_worker.model_runner.shared_read_done_event = None
 
     def owned_length(self, owned: int, req: Any) -> int:
-        """Return how many of a leaving request's *owned* tokens may be kept for others.
+        """Return how many of a leaving request's *owned* tokens the prefix cache may keep.
 
-        The prefix cache takes the KV of target and draft in the same slots. A request that leaves with rows owed
-        keeps them to itself: the next one with its prefix computes these few tokens again. With overlap one of the
-        owed rows belongs to a round that is not committed yet, and one token more is given up.
+        The prefix cache keeps the KV of target and draft in the same slots, so it must not keep tokens with pending
+        rows; the next request with this prefix computes these few tokens again. With overlap one pending row belongs
+        to a round that is not committed yet, so one more token is left out.
         """
         try:
             owed = self._owed(req.kv.req_pool_idx)
@@ -145,7 +145,7 @@ class DeferredDraftExtend:
     def _run(
         self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[_Key], ahead: int
     ) -> ShadowDrafts | None:
-        """Extend what the requests *keys* of *batch* owe and write the outcome into their rows of *draft_input*.
+        """Run the pending rows of the requests *keys* of *batch*; write the output into their rows of *draft_input*.
 
         Returns the draft's first choices for them.
         """
@@ -163,9 +163,9 @@ class DeferredDraftExtend:
         return shadow_drafts
 
     def _write(self, extend: Callable[..., None], batch: Any, keys: list[_Key], ahead: int) -> None:
-        """Write the keys and values that the requests *keys* of *batch* owe, each of them a row of the latest round.
+        """Write the keys and values of the pending rows of the requests *keys* of *batch*.
 
-        That row stays owed, for the output that only an extend has.
+        Each request has a row of the latest round. It stays pending, for the output of a full draft extend.
         """
         plan = self._pending.catch_up(keys)
         assert plan is not None
@@ -189,21 +189,21 @@ class DeferredDraftExtend:
             self._running = False
 
     def _leave_out(self, batch: Any, result: Any) -> None:
-        """Give a round without an extend what SGLang reads of its output."""
-        if not batch.enable_overlap:  # there, rows of the relay stay as they are where it is given none
+        """Give SGLang the output that it reads after a round without a draft extend."""
+        if not batch.enable_overlap:  # with overlap, missing rows of the relay keep their values
             self._worker._stub_skipped_draft_extend(batch, result)
 
     def _keys(self, batch: Any) -> list[_Key]:
-        """Name each request by its row of the pool and the row's generation, which grows when the row is reused."""
+        """Identify each request by its row of the pool and the row's generation, which grows when the row is reused."""
         rows = batch.req_pool_indices_cpu
         generations = self._draft.req_to_token_pool.req_generation[rows]
         return list(zip(rows.tolist(), generations.tolist(), strict=True))
 
     def _take_over_read_event(self) -> None:
-        """Tell the scheduler when it may write to the shared pools again: as soon as the verify pass has read them.
+        """Let the scheduler write to the shared pools as soon as the verify pass has read them.
 
-        SGLang asks the draft's runner, whose extend is the last to read. When none runs, the target's is the last;
-        with no event at all the scheduler's stream would wait for the end of the round.
+        SGLang waits for the read event of the draft's runner, whose extend reads last. Without a draft extend the
+        target reads last. Without any event the scheduler's stream would wait for the end of the round.
         """
         event = self._worker.target_worker.model_runner.shared_read_done_event
         self._draft.draft_runner.shared_read_done_event = event
@@ -219,7 +219,7 @@ class DeferredDraftExtend:
 def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:
     for name in _OUTPUTS:
         value = getattr(outcome, name)
-        if value is None:  # a draft that is a model of its own has no hidden states
+        if value is None:  # a STANDALONE draft has no hidden states
             continue
         if len(plan.rows) < requests:
             value = getattr(draft_input, name).index_copy(0, rows, value.to(getattr(draft_input, name).dtype))

@@ -1,4 +1,4 @@
-"""The hooks of deferred draft extends, and the one object behind them in a scheduler's process."""
+"""The hooks of deferred draft extends, and the one DeferredDraftExtend of a scheduler's process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
 logger = logging.getLogger(__name__)
 
 _live: DeferredDraftExtend | None = None
-"""The one of this scheduler's process: SGLang does not say which worker a leaving request belongs to."""
+"""One a process, because SGLang does not say which worker a leaving request belongs to."""
 
 
 def live() -> DeferredDraftExtend | None:
-    """Return what defers draft extends in this process; None where SGLang runs them itself."""
+    """Return the object that defers draft extends in this process; None where SGLang runs them."""
     return _live
 
 
 def install(result: None, worker: Any) -> None:
-    """After the worker built its graphs: defer draft extends from now on, where the setup allows it."""
+    """After EAGLEWorkerV2.init_cuda_graphs: defer draft extends from now on, where the setup allows it."""
     global _live
     controller = controller_of(worker)
     if controller is None or 0 not in controller.tiers:
@@ -43,7 +43,7 @@ def install(result: None, worker: Any) -> None:
 
 
 def extend_for_decode(original: Callable[..., None], draft: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-    """Around the draft's extend after a verify pass."""
+    """Around the draft extend after a verify pass: defer it in a zero-step round."""
     if _live is not None and _live.applies(draft, batch):
         _live.after_verify(original, batch, result, **kwargs)
     else:
@@ -51,17 +51,17 @@ def extend_for_decode(original: Callable[..., None], draft: Any, batch: Any, res
 
 
 def catch_up(draft: Any, batch: Any, **kwargs: Any) -> None:
-    """Before the draft drafts."""
+    """Before a round drafts: run the draft extend over the pending rows of its requests."""
     if _live is not None:
         _live.before_draft(draft, batch)
 
 
 def watch_reads(worker: Any, batch: Any) -> None:
-    """Before a zero-step round's verify input is built."""
+    """Before a zero-step round's verify input is built: clear the read event of the round before."""
     if _live is not None:
         _live.before_verify()
 
 
 def owned_length(owned: int, req: Any) -> int:
-    """After a request was asked how many of its tokens can be kept."""
+    """After Req.owned_kv_len: leave the tokens with pending rows out of what the prefix cache keeps."""
     return owned if _live is None else _live.owned_length(owned, req)
