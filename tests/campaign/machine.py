@@ -21,8 +21,7 @@ import psutil
 from hypothesis import strategies as draw
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from sglang_adaptive.cpu_engine import models
-from tests.campaign.references import MOST_TOKENS, Prompt, References
+from tests.campaign.references import MOST_TOKENS, Prompt, References, prompts
 from tests.campaign.spoiling import METHODS, NONSENSE, spoil
 from tests.campaign.turns import Turns
 from tests.engine.stepping import TIERS, Stepper
@@ -169,20 +168,12 @@ class Scheduler(RuleBasedStateMachine):
             print(f"broken: {error!r}", file=sys.stderr, flush=True)
 
 
-def _prompts(lab: Stepper) -> list[Prompt]:
-    """Return prompts of 1 to 150 tokens, three of which begin alike; a prefill takes 64 at once."""
-    easy, hard = models.prompts("easy"), models.prompts("hard")
-    found = [tuple(lab.encode(" ".join([text] * 20))) for text in (*easy[:4], *hard[:4])]
-    lengths = (24, 1, 2, 70, 64, 65, 17, 150)
-    return [*(tokens[:length] for tokens, length in zip(found, lengths, strict=True)), found[0][:40], found[0][:130]]
-
-
 def main(folder: str, seed: str, examples: str) -> int:
     """Run *examples* sequences of *seed*; print the counts, and with a failure its shortest form."""
     os.environ |= {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
     lab = Stepper(Path(folder))
     lab.scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
-    Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), _prompts(lab)
+    Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), prompts(lab)
     for prompt in Scheduler.prompts:
         Scheduler.references.of(prompt)
     settings = hypothesis.settings(
