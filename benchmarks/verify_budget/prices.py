@@ -51,8 +51,10 @@ class Prices:
         return np.asarray(own + _line(np.asarray(tokens, float), KNOTS, self.verify))
 
     def without_drafts(self, batch: int) -> float:
-        """Return the seconds of a round of *batch* requests at zero steps, as measured."""
-        return float(_line(np.array(float(batch)), self.batches, self.plain))
+        """Return the seconds of a round of *batch* requests at zero steps: as measured, and beyond as in the model."""
+        most = self.batches[-1]
+        beyond = float(self.seconds(batch, 0, batch) - self.seconds(most, 0, most)) if batch > most else 0.0
+        return float(np.interp(batch, self.batches, self.plain)) + beyond
 
     def measured(self, batch: int, tokens: int) -> bool:
         """Return whether the profile has rounds of so many requests and of so many tokens."""
