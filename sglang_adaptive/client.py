@@ -52,8 +52,13 @@ class Client:
         return self._exchange("POST", path, body)
 
     def server_info(self) -> dict[str, Any]:
-        """Return SGLang's `/server_info`; what the scheduler says of itself is under `internal_states`[0]."""
+        """Return SGLang's `/server_info`; what the scheduler says of itself is under `internal_states`[0].
+
+        Adaptive replicas stand there in their order, where SGLang lists them as they happen to answer.
+        """
         info: dict[str, Any] = self.get("/server_info")
+        if isinstance(info, dict) and isinstance(info.get("internal_states"), list):
+            info["internal_states"].sort(key=_replica)
         return info
 
     def configure(self, config: Mapping[str, Any]) -> list[bool]:
@@ -151,3 +156,8 @@ def _request(prompt: Prompt, max_new_tokens: int, rid: Any, sampling: dict[str, 
     if rid is not None:
         body["rid"] = rid
     return body
+
+
+def _replica(state: Any) -> int:
+    block = state.get("adaptive") if isinstance(state, dict) else None
+    return int(block.get("dp_rank") or 0) if isinstance(block, dict) else 0

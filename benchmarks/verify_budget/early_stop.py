@@ -9,6 +9,9 @@ from benchmarks.verify_budget.closed_loop import Slots, Tally
 from benchmarks.verify_budget.prices import Prices
 from sglang_adaptive.traces import CHAIN, Trace
 
+HOPE = 20.0
+"""Drafts of each position that count as right before any was verified."""
+
 
 def stopping(
     trace: Trace, belief: Belief, batch: int, prices: Prices, rate: float, ask: float, tokens: int, seed: int = 0
@@ -22,7 +25,8 @@ def stopping(
     slots, tally = Slots(trace, batch, seed), Tally()
     cost = np.array([prices.seconds(batch, s, batch * (s + 1)) for s in range(CHAIN + 1)])
     cost[0] = prices.without_drafts(batch)
-    right_at, tried_at = np.ones(CHAIN), np.full(CHAIN, 2.0)
+    # Hopeful at first: what is never drafted is never learnt.
+    right_at, tried_at = np.full(CHAIN, HOPE), np.full(CHAIN, HOPE)
     while tally.tokens < tokens:
         rows = slots.rows
         reached = np.cumprod(belief.chances(rows, CHAIN), axis=1)

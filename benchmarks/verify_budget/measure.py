@@ -17,9 +17,13 @@ from sglang_adaptive.traces import Trace
 RUNGS = (1, 2, 3, 5, 7)
 """Depths of a usual ladder: what a uniform round, and a budget, may be."""
 
-PAIRS = tuple((steps, rung) for steps in RUNGS for rung in RUNGS if rung < steps)
-FREE_STEPS = (3, 5, 7)
+PAIRS = ((2, 1), (3, 1), (3, 2), (5, 2), (5, 3), (7, 2), (7, 3), (7, 5))
+"""Steps that are drafted, and the budget: drafts verified of a request, on average."""
+
+FREE_STEPS = (2, 3, 5, 7)
 EARLY_BATCHES = (1, 2)
+"""Where the host may look at a draft between its steps; larger batches get budgets."""
+
 ASKING = (0.0, 0.0001)
 """Seconds that the looks of a round cost."""
 
@@ -50,14 +54,14 @@ class Gain:
 def cells(trace: Trace, profiles: Mapping[str, Prices], batches: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     """Yield what each batch size came to on each profile, as JSON builtins."""
     for batch in batches:
-        tokens = 20_000 + 400 * batch
+        tokens = 12_000 if batch in EARLY_BATCHES else 10_000 + 800 * batch
         alike = {
             steps: [_fixed(trace, "as it is", batch, steps, steps, tokens, seed) for seed in SEEDS] for steps in RUNGS
         }
         some = {
             (name, steps, rung): [_fixed(trace, name, batch, steps, rung, tokens, seed) for seed in SEEDS]
             for name in BELIEFS
-            for steps, rung in (PAIRS if batch > 1 else ())
+            for steps, rung in (() if batch in EARLY_BATCHES else PAIRS)
         }
         for profile, prices in profiles.items():
             yield {"profile": profile, "batch": batch, "measured": prices.measured(batch, 0)} | _cell(
@@ -78,7 +82,7 @@ def _cell(
     best = max(rates, key=lambda steps: fmean(rates[steps]))
     single = rates[best]
     found: dict[str, Any] = {"uniform": asdict(Uniform(best, fmean(single))), "budget": {}, "early": {}}
-    for name in BELIEFS if batch > 1 else ():
+    for name in () if batch in EARLY_BATCHES else BELIEFS:
         runs = {
             (steps, rung): _gain(
                 [_rate(t, prices, batch, steps, rung) for t in some[name, steps, rung]], single, steps, rung
@@ -87,10 +91,10 @@ def _cell(
         }
         found["budget"][name] = asdict(max(runs.values(), key=lambda gain: gain.gain))
     most = "learnt by probability and position"
-    if batch > 1:
+    if batch not in EARLY_BATCHES and not prices.draft[1]:
         tries = [_free(trace, most, batch, steps, prices, single, tokens) for steps in FREE_STEPS]
         found["free"] = asdict(max(tries, key=lambda gain: gain.gain))
-    if batch in EARLY_BATCHES:
+    if batch in EARLY_BATCHES and not prices.draft[1]:
         for name in (most, "known beforehand"):
             for ask in ASKING:
                 found["early"][f"{name}, {1000 * ask:g} ms a round"] = asdict(

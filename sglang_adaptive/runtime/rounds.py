@@ -27,7 +27,8 @@ class Rounds(RuntimeStates):
     - The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a round drafts, so steps
       never change within a round.
     - A result is credited to the steps that drafted it, which with overlap scheduling may not be live any more.
-    - A policy that raises is not asked again until another replaces it; the launch steps run.
+    - A policy that raises is not asked again until another replaces it. The launch steps run, unless an operator holds
+      others.
     """
 
     def __init__(
@@ -132,11 +133,11 @@ class Rounds(RuntimeStates):
         self._probed_from = None
 
     def _choose(self, batch_size: int) -> tuple[int, str]:
-        if self._degraded is not None:
-            return self._launch_steps, "degraded"
-        if self._forced_steps is not None:
+        if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
             self._pending_cause = "released"
             return self._forced_steps, "forced"
+        if self._degraded is not None:
+            return self._launch_steps, "degraded"
         try:
             target = self.params.get_steps_for_batch(batch_size)
         except Exception as error:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"python -m tests.campaign: {error}", file=sys.stderr)
         return 2
-    site = Site(options.folder, **({"each": 1, "sequences": 3, "short": True} if options.short else {}))
+    site = Site(options.folder.resolve(), **({"each": 1, "sequences": 3, "short": True} if options.short else {}))
     code = 0
     try:
         _run(record, site, options)

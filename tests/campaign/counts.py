@@ -18,6 +18,8 @@ GAP = "..."
 STAMP = re.compile(r"^\[[^\]]*\] ")
 OURS = re.compile(r"adaptive|cost profile|sglang-adaptive")
 """How every log line of the package begins."""
+INTERRUPTED = ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
+"""How tracebacks end of a server that was stopped."""
 MOST_GROWTH = 64.0
 """MB that a scheduler's memory may grow after its first unit, however many rounds follow."""
 
@@ -43,7 +45,8 @@ def check_log(unit: Unit, log: str, allowed: str = "", stock: str = "") -> None:
     messages, lines, provoked = documented(), [STAMP.sub("", line) for line in log.splitlines()], False
     for at, text in enumerate(lines):
         if "Traceback (most" in text:
-            known = (bool(allowed) and provoked) or _error(lines[at:]) in stock
+            error = _error(lines[at:])
+            known = (bool(allowed) and provoked) or error.startswith(INTERRUPTED) or error in stock
             unit.check(known, "no traceback in the log", "\n".join(lines[max(0, at - 1) : at + 60]))
         if text:
             provoked = re.search(allowed, text) is not None

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.campaign import asking, spoiling
 from tests.campaign.counts import check_idle, check_log, processes
@@ -24,7 +25,7 @@ from tests.engine.workload import adaptive, wait_until
 POLICY, CLOCKS, KILLED = "policies that fail", "clocks that jump", "kill -9 of each process"
 PROVOKED = r"degraded to|no history from here on|could not be set|could not be handed on|Scheduler hit"
 THROUGHPUT = {"policy": "throughput", "throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
-END_SECONDS = 90.0
+END_SECONDS = 240.0
 """Until a server of which one process was killed is gone as a whole; SGLang looks now and then."""
 
 
@@ -128,5 +129,5 @@ def _endless(client: Client, draw: random.Random) -> threading.Thread:
 def variables(folder: Path) -> dict[str, str]:
     """Return what the environment of a spoilt server needs; its order file is ``order.json`` in *folder*."""
     plugin = spoiling.write_plugin(folder / "plugin")
-    path = os.pathsep.join([str(Path(__file__).parents[2]), str(plugin)])
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(Path(__file__).parents[2]), str(plugin)])
     return {"PYTHONPATH": path, spoiling.ORDER: str(folder / "order.json")}

@@ -29,7 +29,7 @@ UNTIL = 30.0
 STORE = """
 import sys, time
 from pathlib import Path
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
+from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey
 from sglang_adaptive.runtime.profile_store import ProfileStore
 key = ProfileKey(**{key!r}, gpu_count=1, tp_size=1, dtypes={{}}, versions={{}})
 store, until, saved = ProfileStore(key, Path(sys.argv[1])), time.monotonic() + float(sys.argv[2]), 0
@@ -175,7 +175,7 @@ def _three_servers(unit: Unit, plain: CpuServer, folder: Path, draw: random.Rand
             server.stop()
             logs[name] = server.log_path.read_text()
     for name, log in logs.items():
-        check_log(unit, log, "Finished server process|kill_process_tree", plain.log_path.read_text())
+        check_log(unit, log, stock=plain.log_path.read_text())
         unit.check("set aside" not in log, "no profile is set aside", name)
     shutil.rmtree(shared)
 

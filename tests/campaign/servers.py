@@ -23,10 +23,9 @@ VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     MIXED: (JUMPY, (*_SMALL, "--page-size", "4", "--enable-mixed-chunk")),
     "small pool, rows of zero steps held back": (JUMPY, (*_SMALL, "--page-size", "4")),
     "radix cache off": (JUMPY, (*_SMALL, "--disable-radix-cache")),
-    "hierarchical cache": (JUMPY, (*_SMALL, "--page-size", "4", "--enable-hierarchical-cache", "--hicache-ratio", "2")),
-    "throughput policy, one chunk a prefill": (THROUGHPUT, ("--chunked-prefill-size", "-1", "--page-size", "16")),
+    "throughput policy, large chunks": (THROUGHPUT, ("--chunked-prefill-size", "1024", "--page-size", "16")),
 }
-"""A configuration and flags each; every server runs every kind of request."""
+"""A configuration and flags each; every server runs every kind of request. A hierarchical cache needs a GPU."""
 
 
 def plain(folder: Path) -> CpuServer:
@@ -54,7 +53,9 @@ def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
     folder.mkdir(parents=True, exist_ok=True)
     options = {**THROUGHPUT["throughput"], "profile_dir": str(profiles)}  # type: ignore[dict-item]
     config = engine._config(folder, name, {"throughput": options, "warm_up": False})
-    return engine._server(folder, name, *engine._speculation("--speculative-adaptive-config", config), *_SAME)
+    flags = (*engine._speculation("--speculative-adaptive-config", config), *_SAME)
+    # SGLang waits a minute for core dumps of CUDA when a scheduler is killed.
+    return engine._server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
 
 
 def operator(server: CpuServer) -> Client:

@@ -32,7 +32,7 @@ class Site:
     each: int = 2
     """Requests of each kind in a unit."""
 
-    sequences: int = 100
+    sequences: int = 25
     """Sequences of a unit of the stepped scheduler."""
 
     short: bool = False

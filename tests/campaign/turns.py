@@ -9,47 +9,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+from tests.campaign.references import MOST_TOKENS, Broken, Prompt, References, require_same
 from tests.engine.stepping import SLOTS, Stepper
 
-MOST_TOKENS = 60
-"""Tokens of the longest answer, and of every reference."""
 PATIENCE = 120.0
 """Seconds that a turn may take before the loop is said to hang; the longest takes a tenth of one."""
-
-Prompt = tuple[int, ...]
-
-
-class Broken(AssertionError):
-    """Something did not hold; the message says what."""
-
-
-class References:
-    """The answers without speculation: each prompt alone, at zero steps, with an extend of the draft every round."""
-
-    def __init__(self, lab: Stepper) -> None:
-        self._lab = lab
-        self._known: dict[Prompt, list[int]] = {}
-
-    def of(self, prompt: Prompt, count: int = MOST_TOKENS) -> list[int]:
-        """Return at least *count* tokens that follow *prompt*; to be called between two runs unless they are known."""
-        if len(self._known.get(prompt, ())) < count:
-
-            def alone(lab: Stepper) -> Iterator[None]:
-                lab.force(0)
-                lab.ask("r", list(prompt), count)
-                while not lab.done():
-                    yield
-
-            self._known[prompt] = self._lab.run(alone, every=1, overlap=False)["outputs"]["r"]
-        return self._known[prompt]
-
-    def known(self, prompt: Prompt) -> list[int] | None:
-        """Return the same if it was asked before, as far as it was."""
-        return self._known.get(prompt)
 
 
 class Turns:
@@ -59,6 +27,7 @@ class Turns:
         self.lab, self._references = lab, references
         self.tried: Counter[str] = Counter()
         self.prompts: dict[str, Prompt] = {}
+        self._gone: set[str] = set()
         self._forced: int | None = None
         self._go: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._paused = threading.Semaphore(0)
@@ -81,9 +50,17 @@ class Turns:
         self._forced = steps
         self.lab.controller.force_steps(steps)
 
+    def abort(self, rid: str) -> None:
+        """Abort a request; one that waits is gone at once, and SGLang never says of it that it finished."""
+        queued = [req.rid for req in self.lab.scheduler.waiting_queue]
+        self.lab.abort(rid)
+        if rid in queued and rid not in [req.rid for req in self.lab.scheduler.waiting_queue]:
+            self._gone.add(rid)
+        self.tried["abort"] += 1
+
     def live(self) -> list[str]:
         """Return the ids of requests that are not finished."""
-        return [rid for rid, req in self.lab.reqs.items() if not req.finished()]
+        return [rid for rid, req in self.lab.reqs.items() if rid not in self._gone and not req.finished()]
 
     def ended(self) -> list[str]:
         return [rid for rid in self.lab.reqs if self.lab.done(rid)]
@@ -110,12 +87,12 @@ class Turns:
         for rid, req in self.lab.reqs.items():
             wanted = self._references.known(self.prompts[rid])
             if wanted is not None:
-                _require_same(rid, list(req.output_ids_through_stop)[: len(wanted)], wanted)
+                require_same(rid, list(req.output_ids_through_stop)[: len(wanted)], wanted)
 
     def close(self) -> None:
         """Let every request end, then the loop. Raises Broken when a text differs or a slot is missing."""
         for _ in range(40 * MOST_TOKENS):
-            if self.lab.done():
+            if all(rid in self._gone or self.lab.done(rid) for rid in self.lab.reqs):
                 break
             self.turn()
         else:
@@ -129,7 +106,8 @@ class Turns:
         self.tried["switch"] = self.lab.controller.snapshot().switches - self._switches
         clear(self.lab)
         for rid, output in outputs.items():
-            _require_same(rid, output, self._references.of(self.prompts[rid], len(output)))
+            if output:  # an aborted request may have none
+                require_same(rid, output, self._references.of(self.prompts[rid], len(output)))
 
     def give_up(self) -> None:
         """End the loop and throw away what runs: after this the scheduler is as new."""
@@ -172,8 +150,8 @@ def clear(lab: Stepper) -> None:
     scheduler.last_batch = scheduler.cur_batch_for_debug = scheduler.chunked_req = None
     if hasattr(scheduler, "result_queue"):
         scheduler.result_queue.clear()
-    lab.warmth._pending.settle()
-    lab.warmth._held.clear()
+    lab.deferred._pending.settle()
+    lab.deferred._held.clear()
     scheduler._engine_paused = False
     with mock.patch("logging.Logger.info"):
         assert scheduler.flush_cache()
@@ -190,9 +168,3 @@ def _applied(worker: Any, state: Any) -> bool:
         and draft.speculative_num_steps == state.speculative_num_steps
         and (worker.speculative_num_draft_tokens, draft.speculative_num_draft_tokens) == (width, width)
     )
-
-
-def _require_same(rid: str, output: Sequence[int], wanted: Sequence[int]) -> None:
-    if list(output) != list(wanted[: len(output)]):
-        at = next(i for i, pair in enumerate(zip(output, wanted, strict=False)) if pair[0] != pair[1])
-        raise Broken(f"{rid}: token {at} is {output[at]}, without speculation {wanted[at]}")

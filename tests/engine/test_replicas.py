@@ -14,8 +14,10 @@ Expected = Callable[[list[Case]], list[Output]]
 
 
 def both(server: Client) -> list[dict[str, Any]]:
-    """Return the adaptive part of each replica's state."""
-    return [state["adaptive"] for state in server.server_info()["internal_states"]]
+    """Return the adaptive part of each replica's state, in their order."""
+    found = [state["adaptive"] for state in server.server_info()["internal_states"]]
+    assert [state["dp_rank"] for state in found] == [0, 1]
+    return found
 
 
 def rounds(state: dict[str, Any]) -> dict[int, int]:
@@ -29,8 +31,8 @@ def test_two_replicas_adapt_without_loss(
     cases = [Case(prompt) for pair in zip(easy[:4], hard[:4], strict=True) for prompt in pair]
     wanted = expected(cases)
     for steps in TIERS:
-        before = both(replicas)
         assert replicas.force_steps(steps) == [True, True]
+        before = both(replicas)
         assert run(replicas, cases, at_once=4) == wanted
         after = both(replicas)
         assert [state["forced_steps"] for state in after] == [steps, steps]

@@ -117,7 +117,7 @@ class AdminRoute:
             values[FORCE_KEY] = RELEASE
         elif isinstance(steps, bool) or not isinstance(steps, int) or steps not in self._tiers:
             built = ", ".join(map(str, self._tiers))
-            return f"{FORCE_KEY}: got {orjson.dumps(steps).decode()}; expected one of {built}, or null to release", body
+            return f"{FORCE_KEY}: got {shown(steps)}; expected one of {built}, or null to release", body
         return None, orjson.dumps(message)
 
 

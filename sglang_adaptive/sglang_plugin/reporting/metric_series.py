@@ -1,8 +1,7 @@
 """Every metric of this package, and the value of each series for a given state; does not import SGLang.
 
 A series has SGLang's own labels and at most one of ours. With D runtime states (at most 33: 0 to 32 steps), the largest
-of P steps, a scheduler has at most ``most_series(D, P)`` series: 94 with the default candidate steps, never more than
-304.
+of P steps, a scheduler has at most ``most_series(D, P)`` series; docs/monitoring.md has the numbers.
 """
 
 from __future__ import annotations

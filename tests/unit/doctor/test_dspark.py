@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.doctor import installation
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.dspark import check
 from sglang_adaptive.sglang_plugin.launch.dspark import planner
@@ -54,3 +55,15 @@ def test_lines_that_plan_nothing() -> None:
     assert told(None, speculative_algorithm="EAGLE3") is None
     assert told(None, speculative_algorithm=None) is None
     assert told(None, disaggregation_mode="prefill") is None
+
+
+def test_the_doctor_tells_it_of_a_dspark_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch: dict[str, Any] = {"asked": True, "reason": "speculative_algorithm=DSPARK (only EAGLE/EAGLE3 are supported)"}
+    monkeypatch.setattr(installation, "_ask", lambda line: {"launch": launch})
+
+    def names() -> list[str]:
+        return [check.name for check in installation.checks(None)]
+
+    assert "DSPARK table" not in names()
+    launch["dspark"] = {"mode": "compact", "table": None, "problem": None}
+    assert "DSPARK table" in names()
