@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"python -m tests.campaign: {error}", file=sys.stderr)
         return 2
-    site = Site(options.folder.resolve(), **({"each": 1, "sequences": 3, "short": True} if options.short else {}))
+    site = Site(options.folder.resolve(), **({"each": 1, "sequences": 2, "short": True} if options.short else {}))
     told = shlex.join(["python", "-m", "tests.campaign", *(sys.argv[1:] if argv is None else argv)])
     code = 0
     try:
