@@ -44,22 +44,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"python -m tests.campaign: {error}", file=sys.stderr)
         return 2
-    site = Site(options.folder.resolve(), **({"each": 1, "sequences": 3, "short": True} if options.short else {}))
+    site = Site(options.folder.resolve(), **({"each": 1, "sequences": 2, "short": True} if options.short else {}))
+    told = shlex.join(["python", "-m", "tests.campaign", *(sys.argv[1:] if argv is None else argv)])
     code = 0
     try:
-        _run(record, site, options)
+        _run(record, site, options, told)
     except KeyboardInterrupt:
         code = 130
     finally:
         site.close()
-    told = ["python", "-m", "tests.campaign", *(sys.argv[1:] if argv is None else argv)]
-    found = report.make(record, shlex.join(told))
+    found = report.make(record, told)
     path = report.write(found, options.folder)
     print(f"\n{len(record.units)} units, {found['lost']} lost: {path}")
     return code or int(found["lost"] > 0)
 
 
-def _run(record: Record, site: Site, options: argparse.Namespace) -> None:
+def _run(record: Record, site: Site, options: argparse.Namespace, told: str) -> None:
     names = options.stage or list(STAGES)
     begin, already = time.monotonic(), sum(unit.seconds for unit in record.units.values())
     whole = len(names) * options.units if options.units else options.minutes * 60
@@ -74,6 +74,7 @@ def _run(record: Record, site: Site, options: argparse.Namespace) -> None:
             name = min(left, key=lambda name: _spent(record, name) / STAGES[name][1])
             bar.set_description(f"{name}, unit {record.done(name)}, {_lost(record)} lost")
             record.run(name, lambda unit, act=STAGES[name][0]: act(unit, site))
+            report.write(report.make(record, told), options.folder)  # one that is killed has a report, too
 
 
 def _spent(record: Record, stage: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def make(record: Record, command: str) -> dict[str, Any]:
 
 def _stage(units: list[Unit]) -> dict[str, Any]:
     counts = {name: sum((getattr(unit, name) for unit in units), Counter()) for name in ("tried", "known", "lost")}
-    told = [{"unit": unit.name, **loss} for unit in units for loss in unit.losses]
+    told = [{"unit": unit.name, **_without_places(loss)} for unit in units for loss in unit.losses]
     return {
         "units": len(units),
         "minutes": round(sum(unit.seconds for unit in units) / 60, 1),
@@ -40,6 +41,11 @@ def _stage(units: list[Unit]) -> dict[str, Any]:
         "losses": told[:MOST_TOLD],
         "figures": [{"unit": unit.name, **unit.figures} for unit in units if unit.figures],
     }
+
+
+def _without_places(loss: dict[str, str]) -> dict[str, str]:
+    """Return *loss* without the folders of absolute paths, which name a place on a machine."""
+    return {name: re.sub(r"(?:/[\w.+-]+){2,}/", ".../", text) for name, text in loss.items()}
 
 
 def page(report: dict[str, Any]) -> str:
