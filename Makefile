@@ -7,7 +7,7 @@ READY := $(VENV)/.sglang-adaptive-ready
 # mypy is strict on what runs inside a server and on what scores policies.
 STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/simulate
 
-.PHONY: help setup smollm2 demo test campaign test-tools lint types docs models bench-sim bench-real constraints clean
+.PHONY: help setup smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make lint         ruff: rules and format"
 	@echo "make test-tools   Chromium and Prometheus by apt-get; without them tests of the page and the metrics are left out"
 	@echo "make types        mypy, strict"
+	@echo "make tables       write every table of the documentation, and the dashboard, that scripts make from the source"
 	@echo "make docs         the documentation as a site, into site/; ends when a link leads nowhere"
 	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
 	@echo "make bench-real   policies on recorded text, and everything else that the throughput policy is held to"
@@ -58,6 +59,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(VENV)/bin/mypy $(STRICT)
+
+tables: $(READY)
+	@for script in cli_reference config_reference hooks_reference launch_lines metrics_reference dashboard; do \
+		$(VENV)/bin/python scripts/$$script.py || exit 1; done
 
 docs: $(READY)
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --conf-dir docs . site $(ARGS)

@@ -57,7 +57,7 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     if state["policy"] == "ema":
         for slot in state["slots"]:
             yield from _slot(slot)
-    else:
+    elif state["policy"] == "throughput":
         yield from _throughput(state)
 
 

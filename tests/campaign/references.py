@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sglang_adaptive.cpu_engine import models
 from tests.engine.stepping import Stepper
 
 MOST_TOKENS = 60
@@ -46,3 +47,11 @@ def require_same(rid: str, output: Sequence[int], wanted: Sequence[int]) -> None
     if list(output) != list(wanted[: len(output)]):
         at = next(i for i, pair in enumerate(zip(output, wanted, strict=False)) if pair[0] != pair[1])
         raise Broken(f"{rid}: token {at} is {output[at]}, without speculation {wanted[at]}")
+
+
+def prompts(lab: Stepper) -> list[Prompt]:
+    """Return prompts of 1 to 150 tokens, three of which begin alike; a prefill takes 64 at once."""
+    easy, hard = models.prompts("easy"), models.prompts("hard")
+    found = [tuple(lab.encode(" ".join([text] * 20))) for text in (*easy[:4], *hard[:4])]
+    lengths = (24, 1, 2, 70, 64, 65, 17, 150)
+    return [*(tokens[:length] for tokens, length in zip(found, lengths, strict=True)), found[0][:40], found[0][:130]]

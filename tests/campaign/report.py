@@ -49,7 +49,7 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"`{report['command']}` on {report['hardware']}. Lost: {report['lost']}.",
         "",
-        "| Stage | units | minutes | tried | differ, as stock speculation does | lost |",
+        "| Stage | units | minutes | tried | known of SGLang | lost |",
         "|---|---|---|---|---|---|",
     ]
     for name, stage in report["stages"].items():
@@ -59,6 +59,7 @@ def page(report: dict[str, Any]) -> str:
         lines += ["", f"## {name}", "", "| Tried | times | lost |", "|---|---|---|"]
         lines += [f"| {what} | {n:,} | {stage['lost'].get(what, 0)} |" for what, n in stage["tried"].items()]
         lines += ["", *(f"- {loss['unit']}: {loss['what']}: {loss['detail'][:300]!r}" for loss in stage["losses"])]
+        lines += [f"- known of SGLang: {what}: {n:,}" for what, n in stage["known"].items()]
         last = stage["figures"][-1:]
         lines += ["", *(f"- {what}, in the last unit: {value}" for what, value in (last[0] if last else {}).items())]
     return "\n".join(lines) + "\n"

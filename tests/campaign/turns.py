@@ -106,7 +106,8 @@ class Turns:
         self.tried["switch"] = self.lab.controller.snapshot().switches - self._switches
         clear(self.lab)
         for rid, output in outputs.items():
-            require_same(rid, output, self._references.of(self.prompts[rid], len(output)))
+            if output:  # an aborted request may have none
+                require_same(rid, output, self._references.of(self.prompts[rid], len(output)))
 
     def give_up(self) -> None:
         """End the loop and throw away what runs: after this the scheduler is as new."""

@@ -1,4 +1,4 @@
-"""Falls back to SGLang's own code, for good, at the first error in code of this package that stands in for it."""
+"""Falls back to SGLang's own code from the first error on in code of this package that replaces it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Fallback:
     """One fallback. ``if not fallback.in_use: with fallback: return ours()``, and SGLang's code follows."""
 
     def __init__(self, from_now_on: str, variable: str | None = None) -> None:
-        """*from_now_on* is logged with an error's traceback; the environment's *variable*, if 0, turns our code off."""
+        """*from_now_on* is logged with the traceback; the environment's *variable*, if "0", turns our code off."""
         self.in_use = variable is not None and os.environ.get(variable) == "0"
         self._from_now_on = from_now_on
 
     def __enter__(self) -> None:
-        """Begin what may fail."""
+        """Begin the code that may fail."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """Log an exception, and use the fallback from now on; the caller goes on after the ``with``."""
+        """Log an exception, and use the fallback from now on; the caller continues after the ``with``."""
         if not isinstance(error, Exception):
             return False
         self.in_use = True

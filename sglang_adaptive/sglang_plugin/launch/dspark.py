@@ -1,4 +1,4 @@
-"""From what a DSPARK line plans its verify widths."""
+"""The table from which a DSPARK server plans how many drafts to verify."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def planner(server_args: Any) -> dict[str, str | None] | None:
-    """Return ``mode``, ``table`` (its file) and ``problem`` (why SGLang could not use it); None where none plans.
+    """Return ``mode``, ``table`` (its file) and ``problem`` (why SGLang cannot use it); None for other servers.
 
-    A table of one price counts as none to SGLang, and a prefill server drafts nothing.
+    SGLang ignores a table with one entry. A prefill server drafts nothing, so it gets None.
     """
     from sglang.srt.speculative.dspark_components.dspark_sps import is_uninitialized_sps_table, load_sps_table_from_path
 

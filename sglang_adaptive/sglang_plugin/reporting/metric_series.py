@@ -1,8 +1,8 @@
 """Every metric of this package, and what each of its series is worth for a given state: pure, no SGLang.
 
 A series has SGLang's own labels and at most one of ours. With D depths that were built (33 at most: 0 to 32 steps) and
-the deepest of P steps, a scheduler has ``most_series(D, P)`` of them at most: 94 with the default depths, and never
-more than 304, however long it runs and whatever it is sent.
+the deepest of P steps, a scheduler has ``most_series(D, P)`` of them at most, however long it runs and whatever it is
+sent; docs/monitoring.md has the numbers.
 """
 
 from __future__ import annotations

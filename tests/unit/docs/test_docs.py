@@ -28,7 +28,7 @@ GENERATED = (
 @pytest.mark.parametrize("script", GENERATED)
 def test_generated_tables_are_current(script: str) -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / f"{script}.py", "--check"], check=False)
-    assert done.returncode == 0, f"run scripts/{script}.py"
+    assert done.returncode == 0, f"run make tables, or .venv/bin/python scripts/{script}.py"
 
 
 @pytest.mark.parametrize(
