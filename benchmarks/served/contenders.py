@@ -61,7 +61,7 @@ class Place:
         return self.models / "smollm2" / "target"
 
     def build(self) -> hosts.Host:
-        """Return the host. An idle scheduler polls without a pause unless told to sleep, and nine would fill the CPU."""
+        """Return the host; its idle schedulers sleep, because nine that poll would fill the CPU."""
         extra = ("--sleep-on-idle", *self.extra)
         if self.scene == REPLAY:
             if self.host == "cpu":
@@ -93,7 +93,7 @@ def start(place: Place, names: Sequence[str], end: float) -> int:
     while waiting:
         for name, (server, attempt) in list(waiting.items()):
             try:
-                server.wait(min(time.monotonic() + 1.0, end))
+                server.wait(min(time.monotonic() + 0.3, end))
             except NotStarted as problem:
                 if time.monotonic() < end and server.is_running():
                     continue

@@ -1,4 +1,4 @@
-"""Whether greedy output with changing steps is that of a server without speculation, and how near ties were where not."""
+"""Whether greedy output with changing steps is that of no speculation, and how near a tie was where it is not."""
 
 from __future__ import annotations
 

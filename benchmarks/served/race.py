@@ -14,7 +14,7 @@ from benchmarks.server.passes import Contender
 
 Pass = dict[str, Any]
 OURS = "throughput"
-LEAST_TURNS = 3
+LEAST_TURNS = 4
 FAILURES = 2
 """Passes of one contender that may fail before it is left out."""
 

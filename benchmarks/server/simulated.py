@@ -2,8 +2,8 @@
 
 With dummy weights a draft is never right. SGLang can force accept lengths (``SGLANG_SIMULATE_ACC_LEN``); this replaces
 the function behind that switch, so that draft j of every request is accepted with the declared probability if draft
-j - 1 was, or that a request accepts what a trace says of its own position (replayed.py). Draft, verify, draft-extend, scheduling and HTTP stay the real path. Every figure made with it is to be
-called "simulated acceptance".
+j - 1 was, or that a request accepts what a trace says of its own position (replayed.py). Draft, verify, draft-extend,
+scheduling and HTTP stay the real path. Every figure made with it is to be called "simulated acceptance", or "replayed".
 """
 
 from __future__ import annotations
