@@ -9,9 +9,9 @@ work=${WORK:-/tmp/served}; out=${OUT:-$work/out}
 mkdir -p "$work/results" "$out"
 
 pack() {
-    tar -C "$work" -czf "$out/results.tar.gz" results 2>/dev/null
-    (cd "$work" && tail -qn +1 ./*/*.log >/dev/null 2>&1 && for log in ./*/*.log; do tail -c 400000 "$log" >"${log%.log}.tail"; done
-     tar -czf "$out/logs.tar.gz" ./*/*.tail 2>/dev/null)
+    tar -C "$work" -czf "$out/results.tar.gz" results
+    (cd "$work" && for log in */*.log; do [ -e "$log" ] && tail -c 400000 "$log" >"${log%.log}.tail"; done
+     tar -czf "$out/logs.tar.gz" --ignore-failed-read ./*/*.tail 2>/dev/null)
 }
 trap pack EXIT
 trap 'exit 143' TERM INT
