@@ -20,7 +20,6 @@ FILE = "BENCHMARK_HOOK_TIMES"
 """Environment variable: where a scheduler keeps its times; the names go to the same path with ``.json``."""
 
 MOST = 256
-DECISION = "decision (activate_step_by_batch)"
 
 
 class HookTimes:
@@ -78,6 +77,9 @@ class HookTimes:
 
 def install(path: str) -> None:
     """In a scheduler, before hooks are added: put a clock around each hook and around the choice of the steps."""
+    from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+    from sglang_adaptive.runtime.counters import Counters
+    from sglang_adaptive.runtime.round_clock import RoundClock
     from sglang_adaptive.runtime.rounds import Rounds
     from sglang_adaptive.sglang_plugin.hooking.hook import Hook, Process
 
@@ -96,7 +98,11 @@ def install(path: str) -> None:
         return made[hook]
 
     Hook.load = timed_load  # type: ignore[method-assign]
-    Rounds.activate_step_by_batch = times.timed(DECISION, Rounds.activate_step_by_batch)  # type: ignore[method-assign]
+    parts: list[tuple[type, str]] = [(Rounds, "_remember"), (Rounds, "_hand_over_cost"), (Rounds, "_switch")]
+    parts += [(Counters, "add_round"), (RoundClock, "read"), (Rounds, "activate_step_by_batch")]
+    parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
+    for owner, name in parts:  # what the hooks call, apart; SGLang itself calls activate_step_by_batch
+        setattr(owner, name, times.timed(f"{owner.__name__}.{name}", getattr(owner, name)))
 
 
 if os.environ.get(FILE):

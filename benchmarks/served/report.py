@@ -11,6 +11,7 @@ from benchmarks.server.results import origin
 from benchmarks.server.servers import Running
 
 SCHEMA = "served-1"
+WIDTH = 240
 
 
 class Report:
@@ -41,7 +42,7 @@ class Report:
         print(f"  note: {line}", flush=True)
 
     def write(self) -> None:
-        """Write the file, whole or not at all; innermost lists and objects take one line each."""
+        """Write the file, whole or not at all; what is short takes one line."""
         partial = self.path.with_suffix(".part")
         partial.write_text(_lines(_rounded(self.content), 0) + "\n")
         partial.replace(self.path)
@@ -67,9 +68,11 @@ def _rounded(value: Any) -> Any:
 
 
 def _lines(value: Any, depth: int) -> str:
+    if len(text := json.dumps(value)) < WIDTH:
+        return text
     nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if not any(isinstance(one, dict | list) and one for one in nested):
-        return json.dumps(value)
+        return text
     pad = " " * (depth + 1)
     if isinstance(value, dict):
         parts = [f"{pad}{json.dumps(key)}: {_lines(one, depth + 1)}" for key, one in value.items()]
