@@ -6,7 +6,12 @@ OPENINGS = (
     *("Translate this German sentence into English:", "Translate from German to English:\n"),
     *("Put this French sentence into English:", "What does this Spanish sentence mean in English?\n"),
     *("How do you say in French", "Translate into German:\n", "Write in Spanish:"),
-    *("Write a Python function that", "Write a function in JavaScript", "Fix the bug in this code:\n", "What does this"),
+    *(
+        "Write a Python function that",
+        "Write a function in JavaScript",
+        "Fix the bug in this code:\n",
+        "What does this",
+    ),
     *("Complete this Python function:\n\ndef ", "Write an SQL query", "Explain this code:\n\n"),
     *("Solve:", "If a train", "A shop sells", "How many", "What is the sum of", "Calculate", "Prove that", "Anna has"),
     *("Summarize this article:\n\n", "Give the main points of this text:\n\n", "Read this report and sum it up:\n\n"),
@@ -20,7 +25,11 @@ OPENINGS = (
 
 LANGUAGES = ("German", "French", "Spanish", "Italian", "Portuguese", "Dutch")
 
-INTO = ("Translate into {language}:\n{text}", "How would you say this in {language}? {text}", "{language}, please: {text}")
+INTO = (
+    "Translate into {language}:\n{text}",
+    "How would you say this in {language}? {text}",
+    "{language}, please: {text}",
+)
 """Requests to translate an English sentence; their answers are then asked about with `BACK`."""
 
 BACK = (

@@ -64,9 +64,7 @@ class Speaker:
         """Begin draws anew: what is drawn after it does not depend on what was drawn in another call."""
         self.generator.manual_seed(seed)
 
-    def say(
-        self, prompts: Sequence[Ids], new_tokens: int, temperature: float = 0.0, floor: float = 0.0
-    ) -> list[Said]:
+    def say(self, prompts: Sequence[Ids], new_tokens: int, temperature: float = 0.0, floor: float = 0.0) -> list[Said]:
         """Continue *prompts*, those of like length together."""
         found: dict[int, Said] = {}
         for batch in batches([len(one) + new_tokens for one in prompts], self.batch_tokens):
