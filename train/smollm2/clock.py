@@ -33,7 +33,7 @@ class Clock:
 
     def share(self) -> float:
         """Return the share of the stage's time that is used; above 1 once it is over."""
-        return self.used() / (60 * self._minutes)
+        return self.used() / max(60 * self._minutes, 1e-9)
 
     def over(self) -> bool:
         return self.share() >= 1

@@ -47,6 +47,8 @@ class Training:
         saved = clock.used()
         while not clock.stop():
             batches = epoch_of(self.documents, self.plan, place.epoch)
+            if not batches:
+                raise ValueError(f"{self.out}: no answer fits into {max(self.plan.widths)} tokens")
             for rows in batches[place.batch :]:
                 for group in optimiser.param_groups:
                     group["lr"] = rate(place.step, clock.share(), self.plan)

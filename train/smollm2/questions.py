@@ -93,7 +93,8 @@ class Questions:
         self.passages.append(whole, [len(question) for question in questions])
 
     def _ask_about_passages(self, rng: random.Random) -> None:
-        self._append(self.context, self.speaker.ids(about(self._passages(), self.plan.contexts, rng)))
+        if passages := self._passages():
+            self._append(self.context, self.speaker.ids(about(passages, self.plan.contexts, rng)))
 
     def _ask_to_translate(self, rng: random.Random) -> None:
         tags, wanted = self.speaker.tags, self.plan.translations // 2
