@@ -50,14 +50,15 @@ class Training:
             if not batches:
                 raise ValueError(f"{self.out}: no answer fits into {max(self.plan.widths)} tokens")
             for rows in batches[place.batch :]:
+                now = rate(place.step, clock.share(), self.plan)
                 for group in optimiser.param_groups:
-                    group["lr"] = rate(place.step, clock.share(), self.plan)
+                    group["lr"] = now
                 lesson = self._lesson(rows, place)
                 found = self._step(draft, optimiser, lesson, vocabulary)
                 place.batch, place.step = place.batch + 1, place.step + 1
                 place.tokens += len(lesson.opinions)
                 place.seconds = clock.used()
-                log.add(place, optimiser.param_groups[0]["lr"], found)
+                log.add(place, now, found)
                 if place.seconds - saved >= self.plan.save_seconds:
                     saved = place.seconds
                     self._save(place, draft, optimiser, vocabulary, clock)
