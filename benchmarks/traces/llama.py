@@ -75,6 +75,9 @@ class Llama:
         self.head = self.embedding if config.tie_word_embeddings else weights.take("lm_head")
         weights.finish(ignored=("rotary_emb.inv_freq", "lm_head.weight" if config.tie_word_embeddings else "inv_freq"))
         self.cos, self.sin = rotary(config, self.positions, device, dtype)
+        if device.type == "cuda":
+            # It builds a plan for each new shape, and every decode step has one.
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
     def cache(self, rows: int, positions: int) -> Cache:
         return Cache(len(self.layers), (rows, self.kv_heads, positions, self.head_dim), self.embedding)

@@ -68,6 +68,7 @@ def run(options: argparse.Namespace, plan: Plan, leave_at: float, now: Callable[
         if not STAGE[stage](options, plan, speaker, held_out, clock):
             raise Unfinished(stage)
         print(f"{stage}: done, {clock.used():.0f} s", flush=True)
+        torch.cuda.empty_cache()  # what one stage held in pieces, the next may want in one
 
 
 def write_questions(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:

@@ -21,13 +21,14 @@ class HeldOut:
     """The words of held-out questions."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._runs: defaultdict[Words, set[Words]] = defaultdict(set)
+        runs: defaultdict[Words, set[Words]] = defaultdict(set)
         for text in texts:
             words = words_of(text)
             for start in range(max(1, len(words) - RUN + 1)):
                 run = words[start : start + RUN]
                 if run:
-                    self._runs[run[:KEY]].add(run)
+                    runs[run[:KEY]].add(run)
+        self._runs = dict(runs)
         self._keys = sorted({len(key) for key in self._runs})
 
     @classmethod
@@ -41,12 +42,12 @@ class HeldOut:
     def shares(self, text: str) -> bool:
         """Return whether *text* holds a run of a held-out question."""
         words = words_of(text)
-        return any(
-            words[at : at + len(run)] == run
-            for at in range(len(words))
-            for key in self._keys
-            for run in self._runs.get(words[at : at + key], ())
-        )
+        for key in self._keys:
+            for at in range(len(words) - key + 1):
+                for run in self._runs.get(words[at : at + key], ()):
+                    if words[at : at + len(run)] == run:
+                        return True
+        return False
 
     def check(self, texts: Sequence[str]) -> None:
         """Raise ValueError when one of *texts* shares a run."""

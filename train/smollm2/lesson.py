@@ -37,7 +37,10 @@ class Lesson:
 
 
 def lesson_of(rows: Rows, steps: int, share: float, rng: np.random.Generator, device: torch.device) -> Lesson:
-    """Prepare a batch; a *share* of each row's positions is drawn as anchors, those that can be judged first."""
+    """Prepare a batch; a *share* of each row's positions is drawn as anchors, those that can be judged first.
+
+    Nothing here waits for the *device*, nor makes it wait: a batch can be prepared while it computes.
+    """
     width = rows.ids.shape[1]
     # The target at j says what token j + 1 is; a chain's first opinion is on the second token of the answer, as the
     # first comes out of the pass over the prompt.
@@ -47,16 +50,23 @@ def lesson_of(rows: Rows, steps: int, share: float, rng: np.random.Generator, de
     able = _can(rows, every, 0)
     order = np.argsort(rng.random(rows.ids.shape) + ~able, axis=1)
     anchors = np.sort(order[:, : max(1, round(share * width))], axis=1)
-    judged = [_judged(rows, opinion, every if step == 0 else anchors, step, device) for step in range(steps)]
+    judged = [_judged(rows, opinion, every if step == 0 else anchors, step) for step in range(steps)]
 
     def moved(values: Integers) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
     document = moved(rows.document)
     same = document[:, :, None] == document[:, None, :]
     sees = (same & torch.ones(width, width, dtype=torch.bool, device=device).tril())[:, None]
-    opinions = moved(np.flatnonzero(asked.ravel()))
-    return Lesson(moved(rows.ids), moved(rows.position), sees, moved(anchors), tuple(judged), opinions)
+    return Lesson(
+        moved(rows.ids),
+        moved(rows.position),
+        sees,
+        moved(anchors),
+        tuple(Judged(moved(at), moved(by)) for at, by in judged),
+        moved(np.flatnonzero(asked.ravel())),
+    )
 
 
 def _can(rows: Rows, anchors: Integers, step: int) -> npt.NDArray[np.bool_]:
@@ -67,11 +77,10 @@ def _can(rows: Rows, anchors: Integers, step: int) -> npt.NDArray[np.bool_]:
     return (position >= prompt - 1) & (position + step + 1 <= length - 2) & (length > 0)
 
 
-def _judged(rows: Rows, opinion: Integers, anchors: Integers, step: int, device: torch.device) -> Judged:
+def _judged(rows: Rows, opinion: Integers, anchors: Integers, step: int) -> tuple[Integers, Integers]:
     able = _can(rows, anchors, step)
     last = np.minimum(anchors + step + 1, opinion.shape[1] - 1)
-    by = np.take_along_axis(opinion, last, axis=1)[able]
-    return Judged(*(torch.from_numpy(values).to(device) for values in (np.flatnonzero(able.ravel()), by)))
+    return np.flatnonzero(able.ravel()), np.take_along_axis(opinion, last, axis=1)[able]
 
 
 @dataclass(frozen=True)

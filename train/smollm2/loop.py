@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +42,8 @@ class Training:
     def run(self, clock: Clock) -> bool:
         """Train until the time is up or the call is to be left; return whether this stage is done."""
         vocabulary = self._vocabulary()
+        places = torch.full((self.target.vocab,), -1, device=vocabulary.device)
+        places[vocabulary] = torch.arange(len(vocabulary), device=vocabulary.device)
         draft = new_draft(self.target, vocabulary, self.start)
         optimiser = _optimiser(draft, self.plan)
         place = checkpoint.load(self.out / "checkpoint.pt", draft, optimiser)
@@ -49,12 +53,11 @@ class Training:
             batches = epoch_of(self.documents, self.plan, place.epoch)
             if not batches:
                 raise ValueError(f"{self.out}: no answer fits into {max(self.plan.widths)} tokens")
-            for rows in batches[place.batch :]:
+            for lesson in self._lessons(batches[place.batch :], place.step):
                 now = rate(place.step, clock.share(), self.plan)
                 for group in optimiser.param_groups:
                     group["lr"] = now
-                lesson = self._lesson(rows, place)
-                found = self._step(draft, optimiser, lesson, vocabulary)
+                found = self._step(draft, optimiser, lesson, vocabulary, places)
                 place.batch, place.step = place.batch + 1, place.step + 1
                 place.tokens += len(lesson.opinions)
                 place.seconds = clock.used()
@@ -77,14 +80,26 @@ class Training:
             np.save(path, most_frequent(self.documents, self.target.vocab, self.plan.vocabulary))
         return torch.from_numpy(np.load(path)).to(self.target.embedding.device)
 
-    def _lesson(self, rows: list[list[int]], place: checkpoint.Place) -> Lesson:
-        rng = np.random.default_rng([self.plan.seed, place.step])
-        batch = packed(self.documents, rows, self.plan.widths)
-        return lesson_of(batch, STEPS, self.plan.anchors, rng, self.target.embedding.device)
+    def _lessons(self, batches: Sequence[Sequence[Sequence[int]]], step: int) -> Iterator[Lesson]:
+        """Yield the lessons of *batches*, the first of them for *step*; the next is prepared in the meantime."""
+        device = self.target.embedding.device
 
-    def _step(self, draft: Draft, optimiser: torch.optim.Optimizer, lesson: Lesson, vocabulary: Tensor) -> Score:
-        places = torch.full((self.target.vocab,), -1, device=vocabulary.device)
-        places[vocabulary] = torch.arange(len(vocabulary), device=vocabulary.device)
+        def prepare(index: int) -> Lesson:
+            rng = np.random.default_rng([self.plan.seed, step + index])
+            batch = packed(self.documents, batches[index], self.plan.widths)
+            return lesson_of(batch, STEPS, self.plan.anchors, rng, device)
+
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            coming = thread.submit(prepare, 0)
+            for index in range(len(batches)):
+                lesson = coming.result()
+                if index + 1 < len(batches):
+                    coming = thread.submit(prepare, index + 1)
+                yield lesson
+
+    def _step(
+        self, draft: Draft, optimiser: torch.optim.Optimizer, lesson: Lesson, vocabulary: Tensor, places: Tensor
+    ) -> Score:
         opinions = opinions_of(self.target, lesson, vocabulary, places)
         device = vocabulary.device.type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):

@@ -34,7 +34,7 @@ def score(draft: Draft, target: Llama, lesson: Lesson, opinions: Opinions, plan:
     loss, weights, right, chains, accepted, alive = zero, 0.0, [], zero, zero, zero
     for step, hidden in enumerate(draft.unroll(target, lesson, opinions.features, STEPS)):
         judged = lesson.judged[step]
-        logits = draft.lm_head(hidden.flatten(0, 1)[judged.at])
+        logits = draft.lm_head(hidden.flatten(0, 1).index_select(0, judged.at))
         best = opinions.best[judged.by]
         loss = loss + plan.decay**step * distance(logits, opinions, judged.by, best, plan.soft)
         weights += plan.decay**step
@@ -42,10 +42,10 @@ def score(draft: Draft, target: Llama, lesson: Lesson, opinions: Opinions, plan:
             hits = logits.argmax(dim=-1) == best
             right.append(hits.sum())
             whole = torch.zeros(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
-            whole.view(-1)[judged.at] = hits
+            whole.view(-1).scatter_(0, judged.at, hits)
             if step == 0:
                 known = torch.zeros_like(whole)
-                known.view(-1)[judged.at] = True
+                known.view(-1).index_fill_(0, judged.at, True)
                 chains, whole = known.gather(1, lesson.anchors).sum(), whole.gather(1, lesson.anchors)
             alive = whole if step == 0 else alive & whole
             accepted = accepted + alive.sum()

@@ -56,4 +56,5 @@ class Plan:
     """Questions of Spec-Bench that are measured; None for all 480."""
     positions: int = 384
     """Most positions of a measured answer."""
-    record_tokens: int = 1 << 19
+    record_tokens: int = 1 << 17
+    """Tokens of a batch while measuring, in float32: attention over long prompts takes their square."""

@@ -71,7 +71,7 @@ def made(toy_target: Path, held_out_file: Path, tmp_path_factory: pytest.TempPat
     out = tmp_path_factory.mktemp("made")
     for stage in ("questions", "answers"):
         assert call(out, toy_target, held_out_file, "--stage", stage, "--minutes", 10) == 0
-    train(out, toy_target, out, 8, 16)
+    train(out, toy_target, out, 4, 8)
     assert call(out, toy_target, held_out_file, "--stage", "train", "--minutes", 0) == 0
     assert call(out, toy_target, held_out_file, "--stage", "measure") == 0
     return out
@@ -99,7 +99,7 @@ def test_the_draft_folder_is_one_that_the_recorder_loads(made: Path, toy_target:
 def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not_been(
     made: Path, toy_target: Path, tmp_path: Path
 ) -> None:
-    whole = train(tmp_path / "whole", toy_target, made, 24)
+    whole = train(tmp_path / "whole", toy_target, made, 12)
     (one, other) = (load_file(folder / "draft" / "model.safetensors") for folder in (whole, made))
     assert one.keys() == other.keys()
     for name in one:
@@ -108,9 +108,9 @@ def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not_been(
 
 def test_the_loss_falls(made: Path) -> None:
     log = (made / "train.log").read_text(encoding="utf-8")
-    assert [int(step) for step in re.findall(r", step (\d+)", log)] == list(range(1, 25))
+    assert [int(step) for step in re.findall(r", step (\d+)", log)] == list(range(1, 13))
     losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", log)]
-    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
+    assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
 
 
 def test_accept_lengths_are_kept_with_their_trace(made: Path) -> None:
