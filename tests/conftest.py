@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.left_out import left_out
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("untimed", deadline=None)
@@ -19,8 +20,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TESTS = Path(__file__).parent
 NO_GPU = "needs a CUDA device; none here"
-TOOLS = {"Chromium": ("chromium", "chromium-browser", "google-chrome"), "Prometheus": ("prometheus",)}
-"""Programs that tests of the page and of the metrics need, by the names that tests look for."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,13 +43,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End with a line on what could not be tested for want of a program; workers of pytest-xdist say nothing."""
-    missing = [tool for tool, names in TOOLS.items() if not any(map(shutil.which, names))]
-    if hasattr(config, "workerinput") or config.option.collectonly:
-        return
-    if missing:
-        print(f"tests that need {' and '.join(missing)} were LEFT OUT: not installed; on Debian: make test-tools")
-    else:
-        print(f"no test was left out for want of {' or '.join(TOOLS)}")
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        print(left_out())
 
 
 def _has_gpu() -> bool:

@@ -59,7 +59,7 @@ def _dspark(arguments: argparse.Namespace) -> int:
 
 
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
-    """Write what was asked for: a file, else the store that servers on this machine start from; and a picture."""
+    """Write the profile to a file, else to the cache of this machine's servers, and draw a picture if requested."""
     if arguments.output is not None:
         write(profile, arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
@@ -77,7 +77,7 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
 def _measure(
     server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace
 ) -> tuple[CostProfile, str | None]:
-    """Return what was measured, and why it ended early, if it did; minutes of work are not thrown away."""
+    """Return the measured cells, and why the measurement ended early, if it did."""
     wanted = sum(len(depths(server.state, size)) for size in sizes) * arguments.rounds
     cells: list[ProfileCell] = []
     # disable=None: a bar on a terminal only
@@ -107,7 +107,7 @@ def _how(server: AdaptiveServer) -> str:
 
 
 def _ladder(server: AdaptiveServer) -> list[int]:
-    """Return 1, 2, 4, ... up to what the server runs at once, at most DEFAULT_MAX_BATCH."""
+    """Return 1, 2, 4, ... up to the requests that the server runs at once, at most DEFAULT_MAX_BATCH."""
     most = server.info["internal_states"][0].get("effective_max_running_requests_per_dp") or DEFAULT_MAX_BATCH
     return [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most, DEFAULT_MAX_BATCH)]
 

@@ -1,8 +1,8 @@
-"""``calibrate --dspark``: SGLang's own profiler, driven, for the cost table that its DSPARK planner reads.
+"""``calibrate --dspark``: runs SGLang's own profiler for the table that its DSPARK planner reads.
 
-DSPARK plans per round how many drafts to verify, from a table of round times that SGLang neither ships nor measures by
-itself. SGLang 0.5.23 brings a profiler for it (`sglang.benchmark.dspark_sps_profiler`), which measures a live server.
-What the profiler takes for granted and what it leaves behind is seen to here.
+In each round DSPARK chooses how many drafts to verify, from a table of round times that SGLang does not ship. SGLang
+0.5.23 has a profiler for it (`sglang.benchmark.dspark_sps_profiler`), which measures a live server. This module checks
+the profiler's preconditions, and resets the server after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sglang_adaptive.client import Client, RequestError
 PROFILER = "sglang.benchmark.dspark_sps_profiler"
 RECORD = "dspark_info_record"
 SECONDS_A_CELL = 10.0
-"""The profiler's own default: least seconds of steady rounds."""
+"""The profiler's default for the least seconds of steady rounds."""
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the drafts that a compact server verifies while it is measured."""
@@ -33,7 +33,7 @@ LAUNCH_WITH = "SGLANG_DSPARK_ENABLE_SPS_RECORD=1 SGLANG_SIMULATE_ACC_LEN=1 SGLAN
 
 
 def measure(client: Client, output: Path, sizes: Sequence[int] | None, rounds: int) -> dict[str, Any]:
-    """Measure the server of *client* and write *output*, and what the profiler says of the run beside it.
+    """Measure the server of *client*; write *output*, and the profiler's report of the run beside it.
 
     A server in static mode gives round times by verified tokens; one in compact mode by requests and by tokens.
     *sizes* are requests a replica, None for the profiler's own ladder; *rounds* the fewest timed at each. Returns the
@@ -95,7 +95,7 @@ def most_requests(info: Mapping[str, Any]) -> int:
 
 
 def prices(table: Mapping[str, Any]) -> bool:
-    """Return whether *table* makes a difference between few and many verified tokens."""
+    """Return whether the times of *table* differ between few and many verified tokens."""
     return len(table["m_probes"] if "bias_seconds" in table else table["sample_batch_tokens"]) > 1
 
 
@@ -129,7 +129,7 @@ def _info(client: Client) -> dict[str, Any]:
 
 
 def _release(client: Client) -> None:
-    """Let the server plan again: the profiler leaves the last share that it asked for in force."""
+    """Let the server plan again; the profiler leaves its last share of drafts in force."""
     try:
         client.post("/set_internal_state", {"server_args": {"dspark_force_budget_frac": None}})
     except (RequestError, OSError, HTTPException):

@@ -1,4 +1,4 @@
-"""``sglang-adaptive explain``: why a live server runs the depth that it runs, in words."""
+"""``sglang-adaptive explain``: prints why a live server runs its current steps."""
 
 from __future__ import annotations
 

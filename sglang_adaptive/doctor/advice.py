@@ -1,4 +1,4 @@
-"""What to change in a launch line that would not adapt, in flags, and what that is expected to bring."""
+"""The flags to change in a launch line that would not adapt, and the expected gain."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _ATTENTION_DP = (
 
 
 def advice(reason: str, drafts: Mapping[str, Any]) -> str | None:
-    """Return what to change about *reason*, why a line would not adapt; None where there is nothing to say.
+    """Return the change for *reason*, why a line would not adapt; None where none is known.
 
-    *drafts* is how the line speculates: ``topk``, ``steps``, ``draft_tokens`` and, where it names a configuration, the
-    ``depths`` of that.
+    *drafts* is how the line speculates: ``topk``, ``steps``, ``draft_tokens`` and ``depths``, the candidate steps of
+    its configuration, if it names one.
     """
     for words, answer in _ANSWERS.items():
         if words in reason:
@@ -56,7 +56,7 @@ def _chain(drafts: Mapping[str, Any]) -> str:
 
 
 def _depth(steps: int | None, depths: Any) -> int:
-    """Return the depth of *depths* for a chain after a tree of *steps*: the same, or the deepest below it."""
+    """Return from *depths* the steps of a chain that replaces a tree of *steps*: the same, or the most below them."""
     wanted = steps or CHAIN.steps
     fitting = [depth for depth in depths if 0 < depth <= wanted]
     return int(max(fitting, default=wanted))
@@ -88,4 +88,4 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "LoRA's": "merge the adapter into the model, and " + _without("--enable-lora", "--lora-paths"),
     "SGLANG_ENABLE_PP_SPEC": _without("SGLANG_ENABLE_PP_SPEC"),
 }
-"""By words of the reason, the first that is in it: SGLang's own, and those of this package's checks."""
+"""By words of the reason, SGLang's or this package's; the first that occur in it apply."""

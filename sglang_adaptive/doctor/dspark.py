@@ -1,4 +1,4 @@
-"""Whether a DSPARK launch line has the table that SGLang's planner needs."""
+"""Checks whether a DSPARK launch line has the table that SGLang's planner needs."""
 
 from __future__ import annotations
 

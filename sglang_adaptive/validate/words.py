@@ -126,7 +126,7 @@ def batch_sizes(batch_range: list[int | None]) -> str:
 
 
 def steps(count: int) -> str:
-    """Return a depth in words."""
+    """Return a number of steps in words."""
     return "no drafts" if count == 0 else _count(count, "draft step")
 
 

@@ -103,9 +103,8 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``dspark``: see `dspark.planner`;
     - ``left_out``: see `left_out`;
     - ``attention_backend``: SGLang's choice;
-    - ``unresolved``: why SGLang cannot resolve the arguments on this machine. ``reason`` then follows from arguments
-    and
-      model configurations alone.
+    - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
+      and model configurations alone.
     """
     from sglang.srt.server_args import prepare_server_args
 

@@ -16,7 +16,7 @@ KEPT_NAMES = 32
 
 
 class WarmUpSwitch:
-    """Handler of ``adaptive_warm_up`` in /set_internal_state, with the two methods that SGLang calls.
+    """Handler of ``adaptive_warm_up`` in /set_internal_state: SGLang calls ``validate``, then ``apply``.
 
     For SGLang serving begins when the scheduler enters its loop, before any request can run. Here it begins when the
     warm-up ends, because the warm-up is meant to load kernels.

@@ -1,8 +1,8 @@
 """Defers the draft extend of zero-step rounds: it runs once for several rounds, and before anything needs its output.
 
 SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes. With
-SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it never runs it, and rejects drafts until the request ends. docs/zero-steps.md
-describes when the deferred draft extend runs.
+SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it never runs it, and drafts are rejected until the request ends.
+docs/zero-steps.md describes when the deferred draft extend runs.
 """
 
 from __future__ import annotations
