@@ -24,8 +24,8 @@ ALONE = ("test_stepped", "test_released_internals")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run engine tests that share no server first, then one server's after the other's.
 
-    All of them run in one process of pytest-xdist, but those of ``ALONE``: they start no server, and take a core. A demo
-    starts five servers of its own, 2.5 GB each, so the shared ones start when the first test asks for one.
+    All of them run in one process of pytest-xdist, but those of ``ALONE``: they start no server, and take a core.
+    A demo starts five servers of its own, 2.5 GB each, so the shared ones start when the first test asks for one.
     """
     here = [index for index, item in enumerate(items) if _is_here(item)]
     waiting = sorted((items[index] for index in here), key=_last_server)
