@@ -107,7 +107,7 @@ class Llama:
             cache.values[layer][rows, :, at] = v[:, :, 0]
             keys, values = cache.keys[layer][:, :, :upto], cache.values[layer][:, :, :upto]
             grouped = q.view(len(at), self.kv_heads, -1, self.head_dim)  # heads that share keys as rows of one query
-            return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen).view_as(q)
+            return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen).reshape(q.shape)
 
         return self.run(ids, at[:, None], attend)
 

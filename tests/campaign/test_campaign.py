@@ -11,8 +11,7 @@ from tests.campaign.__main__ import main
 from tests.campaign.stages import OPERATIONS, STEPPED
 
 SEED = "20"
-# Its servers do not fit into memory beside those of the engine tests, so one process of pytest-xdist runs both.
-STAGES = ("configuration paths", pytest.param(OPERATIONS, marks=pytest.mark.xdist_group("servers")), STEPPED)
+STAGES = ("configuration paths", OPERATIONS, STEPPED)
 
 
 @pytest.mark.timeout(600)
