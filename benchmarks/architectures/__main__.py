@@ -16,7 +16,7 @@ from benchmarks.architectures.examine import Record, examine
 from benchmarks.architectures.families import FAMILIES, Family, named
 from benchmarks.architectures.rehearsal import REHEARSAL
 from benchmarks.architectures.verdicts import DIFFERENT, EQUAL, TIE, of_family
-from sglang_adaptive.provenance import provenance
+from sglang_adaptive.provenance import git_commit, versions
 
 LONGEST = 170.0
 STOPPING = 10.0
@@ -47,7 +47,12 @@ class Run:
         self._end = time.monotonic() + options.budget - STOPPING
         self._options = options
         self._lock = threading.Lock()
-        self._about = {**provenance(), "date": datetime.now(UTC).strftime("%Y-%m-%d"), "gpu": gpu(options.host)}
+        self._about = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "gpu": gpu(options.host),
+            "commit": git_commit(),
+            "versions": versions("sglang", "torch", "triton", "transformers", "sgl-kernel", "flashinfer-python"),
+        }
 
     def all(self, families: tuple[Family, ...]) -> int:
         """Run *families* and return 1 if one had wrong tokens."""

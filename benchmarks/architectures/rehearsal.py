@@ -9,7 +9,7 @@ _TINY: shapes.Shape = {
     **shapes.LLAMA,
     "hidden_size": 128,
     "intermediate_size": 256,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 5,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,

@@ -14,6 +14,9 @@ from typing import Any
 Shape = dict[str, Any]
 
 VOCABULARY = 4096
+EAGLE3_LAYERS: Shape = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+"""Layers whose output an EAGLE-3 draft reads, as published drafts have it; the target needs five layers."""
+
 _COMMON: Shape = {
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 8192,
@@ -28,7 +31,7 @@ _COMMON: Shape = {
     "eos_token_id": 1,
     "pad_token_id": None,
 }
-_DENSE: Shape = {**_COMMON, "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 4, "mlp_bias": False}
+_DENSE: Shape = {**_COMMON, "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 5, "mlp_bias": False}
 _LLAMA: Shape = {**_DENSE, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128}
 
 LLAMA: Shape = {**_LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
@@ -101,12 +104,14 @@ KIMI_K2: Shape = {
     "topk_group": 1,
     "routed_scaling_factor": 2.827,
     "num_nextn_predict_layers": 0,
+    "num_hidden_layers": 5,
 }
 KIMI_K2_EAGLE3: Shape = {
     **KIMI_K2,
     "architectures": ["Eagle3DeepseekV2ForCausalLM"],
     "num_hidden_layers": 1,
     "draft_vocab_size": VOCABULARY // 2,
+    "eagle_config": EAGLE3_LAYERS,
 }
 
 GLM_4_MOE: Shape = {
@@ -139,7 +144,7 @@ GPT_OSS: Shape = {
     "model_type": "gpt_oss",
     "hidden_size": 2880,
     "intermediate_size": 2880,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 6,
     "num_attention_heads": 64,
     "num_key_value_heads": 8,
     "head_dim": 64,
@@ -147,7 +152,7 @@ GPT_OSS: Shape = {
     "num_local_experts": 8,
     "num_experts_per_tok": 4,
     "sliding_window": 128,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
     "swiglu_limit": 7.0,
     "hidden_act": "silu",
     "router_aux_loss_coef": 0.9,
@@ -168,7 +173,7 @@ MINIMAX_M2: Shape = {
     "model_type": "minimax_m2",
     "hidden_size": 3072,
     "intermediate_size": 1536,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 5,
     "num_attention_heads": 48,
     "num_key_value_heads": 8,
     "head_dim": 128,
@@ -180,7 +185,7 @@ MINIMAX_M2: Shape = {
     "use_qk_norm": True,
     "qk_norm_type": "per_layer",
     "shared_intermediate_size": 0,
-    "attn_type_list": [1, 1, 1],
+    "attn_type_list": [1] * 5,
     "mtp_transformer_layers": 0,
     "num_mtp_modules": 0,
     "use_mtp": False,
@@ -315,7 +320,7 @@ LLAMA_4: Shape = {
         "hidden_size": 2048,
         "intermediate_size": 2048,
         "intermediate_size_mlp": 4096,
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 6,
         "num_attention_heads": 16,
         "num_key_value_heads": 4,
         "head_dim": 128,
@@ -324,7 +329,7 @@ LLAMA_4: Shape = {
         "interleave_moe_layer_step": 1,
         "attention_chunk_size": 8192,
         "use_qk_norm": True,
-        "no_rope_layers": [1, 1, 1, 0],
+        "no_rope_layers": [1, 1, 1, 0, 1, 1],
         "attn_temperature_tuning": True,
         "floor_scale": 8192,
         "attn_scale": 0.1,
@@ -423,6 +428,7 @@ def eagle3_of(target: Mapping[str, Any]) -> Shape:
         "mlp_bias": False,
         "max_position_embeddings": text["max_position_embeddings"],
         "draft_vocab_size": VOCABULARY // 2,
+        "eagle_config": EAGLE3_LAYERS,
     }
 
 
