@@ -30,16 +30,6 @@ class Family:
     """What this family compiles or asks for beside Triton and prebuilt kernels."""
 
     depths: tuple[int, ...] = (0, 1, 2, 3, 5)
-    variant_of: str | None = None
-    """A family of the same weights, whose reference serves this one as well."""
-
-    @property
-    def adapts(self) -> bool:
-        """Whether this package serves it adaptively in its present state."""
-        return not self.refusal
-
-    refusal: str = ""
-    """Begin of the reason by which this package refuses it; the run then shows that it does."""
 
 
 def _eagle3(name: str, models: str, target: Shape, **more: object) -> Family:
@@ -69,7 +59,6 @@ FAMILIES: tuple[Family, ...] = (
         *("NEXTN", "MTP", shapes.NEMOTRON_H),
         arguments=HYBRID,
         variables=WITHOUT_CURE,
-        variant_of="nemotron-h-cured",
     ),
     _eagle3("llama", "Llama 3.x", shapes.LLAMA, arguments=FA3),
     Family("qwen3.6-moe", "Qwen3.6-35B-A3B, Qwen3.5-397B-A17B", "NEXTN", "MTP", shapes.QWEN36_MOE, arguments=HYBRID),
@@ -94,15 +83,6 @@ FAMILIES: tuple[Family, ...] = (
         "Gemma-4",
         *("EAGLE", "Frozen-KV MTP", shapes.GEMMA_4, shapes.GEMMA_4_ASSISTANT),
         arguments=("--attention-backend", "triton"),
-        refusal="speculative_algorithm=",
-    ),
-    Family(
-        "nemotron-h",
-        "Nemotron-3 as shipped",
-        *("NEXTN", "MTP", shapes.NEMOTRON_H),
-        arguments=HYBRID,
-        refusal="NemotronHConfig",
-        variant_of="nemotron-h-cured",
     ),
 )
 

@@ -84,6 +84,16 @@ _MLA: Shape = {
     "routed_scaling_factor": 2.5,
     "num_nextn_predict_layers": 1,
     "rope_theta": 10000.0,
+    "max_position_embeddings": 163840,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+    },
 }
 DEEPSEEK_V3: Shape = {**_MLA, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
 DEEPSEEK_V32: Shape = {
@@ -254,6 +264,7 @@ QWEN35: Shape = {
     "model_type": "qwen3_5",
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
+    "language_model_only": True,  # else SGLang asks for the files of an image processor
     "text_config": {**_QWEN35_TEXT, "model_type": "qwen3_5_text"},
     "vision_config": {**_VISION, "model_type": "qwen3_5"},
 }
@@ -262,6 +273,7 @@ QWEN36_MOE: Shape = {
     "model_type": "qwen3_5_moe",
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
+    "language_model_only": True,  # else SGLang asks for the files of an image processor
     "text_config": {**_QWEN35_TEXT, **_GDN_EXPERTS, "model_type": "qwen3_5_moe_text"},
     "vision_config": {**_VISION, "model_type": "qwen3_5_moe"},
 }
@@ -338,7 +350,7 @@ LLAMA_4: Shape = {
             "factor": 8.0,
             "high_freq_factor": 4.0,
             "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192,
+            "original_max_position_embeddings": 4096,
         },
         "pad_token_id": 5,
     },
@@ -361,9 +373,19 @@ GEMMA_4: Shape = {
     "architectures": ["Gemma4ForConditionalGeneration"],
     "model_type": "gemma4",
     "torch_dtype": "bfloat16",
+    "language_model_only": True,
     "tie_word_embeddings": True,
     "audio_config": None,
-    "vision_config": None,
+    "vision_config": {
+        "model_type": "gemma4_vision",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "global_head_dim": 64,
+    },
     "text_config": {
         "model_type": "gemma4_text",
         "torch_dtype": "bfloat16",

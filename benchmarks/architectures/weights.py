@@ -24,7 +24,7 @@ MAMBA2 = "BENCHMARK_ARCHITECTURES_MAMBA2"
 FREQUENT = 4
 """Token ids below this get the large rows of the output layer."""
 
-RARE = 0.15
+RARE = 0.1
 """Size of the other rows."""
 
 EMBEDDING = 0.5
