@@ -75,7 +75,6 @@ FAMILIES: tuple[Family, ...] = (
         "deepseek-v3.2",
         "DeepSeek-V3.2, GLM-5.x (sparse attention)",
         *("EAGLE", "NextN", shapes.DEEPSEEK_V32),
-        arguments=("--dsa-prefill-backend", "flashmla_sparse", "--dsa-decode-backend", "flashmla_sparse"),
         needs="DeepGEMM compiles the indexer's logits with nvcc",
     ),
     Family(

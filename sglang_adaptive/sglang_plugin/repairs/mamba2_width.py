@@ -24,5 +24,5 @@ def by_the_buffer(original: Callable[..., None], backend: Any, *args: Any, **kwa
 
 
 def buffer_steps(buffer: Any, given: int | None) -> int:
-    """Return the steps of *buffer*, whatever SGLang has *given*."""
-    return int(buffer.shape[1])
+    """Return the steps between two requests of *buffer*, whatever SGLang has *given*."""
+    return int(buffer.stride(0) // buffer.stride(1))
