@@ -12,7 +12,7 @@ from sglang_adaptive.client import Client
 
 BATCHES = (1, 8, 32)
 NEW_TOKENS = 48
-SWITCH_SECONDS = 0.06
+SWITCH_SECONDS = 0.03
 """Time between two forced depths while requests run; a round takes 2 to 10 ms."""
 
 

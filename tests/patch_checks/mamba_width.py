@@ -50,13 +50,14 @@ def states(tokens: int, requests: Any) -> Any:
     dt = draw(WIDEST, HEADS, 1)[:, :tokens].contiguous().expand(-1, -1, -1, HEAD_SIZE)
     b, c = (draw(WIDEST, GROUPS, STATE_SIZE)[:, :tokens].contiguous() for _ in range(2))
     buffer = torch.zeros(len(chosen), WIDEST, HEADS, HEAD_SIZE, STATE_SIZE)
+    by_head = torch.zeros(HEADS, 1).expand(-1, HEAD_SIZE)
     rows = torch.arange(len(chosen), dtype=torch.int32)
     decay = torch.full((HEADS, 1, 1), -0.5).expand(-1, HEAD_SIZE, STATE_SIZE)
     kernels = "sglang.kernels.ops.mamba.triton_ops.mamba_ssm."
     device = mock.patch("torch.get_device_module", return_value=SimpleNamespace(device=lambda index: mock.MagicMock()))
     with device, mock.patch(kernels + "is_arch_support_pdl", return_value=False):
         ssu_dispatch.TritonSSUBackend()(
-            state, x, dt, decay, b, c, D=torch.ones(HEADS, 1).expand(-1, HEAD_SIZE), dt_bias=None, dt_softplus=True,
+            state, x, dt, decay, b, c, D=torch.ones(HEADS, 1).expand(-1, HEAD_SIZE), dt_bias=by_head, dt_softplus=True,
             state_batch_indices=rows, out=torch.empty_like(x), disable_state_update=True,
             intermediate_states_buffer=buffer, cache_steps=tokens, retrieve_parent_token=None,
             intermediate_state_indices=rows,
