@@ -64,9 +64,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen3.6-moe", "Qwen3.6-35B-A3B, Qwen3.5-397B-A17B", "NEXTN", "MTP", shapes.QWEN36_MOE, arguments=HYBRID),
     _eagle3("qwen3-moe", "Qwen3-30B-A3B", shapes.QWEN3_MOE, arguments=FA3),
     Family("mimo", "MiMo-7B", "EAGLE", "MTP", shapes.MIMO, arguments=FA3),
-    Family(
-        "kimi-k2", "Kimi-K2.x (text)", "EAGLE3", "EAGLE-3", shapes.KIMI_K2, shapes.KIMI_K2_EAGLE3, arguments=FA3
-    ),
+    Family("kimi-k2", "Kimi-K2.x (text)", "EAGLE3", "EAGLE-3", shapes.KIMI_K2, shapes.KIMI_K2_EAGLE3, arguments=FA3),
     _eagle3("llama-4", "Llama-4-Scout", shapes.LLAMA_4, arguments=FA3),
     _eagle3("minimax-m2", "MiniMax-M2, M2.5", shapes.MINIMAX_M2, arguments=FA3),
     _eagle3("qwen3", "Qwen3-8B, 14B, 32B", shapes.QWEN3, arguments=FA3),

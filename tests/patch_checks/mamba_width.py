@@ -36,7 +36,7 @@ def _check(tokens: int) -> None:
 
 
 def states(tokens: int, requests: Any) -> Any:
-    """Return what a verify of *requests* with *tokens* each writes: [requests, WIDEST, heads, head size, state size]."""
+    """Return the states of a verify of *requests*: [requests, WIDEST, heads, head size, state size]."""
     import torch
     from sglang.kernels.ops.mamba.triton_ops import ssu_dispatch
 
