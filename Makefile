@@ -62,7 +62,8 @@ types: $(READY)
 	$(VENV)/bin/mypy $(STRICT)
 
 tables: $(READY)
-	@for script in cli_reference config_reference hooks_reference launch_lines metrics_reference dashboard; do \
+	@for script in cli_reference config_reference hooks_reference launch_lines metrics_reference \
+		architectures_table dashboard; do \
 		$(VENV)/bin/python scripts/$$script.py || exit 1; done
 
 docs: $(READY)
