@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.architectures.families import Family
 from benchmarks.architectures.servers import ArchitectureServer, NotStarted
 from benchmarks.architectures.texts import BATCHES, Answers, ask, ask_while_switching, prompts, score
-from benchmarks.architectures.verdicts import Text, bound, counted, gaps, judged
+from benchmarks.architectures.verdicts import Text, bound, counted, gaps, judged, unlikely
 from sglang_adaptive.client import RequestError
 
 Record = dict[str, Any]
@@ -70,7 +70,7 @@ def _begun(family: Family) -> Record:
 
 
 def _why(error: Exception, *servers: ArchitectureServer) -> str:
-    ended = [f"{server.name} ended: {server.last_error()}" for server in servers if not server.is_running()]
+    ended = [f"{server.name} ended: {server.last_error()}" for server in servers if not server.is_well()]
     return "; ".join(ended) or f"{type(error).__name__}: {error}"[:400]
 
 
@@ -106,6 +106,7 @@ class _Family:
         self._record, self._adaptive, self._reference = record, adaptive, reference
         self._deadline, self._keep = deadline, keep
         self._expected: dict[int, list[list[int]]] = {}
+        self._own_gaps: dict[tuple[int, int], list[float]] = {}
         self._bound = 0.0
 
     def run(self) -> None:
@@ -132,9 +133,10 @@ class _Family:
         for batch in BATCHES:
             wanted = self._prompts[:batch]
             self._expected[batch] = ask(self._reference, wanted).outputs
-            for prompt, output in zip(wanted, self._expected[batch], strict=True):
+            for index, (prompt, output) in enumerate(zip(wanted, self._expected[batch], strict=True)):
                 self._in_time()
-                found += gaps(score(self._reference, prompt, output), output)
+                self._own_gaps[batch, index] = gaps(score(self._reference, prompt, output), output)
+                found += self._own_gaps[batch, index]
         self._bound = bound(found)
         largest = max(BATCHES)
         pairs = [
@@ -144,7 +146,7 @@ class _Family:
         self._record["reference"] = {
             "tokens": len(found),
             "largest_gap": max(found),
-            "not_likeliest": sum(gap > 0 for gap in found) / len(found),
+            "unlikely_tokens": unlikely(found) / len(found),
             "bound": self._bound,
             "texts_that_differ_between_batch_sizes": sum(own != other for own, other in pairs),
             "different_texts": len({tuple(text) for text in self._expected[largest]}),
@@ -155,18 +157,21 @@ class _Family:
         for batch in BATCHES:
             self._in_time()
             answers = asked(self._adaptive, self._prompts[:batch])
-            texts = [self._judge(batch, index, output) for index, output in enumerate(answers.outputs)]
+            judgements = [self._judge(batch, index, output) for index, output in enumerate(answers.outputs)]
+            texts = [text for text, _ in judgements]
             tokens = sum(map(len, answers.outputs))
             run = {"how": how, "batch": batch, "tokens": tokens, "rounds": answers.rounds, "accepted": answers.accepted}
+            run["unlikely_tokens"] = sum(unlikely(found) for _, found in judgements) / tokens
             self._record["runs"].append({**run, **counted(texts)})
             self._keep(self._record)
 
-    def _judge(self, batch: int, index: int, output: list[int]) -> Text:
+    def _judge(self, batch: int, index: int, output: list[int]) -> tuple[Text, list[float]]:
+        """Return the verdict on a text, and the gaps of its tokens."""
         expected = self._expected[batch][index]
-        if expected == output or len(expected) != len(output):
-            return judged(expected, output, None, self._bound)
+        if expected == output:
+            return judged(expected, output, None, self._bound), self._own_gaps[batch, index]
         found = gaps(score(self._reference, self._prompts[index], output), output)
-        return judged(expected, output, found, self._bound)
+        return judged(expected, output, found, self._bound), found
 
     def _in_time(self) -> None:
         if time.monotonic() > self._deadline:

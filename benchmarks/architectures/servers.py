@@ -29,9 +29,10 @@ _GPU = (
     # The pool is capped by tokens: a share of memory would depend on which server allocates first.
     *("--mem-fraction-static", "0.85", "--max-total-tokens", "24576", "--context-length", "1024"),
     *("--max-running-requests", str(LARGEST_BATCH), "--cuda-graph-bs-decode", "1", "8", str(LARGEST_BATCH)),
-    *("--cuda-graph-backend-prefill", "disabled", "--sampling-backend", "pytorch", "--watchdog-timeout", "120"),
+    *("--cuda-graph-backend-prefill", "disabled", "--sampling-backend", "pytorch", "--watchdog-timeout", "300"),
 )
 _CPU = ("--disable-radix-cache", "--max-running-requests", str(LARGEST_BATCH))
+CRASH = "Scheduler hit an exception"
 _ERROR = re.compile(r"^(?:\[[^\]]*\] )?(?:\w+\.)*(\w*(?:Error|Exception|Refused|Exit|Interrupt)): ?(.*)$")
 
 
@@ -43,7 +44,7 @@ class ArchitectureServer(Client):
     """One server of *family*: adaptive with this package's plugin, or the reference without speculation."""
 
     def __init__(self, family: Family, folder: Path, *, adaptive: bool, cpu: bool = False) -> None:
-        super().__init__("127.0.0.1", free_port(), timeout=120)
+        super().__init__("127.0.0.1", free_port(), timeout=60)
         self.name = f"{family.name}{'' if adaptive else '-reference'}"
         self.log = folder / f"{self.name}.log"
         self.start_seconds: float | None = None
@@ -99,7 +100,7 @@ class ArchitectureServer(Client):
             boot.new_stages()
             if boot.ready:
                 break
-            if not self.is_running():
+            if not self.is_well():
                 raise NotStarted(f"{self.name} ended while it started: {self.last_error()}")
             if time.monotonic() > deadline:
                 waited = time.monotonic() - self._begin
@@ -110,6 +111,10 @@ class ArchitectureServer(Client):
     def is_running(self) -> bool:
         """Return whether the server's first process is there."""
         return self._process is not None and self._process.poll() is None
+
+    def is_well(self) -> bool:
+        """Return whether the server runs and no scheduler has failed; SGLang ends up to a minute after that."""
+        return self.is_running() and CRASH not in self.log.read_text(errors="replace")
 
     def stop(self) -> None:
         """End every process of the server; does nothing when it was not started."""

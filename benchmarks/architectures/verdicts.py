@@ -41,6 +41,11 @@ def bound(of_reference: Sequence[float]) -> float:
     return max(SMALLEST_BOUND, MARGIN * max(of_reference, default=0.0))
 
 
+def unlikely(found: Sequence[float]) -> int:
+    """Return how many of the gaps *found* are above ``SMALLEST_BOUND``; a wrong state raises their share at once."""
+    return sum(gap > SMALLEST_BOUND for gap in found)
+
+
 @dataclass(frozen=True)
 class Text:
     """The verdict on one request's text."""
