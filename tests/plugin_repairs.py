@@ -10,7 +10,14 @@ import json
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.hook import Process
 from tests import checks
-from tests.patch_checks import graph_sizes, mamba_reserve, swa_reserve, target_backends, zero_step_sampling
+from tests.patch_checks import (
+    graph_sizes,
+    mamba_reserve,
+    mamba_width,
+    swa_reserve,
+    target_backends,
+    zero_step_sampling,
+)
 from tests.patch_checks.registry import Check
 
 MODULES = ("scheduler.graph_sizes:", "repairs.")
@@ -25,6 +32,8 @@ CHECKS: tuple[Check, ...] = (
     mamba_reserve.the_launch_depth_does_not_shrink_the_verify_states,
     mamba_reserve.a_static_depth_pays_for_its_own_width,
     mamba_reserve.the_number_of_slots_outlives_the_pricing,
+    mamba_width.a_narrow_round_writes_each_requests_states_in_its_own_rows,
+    mamba_width.the_widest_round_writes_each_requests_states_in_its_own_rows,
 )
 
 

@@ -15,6 +15,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     frozen_heap,
     graph_sizes,
     mamba_reserve,
+    mamba_width,
     on_cpu,
     override_log,
     plan_stream,

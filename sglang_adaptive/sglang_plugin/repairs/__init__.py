@@ -15,6 +15,12 @@ HOOKS = (
         ("self", "total_rest_memory"),
     ),
     Hook(
+        "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.TritonSSUBackend.__call__",
+        "around",
+        "repairs.mamba2_width:by_the_buffer",
+        ("self", "intermediate_states_buffer", "cache_steps"),
+    ),
+    Hook(
         WORKER + "EAGLEWorkerV2._build_trivial_verify_input",
         "after",
         "repairs.zero_step_sampling:add_draft_probs",

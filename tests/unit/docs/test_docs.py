@@ -16,6 +16,7 @@ from sglang_adaptive.policy.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 GENERATED = (
+    "architectures_table",
     "campaign_table",
     "cli_reference",
     "config_reference",

@@ -1,0 +1,178 @@
+"""One family from start to record: both servers, every depth, and the verdicts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.architectures.families import Family
+from benchmarks.architectures.servers import ArchitectureServer, NotStarted
+from benchmarks.architectures.texts import BATCHES, Answers, ask, ask_while_switching, prompts, score
+from benchmarks.architectures.verdicts import Text, bound, counted, gaps, judged, unlikely
+from sglang_adaptive.client import RequestError
+
+Record = dict[str, Any]
+
+
+class OutOfTime(RuntimeError):
+    """The family's time is over."""
+
+
+def examine(family: Family, folder: Path, seconds: float, keep: Callable[[Record], None], cpu: bool = False) -> Record:
+    """Run *family* for at most about *seconds* and return its record.
+
+    *keep* gets the record after every run, so that what was measured outlives an end from outside. No error of a server
+    is raised: the record's ``error`` has its last line.
+    """
+    begun = time.monotonic()
+    record = _begun(family)
+    deadline = begun + seconds
+    adaptive = ArchitectureServer(family, folder, adaptive=True, cpu=cpu)
+    reference = ArchitectureServer(family, folder, adaptive=False, cpu=cpu)
+    record["command"] = adaptive.command[1:]
+    try:
+        adaptive.start()
+        reference.start()
+        reference.wait(deadline)
+        adaptive.wait(deadline)
+        _Family(family, record, adaptive, reference, deadline, keep).run()
+    except (NotStarted, OutOfTime) as error:
+        record["error"] = str(error)
+    except (OSError, RequestError, ValueError, KeyError, TypeError) as error:
+        record["error"] = _why(error, adaptive, reference)
+    finally:
+        record["reference_start_seconds"] = reference.start_seconds
+        record["start_seconds"] = adaptive.start_seconds
+        _look(record, adaptive)
+        adaptive.stop()
+        reference.stop()
+        record["seconds"] = round(time.monotonic() - begun, 1)
+        keep(record)
+    return record
+
+
+def _begun(family: Family) -> Record:
+    return {
+        "family": family.name,
+        "models": family.models,
+        "algorithm": family.algorithm,
+        "draft": family.draft_kind,
+        "arguments": list(family.arguments),
+        "variables": dict(family.variables),
+        "needs": family.needs,
+        "error": None,
+        "active": None,
+        "depths": [],
+        "runs": [],
+    }
+
+
+def _why(error: Exception, *servers: ArchitectureServer) -> str:
+    ended = [f"{server.name} ended: {server.last_error()}" for server in servers if not server.is_well()]
+    return "; ".join(ended) or f"{type(error).__name__}: {error}"[:400]
+
+
+def _look(record: Record, adaptive: ArchitectureServer) -> None:
+    """Add what the server says of itself; nothing where it does not answer."""
+    if adaptive.start_seconds is None or not adaptive.is_running():
+        return
+    try:
+        info = adaptive.server_info()
+        state = info["internal_states"][0]["adaptive"]
+    except (OSError, RequestError, KeyError, IndexError):
+        return
+    record["attention_backend"] = info.get("attention_backend")
+    record["startup"] = state.get("startup")
+    for name in ("active", "reason", "switches", "rounds_by_tier", "accepted_by_tier", "degraded_reason", "zero_steps"):
+        record[name] = state.get(name)
+
+
+class _Family:
+    """The runs of one family, on servers that answer."""
+
+    def __init__(
+        self,
+        family: Family,
+        record: Record,
+        adaptive: ArchitectureServer,
+        reference: ArchitectureServer,
+        deadline: float,
+        keep: Callable[[Record], None],
+    ) -> None:
+        target = family.target.get("text_config", family.target)
+        self._prompts = prompts(max(BATCHES), target["vocab_size"])
+        self._record, self._adaptive, self._reference = record, adaptive, reference
+        self._deadline, self._keep = deadline, keep
+        self._expected: dict[int, list[list[int]]] = {}
+        self._own_gaps: dict[tuple[int, int], list[float]] = {}
+        self._bound = 0.0
+
+    def run(self) -> None:
+        """Ask the reference, then the adaptive server at every depth, while switching, and by its policy."""
+        _look(self._record, self._adaptive)
+        self._keep(self._record)
+        self._ask_reference()
+        if not self._record["active"]:
+            self._judge_all("launch depth", ask)
+            return
+        depths = [tier["steps"] for tier in self._record["startup"]["tiers"]]
+        self._record["depths"] = depths
+        # The deepest first: a narrower depth after it may read what it left behind.
+        for steps in sorted(depths, reverse=True):
+            self._adaptive.force_steps(steps)
+            self._judge_all(f"depth {steps}", ask)
+        self._judge_all("switching", lambda server, wanted: ask_while_switching(server, wanted, depths))
+        self._adaptive.force_steps(None)
+        self._judge_all("policy", ask)
+
+    def _ask_reference(self) -> None:
+        """Keep the reference's texts for each batch size, and measure the gaps of its own tokens."""
+        found: list[float] = []
+        for batch in BATCHES:
+            wanted = self._prompts[:batch]
+            self._expected[batch] = ask(self._reference, wanted).outputs
+            for index, (prompt, output) in enumerate(zip(wanted, self._expected[batch], strict=True)):
+                self._in_time()
+                self._own_gaps[batch, index] = gaps(score(self._reference, prompt, output), output)
+                found += self._own_gaps[batch, index]
+        self._bound = bound(found)
+        largest = max(BATCHES)
+        pairs = [
+            (own, other) for batch in BATCHES
+            for own, other in zip(self._expected[batch], self._expected[largest], strict=False)
+        ]  # fmt: skip
+        self._record["reference"] = {
+            "tokens": len(found),
+            "largest_gap": max(found),
+            "unlikely_tokens": unlikely(found) / len(found),
+            "bound": self._bound,
+            "texts_that_differ_between_batch_sizes": sum(own != other for own, other in pairs),
+            "different_texts": len({tuple(text) for text in self._expected[largest]}),
+            "different_tokens": len({token for text in self._expected[largest] for token in text}),
+        }
+
+    def _judge_all(self, how: str, asked: Callable[[Any, Sequence[list[int]]], Answers]) -> None:
+        for batch in BATCHES:
+            self._in_time()
+            answers = asked(self._adaptive, self._prompts[:batch])
+            judgements = [self._judge(batch, index, output) for index, output in enumerate(answers.outputs)]
+            texts = [text for text, _ in judgements]
+            tokens = sum(map(len, answers.outputs))
+            run = {"how": how, "batch": batch, "tokens": tokens, "rounds": answers.rounds, "accepted": answers.accepted}
+            run["unlikely_tokens"] = sum(unlikely(found) for _, found in judgements) / tokens
+            self._record["runs"].append({**run, **counted(texts)})
+            self._keep(self._record)
+
+    def _judge(self, batch: int, index: int, output: list[int]) -> tuple[Text, list[float]]:
+        """Return the verdict on a text, and the gaps of its tokens."""
+        expected = self._expected[batch][index]
+        if expected == output:
+            return judged(expected, output, None, self._bound), self._own_gaps[batch, index]
+        found = gaps(score(self._reference, self._prompts[index], output), output)
+        return judged(expected, output, found, self._bound), found
+
+    def _in_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise OutOfTime("the family's time was over")

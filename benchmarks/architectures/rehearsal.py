@@ -1,0 +1,29 @@
+"""What ``--host cpu`` runs: a tiny Llama with its EAGLE-3 draft, on the CPU engine, with this benchmark's weights."""
+
+from __future__ import annotations
+
+from benchmarks.architectures import shapes
+from benchmarks.architectures.families import Family
+
+_TINY: shapes.Shape = {
+    **shapes.LLAMA,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 512,
+    "torch_dtype": "float32",
+}
+_DRAFT: shapes.Shape = {
+    **_TINY,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "draft_vocab_size": 256,
+}
+_ARGUMENTS = ("--load-format", "dummy", "--skip-tokenizer-init")
+
+REHEARSAL = (
+    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=(0, 1, 2, 3)),
+)

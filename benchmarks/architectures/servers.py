@@ -1,0 +1,150 @@
+"""A server of a family: its command line, its start in a process group of its own, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.architectures import shapes, weights
+from benchmarks.architectures.families import Family
+from benchmarks.server.hosts import OURS, merged_environment
+from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine.boot_log import BootLog
+from sglang_adaptive.cpu_engine.server import free_port
+
+LARGEST_BATCH = 32
+LAUNCH_STEPS = 3
+_GPU = (
+    *("--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache", "--dtype", "bfloat16"),
+    # The pool is capped by tokens: a share of memory would depend on which server allocates first.
+    *("--mem-fraction-static", "0.85", "--max-total-tokens", "24576", "--context-length", "1024"),
+    *("--max-running-requests", str(LARGEST_BATCH), "--cuda-graph-bs-decode", "1", "8", str(LARGEST_BATCH)),
+    *("--cuda-graph-backend-prefill", "disabled", "--sampling-backend", "pytorch", "--watchdog-timeout", "300"),
+)
+_CPU = ("--disable-radix-cache", "--max-running-requests", str(LARGEST_BATCH))
+CRASH = "Scheduler hit an exception"
+_ERROR = re.compile(r"^(?:\[[^\]]*\] )?(?:\w+\.)*(\w*(?:Error|Exception|Refused|Exit|Interrupt)): ?(.*)$")
+
+
+class NotStarted(RuntimeError):
+    """The server did not come up; the message is what its log says."""
+
+
+class ArchitectureServer(Client):
+    """One server of *family*: adaptive with this package's plugin, or the reference without speculation."""
+
+    def __init__(self, family: Family, folder: Path, *, adaptive: bool, cpu: bool = False) -> None:
+        super().__init__("127.0.0.1", free_port(), timeout=60)
+        self.name = f"{family.name}{'' if adaptive else '-reference'}"
+        self.log = folder / f"{self.name}.log"
+        self.start_seconds: float | None = None
+        self.command = self._command(family, folder, adaptive, cpu)
+        self._environment = self._variables(family, folder, adaptive, cpu)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._begin, self._scratch = 0.0, ""
+
+    def _command(self, family: Family, folder: Path, adaptive: bool, cpu: bool) -> list[str]:
+        target = str(shapes.write(folder / "models" / family.name, family.target))
+        given = ["--model-path", target, *(_CPU if cpu else _GPU), *family.arguments]
+        if adaptive:
+            given += ["--speculative-algorithm", family.algorithm, "--speculative-eagle-topk", "1"]
+            given += ["--speculative-num-steps", str(LAUNCH_STEPS)]
+            given += ["--speculative-num-draft-tokens", str(LAUNCH_STEPS + 1)]
+            if family.draft is not None:
+                draft = shapes.write(folder / "models" / f"{family.name}-draft", family.draft)
+                given += ["--speculative-draft-model-path", str(draft)]
+            given += ["--speculative-adaptive-config", str(_configuration(family, folder))]
+        if cpu:
+            from sglang_adaptive.cpu_engine.launcher import default_arguments
+
+            given += default_arguments(given)
+        where = ["--host", self.host, "--port", str(self.port)]
+        return [sys.executable, "-m", "sglang.launch_server", *given, *where]
+
+    def _variables(self, family: Family, folder: Path, adaptive: bool, cpu: bool) -> dict[str, str]:
+        plugins = [weights.ENTRY_POINT, *([OURS] if adaptive else [])]
+        host: Mapping[str, str] = {}
+        if cpu:
+            from sglang_adaptive.cpu_engine.launcher import environment
+            from sglang_adaptive.cpu_engine.names import PLUGIN
+
+            plugins, host = [*plugins, PLUGIN], environment()
+        own = {"SGLANG_PLUGINS": ",".join(plugins), **family.variables}
+        inherited = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        return merged_environment(weights.environment(folder / "plugin"), inherited, host, own)
+
+    def start(self) -> None:
+        """Start the processes and return; ``wait`` says when they answer, ``stop`` is the caller's."""
+        self._begin = time.monotonic()
+        self._scratch = tempfile.mkdtemp(prefix="arch-")  # not below the results: paths of sockets must be short
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command, env={**self._environment, "TMPDIR": self._scratch}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def wait(self, deadline: float) -> None:
+        """Return when the server answers. Raises NotStarted when it ends, or does not until *deadline* (monotonic)."""
+        boot = BootLog(self.log)
+        while True:
+            boot.new_stages()
+            if boot.ready:
+                break
+            if not self.is_well():
+                raise NotStarted(f"{self.name} ended while it started: {self.last_error()}")
+            if time.monotonic() > deadline:
+                waited = time.monotonic() - self._begin
+                raise NotStarted(f"{self.name} was not ready after {waited:.0f} s: {self.last_error()}")
+            time.sleep(0.25)
+        self.start_seconds = round(time.monotonic() - self._begin, 1)
+
+    def is_running(self) -> bool:
+        """Return whether the server's first process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def is_well(self) -> bool:
+        """Return whether the server runs and no scheduler has failed; SGLang ends up to a minute after that."""
+        return self.is_running() and CRASH not in self.log.read_text(errors="replace")
+
+    def stop(self) -> None:
+        """End every process of the server; does nothing when it was not started."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def last_error(self) -> str:
+        """Return the log's last line that names an exception, else its last line; at most 400 characters."""
+        return last_error(self.log.read_text(errors="replace") if self.log.exists() else "")
+
+
+def last_error(log: str) -> str:
+    """Return the last line of *log* that names an exception, else its last line; at most 400 characters.
+
+    The processes that SGLang ends because another one failed report an exit of their own; those lines do not count.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    named = [found for found in map(_ERROR.match, lines) if found and found[1] not in ("SystemExit", "Exit")]
+    causes = [found for found in named if "Rank 0 scheduler" not in found[2] and "scheduler died" not in found[2]]
+    chosen = (causes or named)[-1:]
+    return (f"{chosen[0][1]}: {chosen[0][2]}" if chosen else (lines or [""])[-1])[:400]
+
+
+def _configuration(family: Family, folder: Path) -> Path:
+    learnt = str(folder / "learnt" / family.name)
+    throughput = {"candidate_steps": list(family.depths), "profile_dir": learnt}
+    path = folder / "models" / f"{family.name}.adaptive.json"
+    path.write_text(json.dumps({"policy": "throughput", "throughput": throughput}), encoding="utf-8")
+    return path

@@ -1,0 +1,461 @@
+"""Shapes of published models, cut to a few layers and experts, as config files alone for ``--load-format dummy``.
+
+Head sizes, ranks, states and expert widths are those of the published models, so that a family's own kernels run.
+Layers, experts, hidden sizes and vocabularies are smaller: each pair takes less than 4 GB in bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Shape = dict[str, Any]
+
+VOCABULARY = 4096
+EAGLE3_LAYERS: Shape = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+"""Layers whose output an EAGLE-3 draft reads, as published drafts have it; the target needs five layers."""
+
+_COMMON: Shape = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "initializer_range": 0.02,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+_DENSE: Shape = {**_COMMON, "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 5, "mlp_bias": False}
+_LLAMA: Shape = {**_DENSE, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128}
+
+LLAMA: Shape = {**_LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+QWEN3: Shape = {**_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rms_norm_eps": 1e-6}
+QWEN3_MOE: Shape = {
+    **_LLAMA,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_attention_heads": 32,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+MIMO: Shape = {
+    # MiMo's own configuration class is a Qwen2 one with the number of its draft layers.
+    **_LLAMA,
+    "architectures": ["MiMoForCausalLM"],
+    "model_type": "qwen2",
+    "attention_bias": True,
+    "num_nextn_predict_layers": 1,
+    "use_sliding_window": False,
+}
+
+_MLA: Shape = {
+    **_COMMON,
+    "hidden_size": 2048,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 1024,
+    "moe_layer_freq": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 163840,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+    },
+}
+DEEPSEEK_V3: Shape = {**_MLA, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+DEEPSEEK_V32: Shape = {
+    **_MLA,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "num_attention_heads": 64,  # the sparse kernels take 64 or 128 heads
+    "num_key_value_heads": 64,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 2048,
+}
+KIMI_K2: Shape = {
+    **_MLA,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "kimi_k2",
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.827,
+    "num_nextn_predict_layers": 0,
+    "num_hidden_layers": 5,
+}
+KIMI_K2_EAGLE3: Shape = {
+    **KIMI_K2,
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+    "num_hidden_layers": 1,
+    "draft_vocab_size": VOCABULARY // 2,
+    "eagle_config": EAGLE3_LAYERS,
+}
+
+GLM_4_MOE: Shape = {
+    **_COMMON,
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": True,
+    "use_qk_norm": True,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1,
+}
+GPT_OSS: Shape = {
+    **_COMMON,
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "attention_bias": True,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "swiglu_limit": 7.0,
+    "hidden_act": "silu",
+    "router_aux_loss_coef": 0.9,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "original_max_position_embeddings": 4096,
+        "truncate": False,
+    },
+    "rope_theta": 150000.0,
+    "max_position_embeddings": 131072,
+}
+MINIMAX_M2: Shape = {
+    **_COMMON,
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rotary_dim": 64,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 4,
+    "scoring_func": "sigmoid",
+    "use_routing_bias": True,
+    "use_qk_norm": True,
+    "qk_norm_type": "per_layer",
+    "shared_intermediate_size": 0,
+    "attn_type_list": [1] * 5,
+    "mtp_transformer_layers": 0,
+    "num_mtp_modules": 0,
+    "use_mtp": False,
+}
+
+_GDN: Shape = {
+    **_COMMON,
+    "hidden_size": 2048,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "rms_norm_eps": 1e-6,
+}
+_GDN_EXPERTS: Shape = {
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+QWEN3_NEXT: Shape = {
+    **_GDN,
+    **_GDN_EXPERTS,
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+}
+_QWEN35_TEXT: Shape = {
+    **_GDN,
+    "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False,
+    "attn_output_gate": True,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_interleaved": True,
+        "mrope_section": [11, 11, 10],
+    },
+}
+_VISION: Shape = {
+    "depth": 1,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_heads": 4,
+    "in_channels": 3,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 2048,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [],
+}
+QWEN35: Shape = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "model_type": "qwen3_5",
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+    "language_model_only": True,  # else SGLang asks for the files of an image processor
+    "text_config": {**_QWEN35_TEXT, "model_type": "qwen3_5_text"},
+    "vision_config": {**_VISION, "model_type": "qwen3_5"},
+}
+QWEN36_MOE: Shape = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+    "language_model_only": True,  # else SGLang asks for the files of an image processor
+    "text_config": {**_QWEN35_TEXT, **_GDN_EXPERTS, "model_type": "qwen3_5_moe_text"},
+    "vision_config": {**_VISION, "model_type": "qwen3_5_moe"},
+}
+
+NEMOTRON_H: Shape = {
+    **_COMMON,
+    "architectures": ["NemotronHForCausalLM"],
+    "model_type": "nemotron_h",
+    "hidden_size": 2048,
+    "intermediate_size": 1856,
+    "hybrid_override_pattern": "MEM*ME",
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "attention_head_dim": 128,
+    "mamba_num_heads": 32,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+    "chunk_size": 128,
+    "mlp_hidden_act": "relu2",
+    "mamba_hidden_act": "silu",
+    "use_bias": False,
+    "use_conv_bias": True,
+    "mamba_proj_bias": False,
+    "mlp_bias": False,
+    "layer_norm_epsilon": 1e-5,
+    "residual_in_fp32": False,
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1,
+    "mtp_hybrid_override_pattern": "*E",
+    "time_step_limit": [0.0, 1e9],
+}
+
+LLAMA_4: Shape = {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "model_type": "llama4",
+    "torch_dtype": "bfloat16",
+    "boi_token_index": 2,
+    "eoi_token_index": 3,
+    "image_token_index": 4,
+    "tie_word_embeddings": False,
+    "text_config": {
+        **_COMMON,
+        "model_type": "llama4_text",
+        "hidden_size": 2048,
+        "intermediate_size": 2048,
+        "intermediate_size_mlp": 4096,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "attention_chunk_size": 8192,
+        "use_qk_norm": True,
+        "no_rope_layers": [1, 1, 1, 0, 1, 1],
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 4096,
+        },
+        "pad_token_id": 5,
+    },
+    "vision_config": {
+        "model_type": "llama4_vision_model",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "image_size": 56,
+        "patch_size": 14,
+        "projector_input_dim": 256,
+        "projector_output_dim": 256,
+        "vision_output_dim": 256,
+        "rope_theta": 10000,
+    },
+}
+
+GEMMA_4: Shape = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "model_type": "gemma4",
+    "torch_dtype": "bfloat16",
+    "language_model_only": True,
+    "tie_word_embeddings": True,
+    "audio_config": None,
+    "vision_config": {
+        "model_type": "gemma4_vision",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "global_head_dim": 64,
+    },
+    "text_config": {
+        "model_type": "gemma4_text",
+        "torch_dtype": "bfloat16",
+        "vocab_size": VOCABULARY,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size": 2048,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "num_global_key_value_heads": 2,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0,
+        "attention_k_eq_v": True,
+        "sliding_window": 1024,
+        "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+        "max_position_embeddings": 8192,
+        "final_logit_softcapping": 30.0,
+        "enable_moe_block": False,
+        "rms_norm_eps": 1e-6,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+    },
+}
+GEMMA_4_ASSISTANT: Shape = {
+    "architectures": ["Gemma4AssistantForCausalLM"],
+    "model_type": "gemma4_assistant",
+    "torch_dtype": "bfloat16",
+    "backbone_hidden_size": 2048,
+    "tie_word_embeddings": True,
+    "text_config": {
+        **GEMMA_4["text_config"],
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "num_kv_shared_layers": 4,
+        "vocab_size_per_layer_input": 0,
+    },
+}
+
+
+def eagle3_of(target: Mapping[str, Any]) -> Shape:
+    """Return an EAGLE-3 draft: one Llama layer as wide as *target*, and half of its vocabulary."""
+    text = target.get("text_config", target)
+    hidden = text["hidden_size"]
+    return {
+        **_COMMON,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "mlp_bias": False,
+        "max_position_embeddings": text["max_position_embeddings"],
+        "draft_vocab_size": VOCABULARY // 2,
+        "eagle_config": EAGLE3_LAYERS,
+    }
+
+
+def write(folder: Path, shape: Shape) -> Path:
+    """Write *shape* as FOLDER/config.json and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(shape, indent=1) + "\n", encoding="utf-8")
+    return folder
