@@ -102,7 +102,8 @@ def install(path: str) -> None:
     parts += [(Counters, "add_round"), (RoundClock, "read"), (Rounds, "activate_step_by_batch")]
     parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
     for owner, name in parts:  # what the hooks call, apart; SGLang itself calls activate_step_by_batch
-        setattr(owner, name, times.timed(f"{owner.__name__}.{name}", getattr(owner, name)))
+        if function := getattr(owner, name, None):  # a detail of ours that another version may lack
+            setattr(owner, name, times.timed(f"{owner.__name__}.{name}", function))
 
 
 if os.environ.get(FILE):
