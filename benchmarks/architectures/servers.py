@@ -36,6 +36,15 @@ CRASH = "Scheduler hit an exception"
 _ERROR = re.compile(r"^(?:\[[^\]]*\] )?(?:\w+\.)*(\w*(?:Error|Exception|Refused|Exit|Interrupt)): ?(.*)$")
 
 
+_STARTED: list[ArchitectureServer] = []
+
+
+def stop_all() -> None:
+    """End every server that this process started."""
+    for server in _STARTED:
+        server.stop()
+
+
 class NotStarted(RuntimeError):
     """The server did not come up; the message is what its log says."""
 
@@ -86,6 +95,7 @@ class ArchitectureServer(Client):
     def start(self) -> None:
         """Start the processes and return; ``wait`` says when they answer, ``stop`` is the caller's."""
         self._begin = time.monotonic()
+        _STARTED.append(self)
         self._scratch = tempfile.mkdtemp(prefix="arch-")  # not below the results: paths of sockets must be short
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
