@@ -53,7 +53,7 @@ class ArchitectureServer(Client):
     """One server of *family*: adaptive with this package's plugin, or the reference without speculation."""
 
     def __init__(self, family: Family, folder: Path, *, adaptive: bool, cpu: bool = False) -> None:
-        super().__init__("127.0.0.1", free_port(), timeout=60)
+        super().__init__("127.0.0.1", free_port(), timeout=100)
         self.name = f"{family.name}{'' if adaptive else '-reference'}"
         self.log = folder / f"{self.name}.log"
         self.start_seconds: float | None = None
