@@ -7,7 +7,7 @@ READY := $(VENV)/.sglang-adaptive-ready
 # mypy is strict on what runs inside a server and on what scores policies.
 STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/simulate
 
-.PHONY: help setup smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real constraints clean
+.PHONY: help setup smollm2 draft-smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
 	@echo "make bench-real   policies on recorded text, and everything else that the throughput policy is held to"
 	@echo "make models       train the demo's tiny model pair again"
+	@echo "make draft-smollm2  make another draft for SmolLM2, from its own text: 25 minutes on a large GPU"
 	@echo "make setup        only set up .venv"
 	@echo "make constraints  pin today's newest packages in constraints.txt"
 	@echo "make clean        remove caches and builds; .venv stays"
@@ -45,7 +46,7 @@ demo: $(READY)
 	$(VENV)/bin/sglang-adaptive demo $(ARGS)
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup)
+	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2)
 
 campaign: $(READY)
 	$(VENV)/bin/python -m tests.campaign $(ARGS)
@@ -82,6 +83,9 @@ bench-sim: $(READY)
 bench-real: $(READY)
 	@mkdir -p benchmarks/results/real
 	$(VENV)/bin/python -m benchmarks.real_text --json benchmarks/results/real/real.json $(ARGS)
+
+draft-smollm2: $(READY)
+	$(VENV)/bin/python -m train.smollm2 --out draft-smollm2 $(ARGS)
 
 constraints: $(READY)
 	sh scripts/pin.sh $(VENV)

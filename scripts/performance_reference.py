@@ -13,6 +13,7 @@ from typing import Any
 
 import h200_tables
 import real_text_tables
+import served_tables
 from generated import DOCS, update
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -63,7 +64,9 @@ if __name__ == "__main__":
     }
     ours = {"simulation": _policies(), "demo": _demo()}
     stale = [
-        update(DOCS / "performance.md", {"real-gates": real_text_tables.gates(), **h200, **ours}),
+        update(
+            DOCS / "performance.md", {"real-gates": real_text_tables.gates(), **served_tables.tables(), **h200, **ours}
+        ),
         update(DOCS / "simulator.md", {"ablation": _ablations()}),
         update(DOCS.parent / "README.md", {"real": real_text_tables.first_figure()}),
     ]

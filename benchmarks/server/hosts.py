@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ class Host:
     draft: str
     max_requests: int
     extra: tuple[str, ...] = ()
+    prefix_cache: bool = False
+    """Whether SGLang's radix cache is on: prompts that come again then cost almost no prefill."""
+
     strict_loads: bool = False
     """A kernel that loads while serving ends a server with this package's plugin, instead of a line in its log."""
 
@@ -65,11 +68,15 @@ class Gpu(Host):
     def _base(self) -> list[str]:
         # The pool is capped by tokens: a share of memory would depend on which server allocates first.
         return [
-            *("--model-path", self.target, "--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache"),
+            *("--model-path", self.target, *self._weights(), "--skip-tokenizer-init"),
+            *(() if self.prefix_cache else ("--disable-radix-cache",)),
             *("--mem-fraction-static", "0.85", "--max-total-tokens", str(self.kv_tokens)),
             *("--max-running-requests", str(self.max_requests), "--cuda-graph-max-bs-decode", str(self.max_requests)),
             *(() if self.prefill_graphs else ("--cuda-graph-backend-prefill", "disabled")),
         ]
+
+    def _weights(self) -> Sequence[str]:
+        return ("--load-format", "dummy")
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ class Cpu(Host):
     def _base(self) -> list[str]:
         from sglang_adaptive.cpu_engine.launcher import default_arguments
 
-        own = ["--model-path", self.target, "--disable-radix-cache", "--max-running-requests", str(self.max_requests)]
+        own = ["--model-path", self.target, "--max-running-requests", str(self.max_requests)]
+        own += [] if self.prefix_cache else ["--disable-radix-cache"]
         return [*own, *default_arguments([*own, *self.extra])]
 
     def _plugins(self) -> list[str]:

@@ -213,19 +213,24 @@ def poisson(
     while at < seconds:
         times.append(at)
         at += draw.expovariate(rate)
-    return asyncio.run(_open_loop(client, times, tokens, declare))
+    bodies = [request_body(number, tokens, declare, True, uuid4().hex) for number in range(len(times))]
+    return at_times(client, times, bodies)
 
 
-async def _open_loop(client: Client, times: Sequence[float], tokens: int, declare: Declare | None) -> list[Answer]:
+def at_times(client: Client, times: Sequence[float], bodies: Sequence[dict[str, Any]]) -> list[Answer]:
+    """Send each body at its time, in seconds from now; return all when all ended."""
+    return asyncio.run(_open_loop(client, times, bodies))
+
+
+async def _open_loop(client: Client, times: Sequence[float], bodies: Sequence[dict[str, Any]]) -> list[Answer]:
     async with _session() as session:
         begin = time.perf_counter()
 
-        async def one(number: int, at: float) -> Answer:
+        async def one(at: float, body: dict[str, Any]) -> Answer:
             await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
-            body = request_body(number, tokens, declare, True, uuid4().hex)
             return await ask(session, client.url, body)
 
-        return list(await asyncio.gather(*(one(number, at) for number, at in enumerate(times))))
+        return list(await asyncio.gather(*map(one, times, bodies)))
 
 
 def _session() -> aiohttp.ClientSession:

@@ -27,6 +27,7 @@ LAYOUT = np.dtype(
         ("p", "f8"),
         ("decay", "f8"),
         ("full_batch", "f8"),
+        ("least_batch", "f8"),
         ("sequence", "u8"),
         ("rounds", "f8"),
         ("requests", "f8"),
@@ -38,6 +39,10 @@ LAYOUT = np.dtype(
         ("steady_seconds", "f8"),
         ("steady_tokens", "f8"),
         ("steady_expected", "f8"),
+        ("busy_rounds", "f8"),
+        ("busy_seconds", "f8"),
+        ("busy_tokens", "f8"),
+        ("busy_requests", "f8"),
         ("rounds_by_depth", "f8", DEEPEST + 1),
         ("ring", "f4", RING),
     ]
@@ -67,7 +72,8 @@ class Counted:
     """Decode rounds since the server started, or between two readings (see ``-``).
 
     ``expected`` is what the drafted rounds yield on average under the declared process: the tokens without the luck of
-    the draw. The ``steady_`` ones are of rounds that followed another decode round, both at the batch size asked for.
+    the draw. The ``steady_`` ones are of rounds that followed another decode round, both at the batch size asked for;
+    the ``busy_`` ones of rounds that followed another, both with at least the requests asked for.
     """
 
     rounds: float
@@ -86,6 +92,10 @@ class Counted:
     steady_seconds: float
     steady_tokens: float
     steady_expected: float
+    busy_rounds: float
+    busy_seconds: float
+    busy_tokens: float
+    busy_requests: float
     rounds_by_depth: tuple[float, ...]
 
     def __sub__(self, earlier: Counted) -> Counted:
@@ -137,6 +147,15 @@ class Process:
     def full_batch(self, requests: int) -> None:
         self._cell["full_batch"] = requests
 
+    @property
+    def least_batch(self) -> int:
+        """Requests from which on a round counts as busy; 0 counts none."""
+        return int(self._cell["least_batch"])
+
+    @least_batch.setter
+    def least_batch(self, requests: int) -> None:
+        self._cell["least_batch"] = requests
+
     def read(self) -> Counted:
         """Return the counters of one moment between two rounds."""
         while True:
@@ -175,6 +194,14 @@ class Process:
         cell["steady_tokens"] += tokens
         cell["steady_expected"] += expected
 
+    def count_busy(self, seconds: float, requests: int, tokens: int) -> None:
+        """Add a round of *requests* requests that followed another busy one after *seconds*."""
+        cell = self._cell
+        cell["busy_rounds"] += 1
+        cell["busy_seconds"] += seconds
+        cell["busy_tokens"] += tokens
+        cell["busy_requests"] += requests
+
     def change(self) -> None:
         """Mark the begin, and then the end, of a round's changes."""
         self._cell["sequence"] += 1
@@ -190,3 +217,12 @@ def own(parameters: dict[str, object] | None) -> Declared | None:
 
 CUSTOM = "acceptance"
 """Key in a request's ``sampling_params.custom_params``."""
+
+REPLAYED = "trace"
+"""The same for a request whose acceptance was recorded: the number of its question in the server's trace."""
+
+
+def replayed(parameters: dict[str, object] | None) -> int | None:
+    """Return the question of the trace that a request names in ``custom_params``, as {"trace": 17}; None for none."""
+    named = (parameters or {}).get(REPLAYED)
+    return named if isinstance(named, int) else None

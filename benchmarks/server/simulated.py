@@ -1,9 +1,9 @@
-"""SGLang plugin of the benchmarks: acceptance drawn per request from a declared process, and rounds counted.
+"""SGLang plugin of the benchmarks: acceptance drawn from a declared process or replayed, and rounds counted.
 
 With dummy weights a draft is never right. SGLang can force accept lengths (``SGLANG_SIMULATE_ACC_LEN``); this replaces
 the function behind that switch, so that draft j of every request is accepted with the declared probability if draft
-j - 1 was. Draft, verify, draft-extend, scheduling and HTTP stay the real path. Every figure made with it is to be
-called "simulated acceptance".
+j - 1 was, or that a request accepts what a trace says of its own position (replayed.py). Draft, verify, draft-extend,
+scheduling and HTTP stay the real path. Every figure made with it is to be called "simulated acceptance", or "replayed".
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.served import hook_times  # noqa: F401  (puts clocks around our hooks where a server is told to)
 from benchmarks.server import graph_recorder
-from benchmarks.server.process import DEEPEST, Declared, Process, own
+from benchmarks.server.process import DEEPEST, Declared, Process, own, replayed
+from benchmarks.server.replayed import TRACE_FILE, Replay
 from sglang_adaptive.simulate.acceptance import hazards
 
 PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
@@ -61,11 +63,12 @@ def register() -> None:
 
     process = Process(os.environ[PROCESS_FILE])
     results = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
-    meter = Meter(process)
+    real = os.environ.get(REAL) == "1"
+    meter = Meter(process, observed=real)
     HookRegistry.register(_SRT + results + "process_batch_result_decode", meter.decode, HookType.AROUND)
     HookRegistry.register(_SRT + results + "process_batch_result_prefill", meter.prefill, HookType.BEFORE)
     graph_recorder.record()
-    if os.environ.get(REAL) == "1":
+    if real:
         return
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
@@ -87,11 +90,14 @@ class Draw:
         self._drawn: Any = None
         self._row = 0
         self._chance = random.Random(0)  # every rank draws the same
+        self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Before a batch is verified: note each request's process, its own or the common one."""
         common = self._process.declared
         self._declared = tuple(own(req.sampling_params.custom_params) or common for req in batch.reqs)
+        if self._replay is not None:
+            self._replay.begin(batch.reqs)
 
     def __call__(
         self,
@@ -114,7 +120,11 @@ class Draw:
         import torch
 
         width = spec_steps + 1
-        num_correct_drafts.copy_(self._next(bs, accept_index.device).clamp(max=spec_steps))
+        if self._replay is not None and self._replay.concerns(bs):
+            counts = self._replay.accept(spec_steps)
+            num_correct_drafts.copy_(_on_device(torch.tensor(counts, dtype=torch.int32), accept_index.device))
+        else:
+            num_correct_drafts.copy_(self._next(bs, accept_index.device).clamp(max=spec_steps))
         _same_on_all_ranks(num_correct_drafts)
         correct = num_correct_drafts[:, None]
         column = torch.arange(width, dtype=torch.int32, device=accept_index.device)
@@ -127,9 +137,14 @@ class Draw:
         """Around the check of shadow drafts at zero steps: as many answers, drawn like the rest."""
         from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import rows
 
-        common = self._process.declared
-        declared = [own(batch.reqs[row].sampling_params.custom_params) or common for row in rows(result)]
-        return [int(self._chance.random() < one.p) for one in declared]
+        common, accepted = self._process.declared, []
+        for req in (batch.reqs[row] for row in rows(result)):
+            if self._replay is not None and replayed(req.sampling_params.custom_params) is not None:
+                accepted.append(self._replay.shadow(req))
+            else:
+                p = (own(req.sampling_params.custom_params) or common).p
+                accepted.append(int(self._chance.random() < p))
+        return accepted
 
     def _next(self, bs: int, device: Any) -> Any:
         """Return how many drafts of each request would be accepted at unlimited depth: (bs,), integers."""
@@ -148,7 +163,12 @@ def chances_of(declared: Sequence[Declared], device: Any) -> Any:
     """Return P(draft j accepted | draft j - 1 accepted) on *device*: (len(declared), DEEPEST)."""
     import torch
 
-    table = torch.tensor([hazards(one.p, one.decay, DEEPEST).tolist() for one in declared])
+    return _on_device(torch.tensor([hazards(one.p, one.decay, DEEPEST).tolist() for one in declared]), device)
+
+
+def _on_device(table: Any, device: Any) -> Any:
+    import torch
+
     # From pinned memory, or the scheduler would wait for the device.
     return table.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else table
 
@@ -173,8 +193,11 @@ def _same_on_all_ranks(num_correct_drafts: Any) -> None:
 class Meter:
     """Counts decode rounds as their results are processed; on the first tensor-parallel rank alone."""
 
-    def __init__(self, process: Process, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._process, self._clock = process, clock
+    def __init__(
+        self, process: Process, clock: Callable[[], float] = time.perf_counter, observed: bool = False
+    ) -> None:
+        """*observed* counts the tokens that came as those that were expected: acceptance is the models' own."""
+        self._process, self._clock, self._observed = process, clock, observed
         self._first_rank: bool | None = None
         self._last_steps: int | None = None
         self._last: tuple[float, int] | None = None  # time and batch size of the decode round just before
@@ -199,14 +222,19 @@ class Meter:
         """Add the round of *running* requests, which got *tokens* tokens together."""
         width = result.speculative_num_draft_tokens
         steps = 0 if width is None else width - 1
-        common = self._process.declared
-        expected = sum((own(req.sampling_params.custom_params) or common).expected(steps) for req in running)
+        if self._observed or replayed(running[0].sampling_params.custom_params) is not None:
+            expected: float = tokens
+        else:
+            common = self._process.declared
+            expected = sum((own(req.sampling_params.custom_params) or common).expected(steps) for req in running)
         now, requests = self._clock(), len(running)
         switched = self._last_steps is not None and self._last_steps != steps
-        full = self._process.full_batch
+        full, least = self._process.full_batch, self._process.least_batch
         self._process.change()
         self._process.count(steps, requests, tokens, expected, switched)
         if self._last is not None and self._last[1] == requests == full:
             self._process.count_steady(now - self._last[0], tokens, expected)
+        if self._last is not None and 0 < least <= min(self._last[1], requests):
+            self._process.count_busy(now - self._last[0], requests, tokens)
         self._process.change()
         self._last, self._last_steps = (now, requests), steps

@@ -75,6 +75,9 @@ class Llama:
         self.head = self.embedding if config.tie_word_embeddings else weights.take("lm_head")
         weights.finish(ignored=("rotary_emb.inv_freq", "lm_head.weight" if config.tie_word_embeddings else "inv_freq"))
         self.cos, self.sin = rotary(config, self.positions, device, dtype)
+        if device.type == "cuda":
+            # It builds a plan for each new shape, and every decode step has one.
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
     def cache(self, rows: int, positions: int) -> Cache:
         return Cache(len(self.layers), (rows, self.kv_heads, positions, self.head_dim), self.embedding)
@@ -91,7 +94,7 @@ class Llama:
             cache.values[layer][:, :, :width] = v
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
-        return self._run(ids, slice(0, width), attend)
+        return self.run(ids, slice(0, width), attend)
 
     def decode(self, ids: Tensor, at: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         """Run one token [B, 1] of each row, at the positions *at* [B]; returns as `prefill` does."""
@@ -104,11 +107,12 @@ class Llama:
             cache.values[layer][rows, :, at] = v[:, :, 0]
             keys, values = cache.keys[layer][:, :, :upto], cache.values[layer][:, :, :upto]
             grouped = q.view(len(at), self.kv_heads, -1, self.head_dim)  # heads that share keys as rows of one query
-            return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen).view_as(q)
+            return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen).reshape(q.shape)
 
-        return self._run(ids, at[:, None], attend)
+        return self.run(ids, at[:, None], attend)
 
-    def _run(self, ids: Tensor, positions: slice | Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+    def run(self, ids: Tensor, positions: slice | Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        """Run ids [B, T] at *positions*, a slice or [B, T], with *attend* for attention; returns as `prefill` does."""
         x, features = self.embedding[ids], []
         cos, sin = (table[positions].unsqueeze(-3) for table in (self.cos, self.sin))
         for i, layer in enumerate(self.layers):

@@ -58,14 +58,14 @@ def _wave(
     """Record *prompts* in batches of like length; return them in their own order."""
     ids = [recorder.encode(prompt.text, options.chat) for prompt in prompts]
     found: dict[int, Recording] = {}
-    for batch in _batches([len(one) + options.positions for one in ids], options.batch_tokens):
+    for batch in batches([len(one) + options.positions for one in ids], options.batch_tokens):
         recordings = recorder.record([ids[i] for i in batch], options.positions, options.ignore_eos)
         found.update(zip(batch, recordings, strict=True))
         _say(f"{len(found)} of {len(prompts)} of this wave", started)
     return [(prompts[i], found[i]) for i in sorted(found) if len(found[i].accepted)]
 
 
-def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yield the indices of texts of like length, as many at a time as keep the padded batch at *most* tokens."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):

@@ -41,7 +41,7 @@ class Recorder:
         if self.draft.fc.shape[1] != len(self.target.captured) * self.target.embedding.shape[1]:
             raise ModelError(f"{draft}: fc takes {self.draft.fc.shape[1]} features, which {target} does not have")
         self.tokenizer = AutoTokenizer.from_pretrained(target)
-        self.ends = _ends(target, self.tokenizer.eos_token_id)
+        self.ends = text_ends(target, self.tokenizer.eos_token_id)
         self.temperature = temperature
         self.generator = torch.Generator(self.device).manual_seed(seed)
 
@@ -80,7 +80,7 @@ class Recorder:
         return Recording(tokens, accepted.cpu().numpy().astype(np.uint8), levels, loop_start)
 
 
-def _ends(target: Path, tokenizer_end: int | None) -> frozenset[int]:
+def text_ends(target: Path, tokenizer_end: int | None) -> frozenset[int]:
     """Tokens that end a text: the tokenizer's, and those of the folder's generation_config.json or config.json."""
     generation = GenerationConfig.from_pretrained(target, config_file_name=_generation_file(target)).eos_token_id
     several = generation if isinstance(generation, list) else [generation]

@@ -33,8 +33,12 @@ def write(
     ends: frozenset[int],
     temperature: float,
     generator: torch.Generator,
+    floor: float = 0.0,
 ) -> list[Writing]:
-    """Continue every prompt by up to *new_tokens*, all in one batch; a token of *ends* ends its text."""
+    """Continue every prompt by up to *new_tokens*, all in one batch; a token of *ends* ends its text.
+
+    A draw leaves out the tokens whose probability is below *floor* times the likeliest one's.
+    """
     device = target.embedding.device
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     width = int(lengths.max())
@@ -51,7 +55,7 @@ def write(
     final = torch.tensor(sorted(ends), dtype=torch.long, device=device)
     x = hidden[rows, at - 1]
     for left in reversed(range(new_tokens)):
-        tokens = chosen(target.logits(x), temperature, generator)
+        tokens = chosen(target.logits(x), temperature, generator, floor)
         ids[rows[active], at[rows[active]]] = tokens[active]
         at[rows[active]] += 1
         active = active & ~torch.isin(tokens, final)
@@ -71,8 +75,11 @@ def write(
     ]
 
 
-def chosen(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """Return one token [B] for each row of logits [B, vocab]: the likeliest, or a draw."""
+def chosen(logits: Tensor, temperature: float, generator: torch.Generator, floor: float = 0.0) -> Tensor:
+    """Return one token [B] for each row of logits [B, vocab]: the likeliest, or a draw as `write` says."""
     if temperature == 0:
         return logits.argmax(dim=-1)
-    return torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)[:, 0]
+    shares = (logits / temperature).softmax(dim=-1)
+    if floor:
+        shares = shares * (shares >= floor * shares.amax(dim=-1, keepdim=True))
+    return torch.multinomial(shares, 1, generator=generator)[:, 0]

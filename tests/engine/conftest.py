@@ -17,24 +17,20 @@ from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
 from tests.launch_lab import LaunchLab
 
-ALONE = ("test_stepped", "test_released_internals")
 
-
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run engine tests that need no server first, while the servers start; then one server's after the other's.
+    """Run engine tests that share no server first, then one server's after the other's.
 
-    All of them run in one process of pytest-xdist, but those of ``ALONE``: they start no server, and take a core.
+    A demo starts five servers of its own, 2.5 GB each, so the shared ones start when the first test asks for one.
     """
     here = [index for index, item in enumerate(items) if _is_here(item)]
     waiting = sorted((items[index] for index in here), key=_last_server)
     for index, item in zip(here, waiting, strict=True):
         items[index] = item
-        item.add_marker(pytest.mark.xdist_group("servers"))
 
 
 def _is_here(item: pytest.Item) -> bool:
-    return Path(__file__).parent in item.path.parents and item.path.stem not in ALONE
+    return Path(__file__).parent in item.path.parents
 
 
 def _last_server(item: pytest.Item) -> int:
@@ -47,13 +43,6 @@ def _servers_of(item: pytest.Item) -> list[str]:
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
     return [name for name in SERVERS if name in named]
-
-
-@pytest.fixture(autouse=True)
-def _start_servers(request: pytest.FixtureRequest) -> None:
-    """Start the servers of later tests while the first ones run."""
-    if _is_here(request.node):
-        request.getfixturevalue("fleet")
 
 
 @pytest.fixture(scope="session")

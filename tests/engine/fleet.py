@@ -11,8 +11,8 @@ from sglang_adaptive.cpu_engine.server import CpuServer
 
 BOOTS_AT_ONCE = 2
 """Start-up is imports, which take a core each; more at once would only delay the first."""
-MOST_ALIVE = 4
-"""A server takes 2 GB, and a few tests start more of their own. Two stay for most tests."""
+MOST_ALIVE = 3
+"""A server takes 2.5 GB, two ranks or replicas 4, and a few tests start more of their own."""
 
 
 class Fleet:

@@ -188,6 +188,24 @@ def test_only_rounds_after_another_round_at_the_full_batch_are_steady(process: P
     assert process.round_seconds(before) == [0.5, 0.25, 0.25]
 
 
+def test_busy_rounds_follow_another_one_with_enough_requests(process: Process) -> None:
+    times = iter([1.0, 1.5, 2.0, 2.5, 9.0, 9.25])
+    process.least_batch = 3
+    meter = Meter(process, clock=lambda: next(times), observed=True)
+    drafted = SimpleNamespace(speculative_num_draft_tokens=4)
+    meter.count([request()] * 4, 9, drafted)  # nothing before it
+    meter.count([request()] * 3, 7, drafted)  # busy: 0.5 s
+    meter.count([request()] * 2, 5, drafted)  # too few
+    meter.count([request()] * 4, 8, drafted)  # too few before it
+    meter.prefill()
+    meter.count([request()] * 4, 8, drafted)  # after a prefill
+    meter.count([request()] * 4, 11, drafted)  # busy: 0.25 s
+    counted = process.read()
+    assert (counted.busy_rounds, counted.busy_seconds) == (2, 0.75)
+    assert (counted.busy_tokens, counted.busy_requests) == (18, 7)
+    assert counted.expected == counted.tokens == 48
+
+
 def test_round_times_are_the_latest_ones(process: Process) -> None:
     before = process.read()
     for index in range(RING + 5):

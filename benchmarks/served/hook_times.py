@@ -1,0 +1,114 @@
+"""Host time of this package's own functions in a scheduler, by hook: calls and seconds in a small mapped file.
+
+Time is a function's own: what it calls back of SGLang, and hooks inside that, do not count towards it. A clock and its
+bookkeeping add some 0.5 us a call, which is in the figures.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILE = "BENCHMARK_HOOK_TIMES"
+"""Environment variable: where a scheduler keeps its times; the names go to the same path with ``.json``."""
+
+MOST = 256
+
+
+class HookTimes:
+    """The mapped file: for each function its calls and its seconds."""
+
+    def __init__(self, path: str | Path, create: bool = False) -> None:
+        self._path = Path(path)
+        if create:
+            np.zeros((MOST, 2)).tofile(self._path)
+        self._cells = np.memmap(self._path, dtype="f8", mode="r+", shape=(MOST, 2))
+        self._names: list[str] = []
+        self._inner = [0.0]  # for each running function, from outer to inner: seconds that are not its own
+
+    def timed(self, name: str, function: Callable[..., Any], around: bool = False) -> Callable[..., Any]:
+        """Return *function* under a clock; with *around*, its first argument is SGLang's function and not ours."""
+        row = len(self._names)
+        if row == MOST:
+            return function
+        self._names.append(name)
+        self._path.with_suffix(".json").write_text(json.dumps(self._names))
+        cell, inner, clock = self._cells[row], self._inner, time.perf_counter
+
+        def outside(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            inner.append(0.0)
+            begin = clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inner.pop()
+                inner[-1] += clock() - begin
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin = clock()
+            inner.append(0.0)
+            try:
+                return (
+                    function(functools.partial(outside, args[0]), *args[1:], **kwargs)
+                    if around
+                    else function(*args, **kwargs)
+                )
+            finally:
+                spent = clock() - begin
+                cell[0] += 1
+                cell[1] += spent - inner.pop()
+                inner[-1] += spent
+
+        return call
+
+    def read(self) -> dict[str, tuple[float, float]]:
+        """Return calls and seconds of each function so far."""
+        names = json.loads(self._path.with_suffix(".json").read_text())
+        return {name: (float(self._cells[row][0]), float(self._cells[row][1])) for row, name in enumerate(names)}
+
+
+def install(path: str) -> None:
+    """In a scheduler, before hooks are added: put a clock around each hook and around the choice of the steps."""
+    from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+    from sglang_adaptive.runtime.counters import Counters
+    from sglang_adaptive.runtime.round_clock import RoundClock
+    from sglang_adaptive.runtime.rounds import Rounds
+    from sglang_adaptive.sglang_plugin.hooking.hook import Hook, Process
+
+    times = HookTimes(path, create=True)
+    load, made = Hook.load, {}
+    schedulers = (Process.SCHEDULER, Process.SCHEDULER_CUDA, Process.SCHEDULER_PLAN_STREAM)
+
+    def timed_load(hook: Hook) -> Callable[..., Any]:
+        function = load(hook)
+        if hook.process not in schedulers or isinstance(function, type):
+            return function
+        # The same object each time: the package looks for it among the hooks that were applied.
+        if hook not in made:
+            name = f"{hook.kind} {hook.target.rsplit('.', 1)[1]}: {hook.function}"
+            made[hook] = times.timed(name, function, hook.kind == "around")
+        return made[hook]
+
+    Hook.load = timed_load  # type: ignore[method-assign]
+    parts: list[tuple[type, str]] = [(Rounds, "_remember"), (Rounds, "_hand_over_cost"), (Rounds, "_switch")]
+    parts += [(Counters, "add_round"), (RoundClock, "read"), (Rounds, "activate_step_by_batch")]
+    parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
+    for owner, name in parts:  # what the hooks call, apart; SGLang itself calls activate_step_by_batch
+        setattr(owner, name, times.timed(f"{owner.__name__}.{name}", getattr(owner, name)))
+
+
+if os.environ.get(FILE):
+    import multiprocessing
+    import sys
+
+    # At import: all plugins are imported before any of them adds its hooks.
+    if multiprocessing.parent_process() is not None and "sglang.srt.managers.scheduler" in sys.modules:
+        install(os.environ[FILE])

@@ -1,0 +1,200 @@
+"""What ranking, packing, a ragged verify attention, spreading and a drafted step take on a GPU, without a server.
+
+``python -m benchmarks.verify_budget.gpu_cost --output FILE`` needs a CUDA device and sgl-kernel (fa3). The shape is
+that of Llama-3.1-8B with an EAGLE-3 draft; weights and keys are random. Each time is the median of a CUDA graph's
+replays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, FFN = 32, 32, 8, 128, 4096, 14_336
+DRAFT_VOCABULARY, VOCABULARY = 32_000, 128_256
+CAPTURED = 3 * HIDDEN
+"""Width of the hidden states that an EAGLE-3 draft reads of each verified token."""
+STEPS = 7
+BUDGETS = (1, 2, 3)
+BATCHES = (1, 16, 32, 64, 128)
+CONTEXTS = (1_000, 4_000)
+REPLAYS = 60
+TENSOR = {"device": "cuda", "dtype": torch.bfloat16}
+
+
+def replay_ms(work: Callable[[], Any], inner: int = 1) -> float:
+    """Return the median milliseconds of one *work*; a graph holds *inner* of them."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(inner):
+            work()
+    times = []
+    for _ in range(REPLAYS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / inner)
+    return statistics.median(times)
+
+
+def ragged(batch: int, budget: int) -> Tensor:
+    """Return int32 [batch] query lengths of 1 to STEPS + 1 tokens, batch * (budget + 1) in all."""
+    scores = torch.rand(batch, STEPS, generator=torch.Generator().manual_seed(batch)).pow(0.5).cumprod(1)
+    kept = torch.zeros(batch * STEPS, dtype=torch.int32)
+    kept[scores.flatten().topk(batch * budget).indices] = 1
+    return kept.view(batch, STEPS).sum(1, dtype=torch.int32) + 1
+
+
+def attention_ms(lengths: Tensor, context: int) -> float:
+    """Return the milliseconds of LAYERS verify attentions whose requests have *lengths* queries, int32 [batch]."""
+    from sgl_kernel.flash_attn import flash_attn_with_kvcache
+
+    batch, tokens, most = len(lengths), int(lengths.sum()), int(lengths.max())
+    slots = batch * (context + STEPS + 1)
+    keys, values = (torch.randn(slots, 1, KV_HEADS, HEAD_DIM, **TENSOR) for _ in range(2))
+    table = torch.randperm(slots, device="cuda", dtype=torch.int32).view(batch, -1)
+    queries = torch.randn(tokens, HEADS, HEAD_DIM, **TENSOR)
+    seen = (lengths + context).cuda()
+    starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)).cuda()
+    key_starts = torch.nn.functional.pad(seen.cumsum(0, dtype=torch.int32), (1, 0))
+
+    def attend() -> None:
+        flash_attn_with_kvcache(
+            q=queries,
+            k_cache=keys,
+            v_cache=values,
+            page_table=table,
+            cache_seqlens=seen,
+            cu_seqlens_q=starts,
+            cu_seqlens_k_new=key_starts,
+            max_seqlen_q=most,
+            softmax_scale=HEAD_DIM**-0.5,
+            causal=True,
+        )
+
+    return LAYERS * replay_ms(attend, inner=LAYERS)
+
+
+def packing_ms(batch: int, budget: int) -> dict[str, float]:
+    """Return the milliseconds of ranking the drafts, of packing what is kept, and of spreading the results."""
+    tokens = batch * (budget + 1)
+    top = torch.rand(batch, STEPS, device="cuda")
+    ids, places, slots = (torch.zeros(batch, STEPS + 1, dtype=torch.int64, device="cuda") for _ in range(3))
+    hidden = torch.randn(tokens, CAPTURED, **TENSOR)
+    logits = torch.randn(tokens, VOCABULARY, **TENSOR)
+    wide = torch.zeros(batch * (STEPS + 1), CAPTURED, **TENSOR)
+    wide_logits = torch.zeros(batch * (STEPS + 1), VOCABULARY, **TENSOR)
+    chosen = torch.full((batch * (STEPS + 1),), -1, dtype=torch.int64, device="cuda")
+    mask = torch.ones(batch, STEPS + 1, dtype=torch.bool, device="cuda")
+    index = torch.arange(batch * (STEPS + 1), device="cuda")
+    where = torch.arange(tokens, device="cuda")
+    starts = torch.zeros(batch + 1, dtype=torch.int32, device="cuda")
+
+    def rank() -> None:
+        best = top.cumprod(1).flatten().topk(batch * budget, sorted=False).indices
+        mask[:, 1:] = (
+            torch.zeros(batch * STEPS, dtype=torch.bool, device="cuda").index_fill_(0, best, True).view(batch, -1)
+        )
+
+    def pack() -> None:
+        flat = mask.flatten()
+        starts[1:] = mask.sum(1, dtype=torch.int32).cumsum(0)
+        # The first places that are kept, in order. Their number is known to the host, so nothing waits for the device.
+        order = torch.where(flat, index, index + index.numel()).topk(tokens, largest=False, sorted=True).values
+        where.copy_(order)
+        for each in (ids, places, slots):
+            each.flatten()[where]
+
+    def spread() -> None:
+        wide.index_copy_(0, where, hidden)
+        chosen.index_copy_(0, where, logits.argmax(1))
+
+    def spread_logits() -> None:
+        wide_logits.index_copy_(0, where, logits)
+
+    rank(), pack()
+    assert int(mask.sum()) == tokens
+    plain = replay_ms(lambda: logits.argmax(1))  # a rectangle takes it, too
+    found = {"rank": replay_ms(rank), "pack": replay_ms(pack), "spread": replay_ms(spread) - plain}
+    return {**found, "spread of logits, when sampled": replay_ms(spread_logits)}
+
+
+def draft_step_ms(batch: int, context: int) -> float:
+    """Return the milliseconds of one draft step of an EAGLE-3 layer for *batch* requests."""
+    from sgl_kernel.flash_attn import flash_attn_with_kvcache
+
+    def matrix(rows: int, columns: int) -> Tensor:
+        return torch.randn(columns, rows, **TENSOR) * 0.02
+
+    size = HEADS * HEAD_DIM
+    qkv, out = matrix(2 * HIDDEN, size + 2 * KV_HEADS * HEAD_DIM), matrix(size, HIDDEN)
+    gate_up, down, head = matrix(HIDDEN, 2 * FFN), matrix(FFN, HIDDEN), matrix(HIDDEN, DRAFT_VOCABULARY)
+    both = torch.randn(batch, 2 * HIDDEN, **TENSOR)
+    slots = batch * (context + STEPS)
+    keys, values = (torch.randn(slots, 1, KV_HEADS, HEAD_DIM, **TENSOR) for _ in range(2))
+    table = torch.randperm(slots, device="cuda", dtype=torch.int32).view(batch, -1)
+    seen = torch.full((batch,), context, dtype=torch.int32, device="cuda")
+    starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
+
+    def step() -> None:
+        query = torch.nn.functional.linear(both, qkv)[:, :size].reshape(batch, HEADS, HEAD_DIM).contiguous()
+        attended = flash_attn_with_kvcache(
+            q=query,
+            k_cache=keys,
+            v_cache=values,
+            page_table=table,
+            cache_seqlens=seen,
+            cu_seqlens_q=starts,
+            max_seqlen_q=1,
+            softmax_scale=HEAD_DIM**-0.5,
+            causal=True,
+        )
+        state = torch.nn.functional.linear(attended.reshape(batch, size), out)
+        gate, up = torch.nn.functional.linear(state, gate_up).chunk(2, 1)
+        state = state + torch.nn.functional.linear(torch.nn.functional.silu(gate) * up, down)
+        torch.nn.functional.linear(state, head).float().softmax(1).max(1)
+
+    return replay_ms(step, inner=STEPS)
+
+
+def measure() -> dict[str, Any]:
+    """Return every figure, in milliseconds."""
+    cells = []
+    for batch in BATCHES:
+        for context in CONTEXTS:
+            cell: dict[str, Any] = {"batch": batch, "context": context, "draft_step": draft_step_ms(batch, context)}
+            for budget in BUDGETS:
+                same = torch.full((batch,), budget + 1, dtype=torch.int32)
+                cell[f"budget {budget}"] = {
+                    "rectangle": attention_ms(same, context),
+                    "ragged": attention_ms(ragged(batch, budget), context),
+                    **packing_ms(batch, budget),
+                }
+            cells.append(cell)
+            print(json.dumps(cell), flush=True)
+    return {"device": torch.cuda.get_device_name(), "steps": STEPS, "unit": "ms", "cells": cells}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.verify_budget.gpu_cost", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    options.output.write_text(json.dumps(measure(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Which tests the processes of pytest-xdist run: those that start servers one after the other, all others by file.
+
+A server takes 2.5 GB, and two processes that start some at the same time would want more than 24 GB.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+WITH_SERVERS = ("tests/engine/", "tests/campaign/")
+WITHOUT = ("tests/engine/test_stepped.py", "tests/engine/test_released_internals.py")
+"""They start no server, and take a core for minutes."""
+
+
+class Turns(LoadScopeScheduling):
+    """pytest-xdist's own scheduler, with these scopes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return "servers" if file.startswith(WITH_SERVERS) and file not in WITHOUT else file

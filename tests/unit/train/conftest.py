@@ -1,0 +1,51 @@
+"""A random Llama of toy size with a chat template, and questions that it may not be trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+SPECIAL = ["<begin>", "<end>", "<unknown>"]
+WORDS = [f"word{number}" for number in range(120)] + [f"last{number}." for number in range(20)]
+TEMPLATE = (
+    "{% for message in messages %}<begin> {{ message['content'] }} <end> {% endfor %}"
+    "{% if add_generation_prompt %}<begin> {% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def toy_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy") / "target"
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        **{"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 8, "vocab_size": 143},
+        **{"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True},
+        **{"max_position_embeddings": 1024, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3},
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="<unknown>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    begin, end, unknown = SPECIAL
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token=begin, eos_token=end, unk_token=unknown, clean_up_tokenization_spaces=False
+    )
+    whole.chat_template = TEMPLATE
+    whole.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def held_out_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two categories of two questions, in words of the toy's vocabulary."""
+    lines = [
+        {"category": category, "turns": [" ".join(f"word{(first + 7 * step) % 120}" for step in range(20))]}
+        for category, first in (("math_reasoning", 1), ("qa", 2), ("math_reasoning", 3), ("qa", 4))
+    ]
+    path = tmp_path_factory.mktemp("held_out") / "question.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
+    return path

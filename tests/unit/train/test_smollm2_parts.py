@@ -1,0 +1,120 @@
+"""Parts of the recipe of SmolLM2's draft, each held to something else that computes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.traces.eagle3 import Eagle3
+from benchmarks.traces.llama import Llama
+from benchmarks.traces.repetition import first_copy
+from benchmarks.traces.writing import chosen, write
+from train.smollm2.answers import loop_starts
+from train.smollm2.clock import Clock
+from train.smollm2.held_out import RUN, HeldOut
+from train.smollm2.lesson import lesson_of, opinions_of
+from train.smollm2.loss import score
+from train.smollm2.packing import epoch_of, packed
+from train.smollm2.plan import STEPS, Plan
+from train.smollm2.saving import new_draft, save_draft
+from train.smollm2.store import Documents, Shards
+
+CPU = torch.device("cpu")
+
+
+def written(target: Llama, folder: Path) -> Documents:
+    """Greedy documents of several lengths."""
+    prompts = [[5, 6, 7], [9] * 11, list(range(40, 47)), [100, 3]]
+    generator = torch.Generator().manual_seed(0)
+    documents = [one.ids.tolist() for one in write(target, prompts, 30, frozenset(), 0.0, generator)]
+    documents[1] = documents[1][:20]
+    shards = Shards(folder)
+    shards.append(documents[:2], [len(prompt) for prompt in prompts[:2]])
+    shards.append(documents[2:], [len(prompt) for prompt in prompts[2:]])
+    return shards.read()
+
+
+def test_training_accepts_the_drafts_that_the_recorder_accepts(toy_target: Path, tmp_path: Path) -> None:
+    """Packed rows and chosen chains change nothing: the recorder judges the same draft a document at a time."""
+    target = Llama(toy_target, None, CPU, torch.float32)
+    documents = written(target, tmp_path / "documents")
+    torch.manual_seed(1)
+    vocabulary = torch.arange(3, 143, 2)
+    first = new_draft(target, vocabulary, None)
+    save_draft(tmp_path / "draft", first, toy_target, [1, 3, 4], vocabulary)
+    draft = new_draft(target, vocabulary, tmp_path / "draft")  # in what bfloat16 leaves of it
+    recorder = Eagle3(tmp_path / "draft", CPU, torch.float32)
+    rows = packed(documents, [[2, 0, 3], [1]], (128,))
+    lesson = lesson_of(rows, STEPS, 1.0, np.random.default_rng(0), CPU)
+    places = torch.full((target.vocab,), -1)
+    places[vocabulary] = torch.arange(len(vocabulary))
+    found = score(draft, target, lesson, opinions_of(target, lesson, vocabulary, places), Plan())
+    accepted = chains = 0
+    for index in range(len(documents)):
+        ids = torch.from_numpy(documents[index].astype(np.int64))
+        prompt = int(documents.prompts[index])
+        with torch.no_grad():
+            hidden, features = target.prefill(ids[None], target.cache(1, len(ids)))
+            best = target.logits(hidden[0]).argmax(dim=-1)
+        drafts, _ = recorder.chains(target.embedding, ids, features[0], prompt - 1, STEPS)
+        for chain in range(len(ids) - 1 - prompt):  # the last one's first draft comes before the document's end
+            truth = best[prompt + chain : len(ids) - 1]
+            right = drafts[chain][: len(truth)] == truth[:STEPS]
+            accepted += int(right.long().cumprod(dim=0).sum())
+            chains += 1
+    assert accepted > 0
+    assert (int(found.accepted), int(found.chains)) == (accepted, chains)
+
+
+def test_a_batch_has_every_document_whole_and_an_epoch_has_each_once(toy_target: Path, tmp_path: Path) -> None:
+    documents = written(Llama(toy_target, None, CPU, torch.float32), tmp_path)
+    plan = Plan(widths=(35, 80), train_tokens=160)
+    batches = epoch_of(documents, plan, 3)
+    assert sorted(one for rows in batches for row in rows for one in row) == [0, 1, 2, 3]
+    assert batches == epoch_of(documents, plan, 3)
+    for rows in batches:
+        batch = packed(documents, rows, plan.widths)
+        for row, several in enumerate(rows):
+            kept = [batch.ids[row][batch.document[row] == number].tolist() for number in range(len(several))]
+            assert kept == [documents[one].tolist() for one in several]
+
+
+def test_loops_are_found_as_the_recorder_finds_them() -> None:
+    draw = np.random.default_rng(4)
+    outputs = [draw.integers(0, 50, size=size).tolist() for size in (5, 40, 200)]
+    outputs += [one + one[-period:] * (130 // period) for one in outputs[1:] for period in (1, 7, 33)]
+    outputs.append([*outputs[2], *outputs[2][-120:], 3])
+    expected = [start if (start := first_copy(one)) is not None else len(one) for one in outputs]
+    assert loop_starts(outputs, CPU) == expected
+    assert expected[0] == 5 and expected[-1] < len(outputs[-1])
+
+
+def test_a_held_out_question_is_found_whatever_stands_around_it() -> None:
+    words = [f"word{number}" for number in range(40)]
+    held_out = HeldOut([" ".join(words), "Who was it?"])
+    assert held_out.shares("and " + ", ".join(words[5 : 5 + RUN]).upper())
+    assert not held_out.shares(" ".join([*words[5 : 4 + RUN], "other"]))
+    assert held_out.shares("So who was it, then?") and not held_out.shares("Who was she?")
+    with pytest.raises(ValueError, match="question 1"):
+        held_out.check(["one", "who was it"])
+
+
+def test_a_draw_leaves_out_what_is_far_below_the_likeliest() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.19, 0.01]).log().repeat(2000, 1)
+    drawn = chosen(logits, 1.0, torch.Generator().manual_seed(2), floor=0.03)
+    assert set(drawn.tolist()) == {0, 1, 2}
+
+
+def test_a_stage_knows_the_seconds_of_earlier_calls(tmp_path: Path) -> None:
+    time = 100.0
+    first = Clock(tmp_path / "kept", "train", minutes=1, leave_at=120, now=lambda: time)
+    time = 125.0
+    assert first.leaving() and not first.over()
+    first.keep()
+    second = Clock(tmp_path / "kept", "train", minutes=1, now=lambda: time)
+    other = Clock(tmp_path / "kept", "answers", minutes=1, now=lambda: time)
+    time = 160.0
+    assert second.share() == 1 and second.over() and not other.over()

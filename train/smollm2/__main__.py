@@ -1,0 +1,133 @@
+"""`python -m train.smollm2 --out FOLDER`: make SmolLM2's draft, all stages or one; called again, it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from sglang_adaptive.models.smollm2 import target_folder
+from train.smollm2.answers import answer
+from train.smollm2.clock import Clock
+from train.smollm2.held_out import HeldOut
+from train.smollm2.loop import Training
+from train.smollm2.measure import measure
+from train.smollm2.plan import STAGES, Plan
+from train.smollm2.questions import Questions, folders
+from train.smollm2.speaker import Speaker
+from train.smollm2.store import Shards, read
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC_BENCH = ROOT / "benchmarks" / "traces" / "spec_bench" / "question.jsonl"
+SHIPPED = ROOT / "train" / "smollm2" / "draft"
+SIZES = ("asked", "contexts", "translations", "passages", "wave", "answer_tokens", "write_tokens", "vocabulary")
+MORE_SIZES = ("train_tokens", "rate", "measured", "positions", "record_tokens", "seed")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the stages that are not done yet. Returns 0; 3 when the call was left before the last one was done."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    given = {size: getattr(options, size) for size in (*SIZES, *MORE_SIZES) if getattr(options, size) is not None}
+    plan = dataclasses.replace(Plan(), **given)
+    options.out.mkdir(parents=True, exist_ok=True)
+    leave_at = float("inf") if options.leave_after is None else time.monotonic() + 60 * options.leave_after
+    try:
+        run(options, plan, leave_at)
+    except Unfinished as left:
+        print(f"{left}: not done yet; the same command goes on", flush=True)
+        return 3
+    except (OSError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    return 0
+
+
+class Unfinished(Exception):
+    """The call was to be left; the message is the stage."""
+
+
+def run(options: argparse.Namespace, plan: Plan, leave_at: float, now: Callable[[], float] = time.monotonic) -> None:
+    """Run the stages of *options*. Raises Unfinished at *leave_at*; ValueError or OSError where something is wrong."""
+    minutes = _minutes(options)
+    device = torch.device(options.device)
+    held_out = HeldOut.of(options.prompts)
+    speaker: Speaker | None = None
+    for stage in [options.stage] if options.stage else STAGES:
+        if stage == "measure":
+            draft = options.draft or options.out / "draft"
+            measure(options.target, draft, options.prompts, options.out, plan, options.device, options.name)
+            continue
+        clock = Clock(options.out / "progress.json", stage, minutes[stage], leave_at, now)
+        if clock.leaving():
+            raise Unfinished(stage)
+        speaker = speaker or Speaker(options.target, device, plan.seed, plan.write_tokens)
+        if not STAGE[stage](options, plan, speaker, held_out, clock):
+            raise Unfinished(stage)
+        print(f"{stage}: done, {clock.used():.0f} s", flush=True)
+        torch.cuda.empty_cache()  # what one stage held in pieces, the next may want in one
+
+
+def write_questions(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
+    questions = Questions(speaker, held_out, options.out, plan)
+    done = questions.write(clock)
+    if done:
+        print(f"questions: {questions.check()}, none of them held out", flush=True)
+    return done
+
+
+def write_answers(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
+    questions = read(folders(options.out))
+    if not len(questions):
+        raise ValueError(f"{options.out}: no questions in it; run --stage questions first")
+    return answer(speaker, questions, Shards(options.out / "answers"), plan, clock)
+
+
+def train(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
+    documents = Shards(options.out / "answers").read()
+    if not len(documents):
+        raise ValueError(f"{options.out}: no answers in it; run --stage answers first")
+    start = None if options.start == "target" else Path(options.start)
+    return Training(options.out, speaker.target, options.target, documents, plan, start).run(clock)
+
+
+STAGE = {"questions": write_questions, "answers": write_answers, "train": train}
+
+
+def _minutes(options: argparse.Namespace) -> dict[str, float]:
+    """Return each stage's minutes: --minutes are those of the one stage given, or are shared out among all."""
+    if options.minutes is None:
+        return STAGES
+    if options.stage:
+        return {options.stage: options.minutes}
+    return {stage: minutes * options.minutes / sum(STAGES.values()) for stage, minutes in STAGES.items()}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.smollm2", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of everything that is made, draft/ included")
+    parser.add_argument("--stage", choices=list(STAGES), help="one stage only; by default all, in this order")
+    defaults = ", ".join(f"{stage} {minutes:g}" for stage, minutes in STAGES.items())
+    parser.add_argument("--minutes", type=float, help=f"of the stage, or of all together (default {defaults})")
+    parser.add_argument("--leave-after", type=float, help="minutes after which this call saves and ends, done or not")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--target", type=Path, default=target_folder(), help="Transformers folder (default: the cache's)"
+    )
+    parser.add_argument("--start", default=str(SHIPPED), help="draft to start from, or `target` (default: the shipped)")
+    parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="held-out questions (default: Spec-Bench's)")
+    parser.add_argument("--draft", type=Path, help="draft that `measure` measures (default: the one in --out)")
+    parser.add_argument("--name", default="accept", help="of the files that `measure` writes (default accept)")
+    types = {field.name: field for field in dataclasses.fields(Plan)}
+    for size in (*SIZES, *MORE_SIZES):
+        default = types[size].default
+        kind = float if isinstance(default, float) else int
+        parser.add_argument(f"--{size.replace('_', '-')}", type=kind, help=f"see plan.py (default {default})")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

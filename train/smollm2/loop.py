@@ -1,0 +1,143 @@
+"""The training: steps of AdamW along the target's answers, for as long as the clock says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.traces.llama import Llama
+from train.smollm2 import checkpoint
+from train.smollm2.clock import Clock
+from train.smollm2.lesson import Lesson, lesson_of, opinions_of
+from train.smollm2.log import Log
+from train.smollm2.loss import Score, score
+from train.smollm2.model import Draft
+from train.smollm2.packing import epoch_of, packed
+from train.smollm2.plan import STEPS, Plan
+from train.smollm2.saving import new_draft, save_draft
+from train.smollm2.store import Documents
+
+LAST_RATE = 0.02
+"""Share of the rate that the cosine ends at."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, by whom, on what; everything that it writes lies in *out*."""
+
+    out: Path
+    target: Llama
+    target_folder: Path
+    documents: Documents
+    plan: Plan
+    start: Path | None = None
+
+    def run(self, clock: Clock) -> bool:
+        """Train until the time is up or the call is to be left; return whether this stage is done."""
+        vocabulary = self._vocabulary()
+        places = torch.full((self.target.vocab,), -1, device=vocabulary.device)
+        places[vocabulary] = torch.arange(len(vocabulary), device=vocabulary.device)
+        draft = new_draft(self.target, vocabulary, self.start)
+        optimiser = _optimiser(draft, self.plan)
+        place = checkpoint.load(self.out / "checkpoint.pt", draft, optimiser)
+        log = Log(self.out / "train.log", self.plan.log_seconds, clock.used())
+        saved = clock.used()
+        while not clock.stop():
+            batches = epoch_of(self.documents, self.plan, place.epoch)
+            if not batches:
+                raise ValueError(f"{self.out}: no answer fits into {max(self.plan.widths)} tokens")
+            for lesson in self._lessons(batches[place.batch :], place.step):
+                now = rate(place.step, clock.share(), self.plan)
+                for group in optimiser.param_groups:
+                    group["lr"] = now
+                found = self._step(draft, optimiser, lesson, vocabulary, places)
+                place.batch, place.step = place.batch + 1, place.step + 1
+                place.tokens += len(lesson.opinions)
+                place.seconds = clock.used()
+                log.add(place, now, found)
+                if place.seconds - saved >= self.plan.save_seconds:
+                    saved = place.seconds
+                    self._save(place, draft, optimiser, vocabulary, clock)
+                if clock.stop():
+                    break
+            else:
+                place.epoch, place.batch = place.epoch + 1, 0
+        log.flush(place)
+        self._save(place, draft, optimiser, vocabulary, clock)
+        return clock.over()
+
+    def _vocabulary(self) -> Tensor:
+        """Return the draft's tokens [V], chosen before the first step: those most frequent in the answers."""
+        path = self.out / "vocabulary.npy"
+        if not path.is_file():
+            np.save(path, most_frequent(self.documents, self.target.vocab, self.plan.vocabulary))
+        return torch.from_numpy(np.load(path)).to(self.target.embedding.device)
+
+    def _lessons(self, batches: Sequence[Sequence[Sequence[int]]], step: int) -> Iterator[Lesson]:
+        """Yield the lessons of *batches*, the first of them for *step*; the next is prepared in the meantime."""
+        device = self.target.embedding.device
+
+        def prepare(index: int) -> Lesson:
+            rng = np.random.default_rng([self.plan.seed, step + index])
+            batch = packed(self.documents, batches[index], self.plan.widths)
+            return lesson_of(batch, STEPS, self.plan.anchors, rng, device)
+
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            coming = thread.submit(prepare, 0)
+            for index in range(len(batches)):
+                lesson = coming.result()
+                if index + 1 < len(batches):
+                    coming = thread.submit(prepare, index + 1)
+                yield lesson
+
+    def _step(
+        self, draft: Draft, optimiser: torch.optim.Optimizer, lesson: Lesson, vocabulary: Tensor, places: Tensor
+    ) -> Score:
+        opinions = opinions_of(self.target, lesson, vocabulary, places)
+        device = vocabulary.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            found = score(draft, self.target, lesson, opinions, self.plan)
+        found.loss.backward()
+        torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        found.loss = found.loss.detach()  # the log must not keep the graph
+        return found
+
+    def _save(
+        self, place: checkpoint.Place, draft: Draft, optimiser: torch.optim.Optimizer, vocabulary: Tensor, clock: Clock
+    ) -> None:
+        checkpoint.save(self.out / "checkpoint.pt", place, draft, optimiser)
+        clock.keep(place.seconds)
+        layers = [layer - 1 for layer in self.target.captured]  # SGLang counts by outputs
+        save_draft(self.out / "draft", draft, self.target_folder, layers, vocabulary)
+
+
+def rate(step: int, share: float, plan: Plan) -> float:
+    """Return the learning rate: warm-up by steps, then a cosine over the *share* of the time that is used."""
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+    return plan.rate * min(1.0, (step + 1) / plan.warm_up) * (LAST_RATE + (1 - LAST_RATE) * cosine)
+
+
+def most_frequent(documents: Documents, vocab: int, count: int) -> np.ndarray:
+    """Return the *count* tokens, int64 in rising order, that answers have most often."""
+    position = np.arange(len(documents.tokens)) - np.repeat(documents.starts[:-1], documents.lengths())
+    answers = documents.tokens[position >= np.repeat(documents.prompts, documents.lengths())]
+    found = np.bincount(answers, minlength=vocab)
+    return np.sort(np.argsort(-found, kind="stable")[:count])
+
+
+def _optimiser(draft: Draft, plan: Plan) -> torch.optim.Optimizer:
+    """AdamW; norms are not decayed."""
+    matrices = [weight for weight in draft.parameters() if weight.dim() == 2]
+    others = [weight for weight in draft.parameters() if weight.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    fused = matrices[0].device.type == "cuda"
+    return torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.95), fused=fused)

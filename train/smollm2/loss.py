@@ -1,0 +1,67 @@
+"""How far the draft is from the target, and how many of its drafts would be accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks.traces.llama import Llama
+from train.smollm2.lesson import Lesson, Opinions
+from train.smollm2.model import Draft
+from train.smollm2.plan import STEPS, Plan
+
+
+@dataclass
+class Score:
+    """*loss* is what is minimised. For each step [`STEPS`]: *right* of *judged* drafts equal the target's token.
+
+    Of *chains* whose first draft is judged, *accepted* drafts in all are right with all before them: what a target
+    that writes the same text would accept.
+    """
+
+    loss: Tensor
+    right: Tensor
+    judged: Tensor
+    chains: Tensor
+    accepted: Tensor
+
+
+def score(draft: Draft, target: Llama, lesson: Lesson, opinions: Opinions, plan: Plan) -> Score:
+    """Unroll the *draft* along a batch and compare it with the target's *opinions*."""
+    zero = torch.zeros((), device=lesson.ids.device)
+    loss, weights, right, chains, accepted, alive = zero, 0.0, [], zero, zero, zero
+    for step, hidden in enumerate(draft.unroll(target, lesson, opinions.features, STEPS)):
+        judged = lesson.judged[step]
+        logits = draft.lm_head(hidden.flatten(0, 1).index_select(0, judged.at))
+        best = opinions.best[judged.by]
+        loss = loss + plan.decay**step * distance(logits, opinions, judged.by, best, plan.soft)
+        weights += plan.decay**step
+        with torch.no_grad():
+            hits = logits.argmax(dim=-1) == best
+            right.append(hits.sum())
+            whole = torch.zeros(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+            whole.view(-1).scatter_(0, judged.at, hits)
+            if step == 0:
+                known = torch.zeros_like(whole)
+                known.view(-1).index_fill_(0, judged.at, True)
+                chains, whole = known.gather(1, lesson.anchors).sum(), whole.gather(1, lesson.anchors)
+            alive = whole if step == 0 else alive & whole
+            accepted = accepted + alive.sum()
+    judged_count = torch.tensor([float(len(one.at)) for one in lesson.judged])
+    return Score(loss / weights, torch.stack(right), judged_count, chains, accepted)
+
+
+def distance(logits: Tensor, opinions: Opinions, by: Tensor, best: Tensor, soft: float) -> Tensor:
+    """Return the mean over the drafts of *soft* times the divergence from the target's distribution (Kullback and
+    Leibler's) and 1 - *soft* times the negative log-likelihood of its most likely token.
+
+    logits are [N, V]. A draft counts only where that token is in the vocabulary: elsewhere none can be accepted.
+    """
+    logs = logits.float().log_softmax(dim=-1)
+    crossed = -(opinions.shares[by] * logs).sum(dim=-1)
+    hard = -logs.gather(1, best.clamp(min=0)[:, None])[:, 0]
+    each = soft * (crossed - opinions.entropy[by]) + (1 - soft) * hard
+    counts = best >= 0
+    return (each * counts).sum() / counts.sum().clamp(min=1)
