@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -15,6 +17,7 @@ from typing import Any
 from benchmarks.architectures.examine import Record, examine
 from benchmarks.architectures.families import FAMILIES, Family, named
 from benchmarks.architectures.rehearsal import REHEARSAL
+from benchmarks.architectures.servers import stop_all
 from benchmarks.architectures.verdicts import DIFFERENT, EQUAL, TIE, of_family
 from sglang_adaptive.provenance import git_commit, versions
 
@@ -35,7 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, _ended)
     return Run(options).all(families)
+
+
+def _ended(number: int, frame: object) -> None:
+    """End with the servers: they are in process groups of their own. What was measured is written."""
+    stop_all()
+    os._exit(128 + number)
 
 
 class Run:

@@ -36,6 +36,15 @@ CRASH = "Scheduler hit an exception"
 _ERROR = re.compile(r"^(?:\[[^\]]*\] )?(?:\w+\.)*(\w*(?:Error|Exception|Refused|Exit|Interrupt)): ?(.*)$")
 
 
+_STARTED: list[ArchitectureServer] = []
+
+
+def stop_all() -> None:
+    """End every server that this process started."""
+    for server in _STARTED:
+        server.stop()
+
+
 class NotStarted(RuntimeError):
     """The server did not come up; the message is what its log says."""
 
@@ -44,7 +53,7 @@ class ArchitectureServer(Client):
     """One server of *family*: adaptive with this package's plugin, or the reference without speculation."""
 
     def __init__(self, family: Family, folder: Path, *, adaptive: bool, cpu: bool = False) -> None:
-        super().__init__("127.0.0.1", free_port(), timeout=60)
+        super().__init__("127.0.0.1", free_port(), timeout=100)
         self.name = f"{family.name}{'' if adaptive else '-reference'}"
         self.log = folder / f"{self.name}.log"
         self.start_seconds: float | None = None
@@ -86,6 +95,7 @@ class ArchitectureServer(Client):
     def start(self) -> None:
         """Start the processes and return; ``wait`` says when they answer, ``stop`` is the caller's."""
         self._begin = time.monotonic()
+        _STARTED.append(self)
         self._scratch = tempfile.mkdtemp(prefix="arch-")  # not below the results: paths of sockets must be short
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
