@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +144,21 @@ def test_drafts_read_layers_that_their_target_has(family: Any) -> None:
 def test_the_frequent_tokens_are_in_every_vocabulary(family: Any) -> None:
     text = family.target.get("text_config", family.target)
     assert text["vocab_size"] == shapes.VOCABULARY > weights.FREQUENT
+
+
+def test_the_table_has_what_was_measured_and_no_row_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+    architectures_table = import_module("architectures_table")
+    run = {"how": "depth 0", EQUAL: 30, TIE: 2, DIFFERENT: 0, "accepted": 7}
+    about = {"gpu": "a GPU", "date": "2026-11-23", "family": "llama", "models": "Llama", "algorithm": "EAGLE3"}
+    tiers = [{"steps": 0, "gigabytes": 0.25}, {"steps": 3, "gigabytes": None}]
+    measured = {
+        **{**about, "draft": "EAGLE-3", "error": "Error: a | b", "runs": [run]},
+        "startup": {"tiers": tiers, "late_kernel_loads": ["kernel"]},
+    }
+    *_, row = architectures_table.lines([measured])
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert "30, 2, 0" in cells
+    assert "0: 0.25, 3: ?" in cells
+    assert "failed: Error: a / b" in cells
+    assert len(list(architectures_table.lines([]))) == 1
