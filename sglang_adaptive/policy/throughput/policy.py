@@ -73,7 +73,7 @@ class ThroughputPolicy:
         self.cost_sync_due = False
         self._ladder = options.candidate_steps
         self._acceptance = AcceptanceEstimator(
-            self._ladder[-1], options.memory_rounds, options.shrinkage, options.change_threshold
+            self._ladder, options.memory_rounds, options.shrinkage, options.change_threshold
         )
         self._cost = CostModel(self._ladder, profile)
         self._views = Views(self._cost)
@@ -142,7 +142,7 @@ class ThroughputPolicy:
         self._prober.follow(batch_size)
         view = self._views.at(batch_size)
         counts = observation.num_correct_drafts_per_req
-        accepted = self._learn_verified(steps, counts, batch_size) if steps else 0
+        accepted = self._learn_verified(steps, counts, batch_size, observation.requests) if steps else 0
         if not steps and observation.shadow_accepts:
             self._hear(observation.shadow_accepts, batch_size, now)
         seconds = view.seconds.get(steps)
@@ -257,8 +257,8 @@ class ThroughputPolicy:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _learn_verified(self, steps: int, counts: Sequence[int], batch_size: int) -> int:
-        accepted = self._learn_acceptance(steps, counts, batch_size)
+    def _learn_verified(self, steps: int, counts: Sequence[int], batch_size: int, requests: Sequence[Any]) -> int:
+        accepted = self._learn_acceptance(steps, counts, batch_size, requests=requests)
         if self._trust.verify(counts):
             self._unlearn_heard()
         return accepted
@@ -273,18 +273,13 @@ class ThroughputPolicy:
 
     def _unlearn_heard(self) -> None:
         """Put acceptance where the latest verified drafts have it."""
-        before, verified = self._acceptance.conditional[0], self._trust.verified_rate
-        odds = verified / (1.0 - verified) * (1.0 - before) / before
-        self._acceptance.shift(math.log(odds), REGION_TRIALS)
+        self._acceptance.believe_first(self._trust.verified_rate, REGION_TRIALS)
         self._prober.refresh(self._round)
 
-    def _learn_acceptance(self, steps: int, counts: Sequence[int], batch_size: int, shadow: bool = False) -> int:
+    def _learn_acceptance(self, steps: int, counts: Sequence[int], batch_size: int, shadow: bool = False, requests: Sequence[Any] = ()) -> int:
         acceptance = self._acceptance
-        move = self._regions.follow(batch_size, acceptance.conditional[0])
-        if move:
-            acceptance.shift(move, REGION_TRIALS)
         before = acceptance.conditional[0]
-        accepted = acceptance.update(steps, counts, shadow)
+        accepted = acceptance.update(steps, counts, shadow, requests)
         if acceptance.changes != self._changes:
             self._changes, self._changed_at = acceptance.changes, self._round
             self._trust.changed(shadow)

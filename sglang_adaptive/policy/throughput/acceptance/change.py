@@ -68,7 +68,7 @@ class ChangeDetector:
         self._rounds = 0
         """Rounds tested since the counts were last replaced."""
         self._up = self._far = self._down = 0.0
-        self._up_mark = self._far_mark = self._down_mark = ([0.0] * len(conditional), [0.0] * len(conditional))
+        self._up_mark = self._far_mark = self._down_mark = [[0.0] * len(conditional) for _ in range(4)]
         self.ratios: list[Ratios] = []
         """By position: (up hit, up miss, far hit, far miss, down hit, down miss), in nats."""
         self.believe(conditional)
@@ -87,11 +87,11 @@ class ChangeDetector:
         """Take *conditional* as the acceptance that later rounds are tested against."""
         self.ratios = [_TABLE[int(h * _GRID)] for h in conditional]
 
-    def mark(self, hits: list[float], reached: list[float]) -> None:
+    def mark(self, counts: list[list[float]]) -> None:
         """Remember the counts before a round, wherever a change could start with it."""
         if self._up and self._far and self._down:
             return
-        now = (hits[:], reached[:])  # one copy for all: marks are read, and scaled once each
+        now = [values[:] for values in counts]  # one copy for all: marks are read, and scaled once each
         if not self._up:
             self._up_mark = now
         if not self._far:
@@ -101,7 +101,7 @@ class ChangeDetector:
 
     def step(
         self, up: float, far: float, down: float, wary: bool, scarce: bool = False
-    ) -> tuple[list[float], list[float]] | None:
+    ) -> list[list[float]] | None:
         """Add a round's log-likelihood ratios; WARY and SCARCE say what *wary* and *scarce* change.
 
         Return the marked counts to drop when acceptance has changed, else None.

@@ -1,133 +1,156 @@
-"""Conditional acceptance of each draft position, learnt from the rounds of any depth.
+"""Expected tokens of a round by steps, learnt from the rounds of any steps.
 
-``h_j`` is the probability that draft ``j`` is accepted given that draft ``j - 1`` was. A round drafted with ``s``
-steps says something about positions ``1..s`` that were reached, and nothing about the rest, so hits and trials are
-counted a position:
+    E[tokens | r_i] = E[tokens | r_(i-1)] * q_i           q_i = (A_i + K * x_i) / (B_i + K)
 
-    h_j = (hits_j + K * rho_j * h_{j-1}) / (reached_j + K)        E[tokens | s] = 1 + h_1 + ... + h_1*...*h_s
+``r_1 < r_2 < ...`` are the positive candidate steps. ``A_i`` and ``B_i`` are the rounds that ``r_(i-1)`` and ``r_i``
+would have taken for the same text (``recut``), over the rounds of at least ``r_i`` steps, forgotten exponentially.
+``x_i`` is what is expected without them: a draft that is accepted with one probability at every position, chosen so
+that ``r_(i-1)`` brings what it brings, times ``exp(b_i)``, which is how far that was off when ``r_i`` last ran.
 
-Counts are forgotten exponentially in rounds. ``K`` trials of the position before shrink each estimate and carry it
-past the deepest recent draft; ``rho_j``, the usual step from one position to the next, is the ``Shape``.
 A round of ``n`` requests weighs like ``n / (1 + n / SATURATION)`` of them: requests of one batch share their moment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from sglang_adaptive.policy.throughput.acceptance.change import ChangeDetector
-from sglang_adaptive.policy.throughput.acceptance.shape import Shape
+from sglang_adaptive.policy.throughput.acceptance.geometric import Geometric
+from sglang_adaptive.policy.throughput.acceptance.recut import Recut
 
 PRIOR_ACCEPTANCE = 0.6
 PRIOR_TRIALS = 2.0
 SATURATION = 16.0
-LEAST_PULL = 1e-6
-HIGHEST = 0.995
-"""Estimates above this are cut: no draft is accepted for ever."""
-REBELIEVE_ROUNDS = 8
-SHAPE_MEMORIES = 16
-"""The shape is forgotten this many times more slowly than the acceptances."""
+FALL_PER_STEP = 0.965
+STEP_BIAS = -0.009
+SPREAD = 0.04
+BELIEVE_ROUNDS = 8
+BIAS_MEMORIES = 16
 _LARGEST_WEIGHT = 1e9
 
 
 class AcceptanceEstimator:
-    """Acceptance by position and expected tokens by depth; position ``j`` has index ``j - 1`` in the lists."""
+    """Expected tokens by steps; ``conditional`` is the acceptance of each position as the rounds that ran show it."""
 
-    def __init__(self, depth: int, memory_rounds: float, shrinkage: float, change_threshold: float) -> None:
-        self.depth = depth
+    def __init__(self, ladder: Sequence[int], memory_rounds: float, shrinkage: float, change_threshold: float) -> None:
+        self.ladder = tuple(ladder)
+        self.rungs = tuple(steps for steps in ladder if steps)
+        self.depth = depth = self.rungs[-1]
         self.wary = False
-        """Whether speculation has been losing: a fall of acceptance is then believed sooner."""
         self.changes = 0
-        """Times that history was dropped because acceptance had changed."""
-        self.conditional = [PRIOR_ACCEPTANCE] * depth
-        self.tokens = [1.0] * (depth + 1)
-        """Expected tokens of one request in a round, by draft steps."""
+        self.shrinkage = max(shrinkage, 1e-6)
+        self._memory = memory_rounds
         self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
-        self.shrinkage = shrinkage
-        # Newer rounds weigh more instead of older ones less: a round then touches its own positions only.
         self._weight = 1.0
+        self._recut = Recut(self.rungs)
+        self._expect = [Geometric(low, high) for low, high in zip(self.rungs, self.rungs[1:])]
+        self._first = 1.0 + sum(PRIOR_ACCEPTANCE**position for position in range(1, self.rungs[0] + 1))
+        self._bias = [STEP_BIAS * (high - low) for low, high in zip(self.rungs, self.rungs[1:])]
+        self._bias_rounds = [4.0] * len(self._bias)
         self._hits, self._reached = [0.0] * depth, [0.0] * depth
-        self._suppose()
-        self._shape = Shape(depth, max(2.0, SHAPE_MEMORIES * memory_rounds / REBELIEVE_ROUNDS))
+        self._longer, self._shorter = [0.0] * len(self.rungs), [0.0] * len(self.rungs)
         self._rounds = 0
         self._estimate()
         self._detector = ChangeDetector(self.conditional, change_threshold)
 
-    def update(self, steps: int, num_correct_drafts_per_req: Sequence[int], shadow: bool = False) -> int:
-        """Learn from a round drafted with *steps* >= 1; return the accepted drafts of all its requests.
-
-        *shadow* says that nothing was drafted: these are the drafts that were heard of at zero steps.
-        Raises ValueError when a count is negative or above 255.
-        """
-        requests = len(num_correct_drafts_per_req)
-        if not requests:
+    def update(
+        self,
+        steps: int,
+        counts: Sequence[int],
+        shadow: bool = False,
+        requests: Sequence[Hashable] = (),
+    ) -> int:
+        """Learn from a round drafted with *steps* >= 1; return the accepted drafts of all its requests."""
+        size = len(counts)
+        if not size:
             return 0
         self._weight *= self._growth
-        share = 1.0 / (1.0 + requests / SATURATION)
+        share = 1.0 / (1.0 + size / SATURATION)
+        weight = self._weight * share
         detector = self._detector
-        detector.mark(self._hits, self._reached)
-        accepted, up, far, down = self._count(steps, num_correct_drafts_per_req, self._weight * share)
+        detector.mark(self._counts())
+        accepted, up, far, down = self._count(steps, counts, weight)
+        if shadow:
+            rate = (accepted + 1e-9) / size
+            self._longer[0] += weight * size * sum(rate**j for j in range(self.rungs[0] + 1))
+            self._shorter[0] += weight * size
+        else:
+            last = size + accepted
+            for index, rounds in enumerate(self._recut.count(steps, counts, requests)):
+                self._longer[index] += weight * last
+                self._shorter[index] += weight * rounds
+                last = rounds
         dropped = detector.step(up * share, far * share, down * share, self.wary, scarce=shadow)
         if dropped is not None:
-            self._drop(*dropped)
+            self._drop(dropped)
         self._estimate()
         self._rounds += 1
-        if self._rounds % REBELIEVE_ROUNDS == 0:
-            self._shape.learn(self._hits, self._reached, self._weight, self.conditional)
-            self._detector.believe(self.conditional)
+        if self._rounds % BELIEVE_ROUNDS == 0:
+            if not shadow:
+                self._learn_bias(steps)
+            detector.believe(self.conditional)
         if self._weight > _LARGEST_WEIGHT:
             self._rescale()
         return accepted
 
     @property
     def rising(self) -> bool:
-        """Whether the latest rounds speak for a higher acceptance."""
         return self._detector.rising
 
     @property
     def promising(self) -> bool:
-        """Whether they do so by enough to want to hear more of the draft."""
         return self._detector.promising
 
     def trials(self, position: int) -> float:
-        """Return the requests that lately reached 1-based *position*, forgetting applied."""
         return self._reached[position - 1] / self._weight
 
     def deviation(self, position: int) -> float:
-        """Return the standard deviation of ``h`` at 1-based *position*."""
         h = self.conditional[position - 1]
-        trials = self.trials(position)
         behind = self.shrinkage if position > 1 else PRIOR_TRIALS
-        own = h * (1.0 - h) / (trials + behind + 1.0)
-        # Without trials of its own a position is as uncertain as the step that leads to it.
-        borrowed = behind / (trials + behind + 1e-9) * self._shape.spread(position - 1) if position > 1 else 0.0
-        return math.sqrt(own + borrowed * borrowed)
+        return math.sqrt(h * (1.0 - h) / (self.trials(position) + behind + 1.0))
 
-    def shift(self, log_odds: float, trials: float) -> None:
-        """Move every position by *log_odds*, and keep at most *trials* of evidence for the result."""
-        for index, h in enumerate(self.conditional):
-            moved = 1.0 / (1.0 + (1.0 - h) / h * math.exp(-log_odds))
-            kept = min(self._reached[index], trials * self._weight)
-            self._reached[index], self._hits[index] = kept, kept * moved
+    def ratio_variance(self, index: int) -> float:
+        """Variance of ln q of rung *index*."""
+        ratio = self.ratios[index]
+        trials = self._shorter[index] / self._weight
+        behind = self.shrinkage if index else PRIOR_TRIALS
+        own = max(0.02, (ratio - 1.0) * (2.0 - ratio)) / (trials + behind + 1.0) / (ratio * ratio)
+        spread = SPREAD * behind / (trials + behind) if index else 0.0
+        return own + spread * spread
+
+    def rung_trials(self, index: int) -> float:
+        return self._shorter[index] / self._weight
+
+    def cap(self, trials: float) -> None:
+        part = trials * self._weight / max(self._reached[0], trials * self._weight)
+        self._replace([[value * part for value in counts] for counts in self._counts()])
+
+    def believe_first(self, rate: float, trials: float) -> None:
+        """Put the first position where verified drafts have it."""
+        self.cap(trials)
+        kept = trials * self._weight
+        self._hits[0], self._reached[0] = rate * kept, kept
+        self._longer[0], self._shorter[0] = kept * sum(rate**j for j in range(self.rungs[0] + 1)), kept
         self._restart()
 
     def adopt(self, other: AcceptanceEstimator) -> None:
-        """Begin from what *other* has counted at the positions that both have; deeper ones follow their shape."""
         scale = self._weight / other._weight
         shared = min(self.depth, other.depth)
         self._hits[:shared] = [scale * value for value in other._hits[:shared]]
         self._reached[:shared] = [scale * value for value in other._reached[:shared]]
-        self._shape.adopt(other._shape, shared)
+        low = 0
+        for index, rung in enumerate(self.rungs):
+            if rung <= other.depth:
+                kept = scale * other._reached[rung - 1]
+                self._shorter[index] = kept
+                self._longer[index] = kept * other.tokens[rung] / other.tokens[low]
+            low = rung
         self.changes = other.changes
         self._restart()
 
-    def cap(self, trials: float) -> None:
-        """Keep no more than *trials* of evidence for the first position, and as large a part for the others."""
-        part = trials * self._weight / max(self._reached[0], trials * self._weight)
-        self._hits = [value * part for value in self._hits]
-        self._reached = [value * part for value in self._reached]
-        self._restart()
+    def _counts(self) -> list[list[float]]:
+        return [self._hits, self._reached, self._longer, self._shorter]
 
     def _count(self, steps: int, counts: Sequence[int], weight: float) -> tuple[int, float, float, float]:
         """Add the round's hits and trials; return accepted drafts and the log-likelihood ratios up, far up and down."""
@@ -153,47 +176,65 @@ class AcceptanceEstimator:
         return accepted, up, far, down
 
     def _estimate(self) -> None:
-        # Without shrinkage a position that was never reached still has to take the one before it.
-        pull = max(self.shrinkage, LEAST_PULL) * self._weight
-        h = self._hits[0] / self._reached[0]
-        survives = tokens = 1.0
-        conditional: list[float] = []
-        expected = [1.0]
-        for hits, reached, step in zip(self._hits, self._reached, self._shape.steps, strict=True):
-            if conditional:
-                h = (hits + pull * step * h) / (reached + pull)
-            if h > HIGHEST:
-                h = HIGHEST
+        weight = self._weight
+        pull = self.shrinkage * weight
+        h, prior = PRIOR_ACCEPTANCE, PRIOR_TRIALS * weight
+        conditional = []
+        for hits, reached in zip(self._hits, self._reached):
+            h = (hits + prior * h) / (reached + prior)
             conditional.append(h)
-            survives *= h
-            tokens += survives
-            expected.append(tokens)
-        self.conditional, self.tokens = conditional, expected
+            h *= FALL_PER_STEP
+            prior = pull
+        expected, prior = self._first, PRIOR_TRIALS * weight
+        tokens, low, value, ratios = [1.0] * (self.depth + 1), 0, 1.0, []
+        for index, rung in enumerate(self.rungs):
+            if index:
+                expected = self._expect[index - 1].ratio(value) * math.exp(self._bias[index - 1])
+                prior = pull
+            ratio = (self._longer[index] + prior * expected) / (self._shorter[index] + prior)
+            ratios.append(ratio)
+            step = value * (ratio - 1.0) / (rung - low)
+            for steps in range(low + 1, rung + 1):
+                value += step
+                tokens[steps] = value
+            low = rung
+        self.conditional, self.tokens, self.ratios = conditional, tokens, ratios
 
-    def _drop(self, hits: list[float], reached: list[float]) -> None:
-        """Forget what was counted before a change: the counts *hits* and *reached*."""
+    def _learn_bias(self, steps: int) -> None:
+        for index in range(1, len(self.rungs)):
+            if self.rungs[index] > steps:
+                break
+            if self._shorter[index] < 4.0 * self._weight:
+                continue
+            low = self.tokens[self.rungs[index - 1]]
+            found = math.log(self._longer[index] / self._shorter[index] / self._expect[index - 1].ratio(low))
+            self._bias_rounds[index - 1] = rounds = min(
+                self._bias_rounds[index - 1] + 1.0, BIAS_MEMORIES * self._memory / BELIEVE_ROUNDS
+            )
+            self._bias[index - 1] += (found - self._bias[index - 1]) / rounds
+
+    def _drop(self, marked: list[list[float]]) -> None:
         self.changes += 1
-        self._hits = [max(0.0, now - old) for now, old in zip(self._hits, hits, strict=True)]
-        self._reached = [max(0.0, now - old) for now, old in zip(self._reached, reached, strict=True)]
-        self._suppose()
+        self._replace(
+            [
+                [max(0.0, now - old) for now, old in zip(counts, before)]
+                for counts, before in zip(self._counts(), marked)
+            ]
+        )
+
+    def _replace(self, counts: list[list[float]]) -> None:
+        self._hits, self._reached, self._longer, self._shorter = counts
         self._restart()
 
-    def _suppose(self) -> None:
-        """Start from a guess about the first position; it is forgotten like a round that was seen."""
-        self._reached[0] += PRIOR_TRIALS * self._weight
-        self._hits[0] += PRIOR_TRIALS * self._weight * PRIOR_ACCEPTANCE
-
     def _restart(self) -> None:
-        """Go on from counts that were just replaced."""
         self._detector.restart()
-        self._shape.restart(self._hits, self._reached)
         self._estimate()
         self._detector.believe(self.conditional)
 
     def _rescale(self) -> None:
         factor = 1.0 / self._weight
         self._weight = 1.0
-        self._hits = [value * factor for value in self._hits]
-        self._reached = [value * factor for value in self._reached]
+        self._hits, self._reached, self._longer, self._shorter = (
+            [value * factor for value in counts] for counts in self._counts()
+        )
         self._detector.scale(factor)
-        self._shape.restart(self._hits, self._reached)
