@@ -43,6 +43,8 @@ ZERO_TRIALS = 50.0
 WELL_HEARD = 32.0
 """Trials of the first position until which zero steps want to hear more of the draft."""
 ZERO_ROUNDS = 10
+import os
+SIGMAS, HOLD = float(os.environ.get('SIG','1')), float(os.environ.get('HOLD','.1'))
 """Rounds that zero steps are kept once entered, so that they get timed."""
 CONFIRM_ROUNDS, CONFIRMED = 12, 0.08
 """Rounds after which a change of acceptance counts for probes, if the first position's has moved so far by then: chance
@@ -92,7 +94,7 @@ class ThroughputPolicy:
         """Changes of acceptance so far, and the round of the latest."""
         self._alarm: tuple[float, int] | None = None
         """Acceptance before the latest change, and the round at which it is confirmed or not."""
-        self._conviction = Conviction(self._acceptance, options.margin)
+        self._promised = 0.0
         self._undecided = False
         """Whether zero steps stay for want of certainty alone."""
         self._zero_since = -ZERO_ROUNDS
@@ -123,7 +125,7 @@ class ThroughputPolicy:
             self._running = probing
             return probing
         self._standing.follow(view.anchor)
-        steps = self._live if self._standing.dips and self._live in view.allowed else self._choose(view)
+        steps = self._choose(view)
         if steps != self._live:
             self._enter(steps)
         self._running = steps
@@ -301,18 +303,23 @@ class ThroughputPolicy:
 
     def _choose(self, view: View) -> int:
         self._undecided = False
-        tokens = self._acceptance.tokens
-        best, best_rate = 0, 0.0
-        for steps, seconds in view.pairs:
-            rate = tokens[steps] / seconds
-            if rate > best_rate:
-                best, best_rate = steps, rate
         live = self._live
-        if best and live in view.allowed:
-            live_rate = tokens[live] / view.seconds[live]
-            unchanged = min(self._standing.rounds, self._round - self._changed_at)
-            if not self._conviction.suffices(best_rate / live_rate - 1.0, live, best, unchanged):
-                best, best_rate = live, live_rate
+        slower = self._acceptance.slower(live)
+        index = self._ladder.index
+        costs = {steps: seconds * slower[index(steps)] for steps, seconds in view.pairs}
+        best = min(costs, key=costs.__getitem__)
+        if live in costs and best != live:
+            gain = costs[live] / costs[best] - 1.0
+            over = gain - self.options.margin
+            if over > 0.0:
+                over -= SIGMAS * self._acceptance.ratio_deviation(live, best)
+            self._promised = max(0.0, self._promised + over) if over > 0.0 else 0.5 * self._promised
+            if self._promised < HOLD:
+                best = live
+        else:
+            self._promised = 0.0
+        tokens = self._acceptance.tokens
+        best_rate = tokens[best] / view.seconds[best]
         if best and view.zero is not None and not self._beats_zero(best_rate * view.zero - 1.0, best):
             return 0
         return best
@@ -333,7 +340,7 @@ class ThroughputPolicy:
         elif self._live == 0:
             self._prober.left_zero()
         self._live = steps
-        self._conviction.restart()
+        self._promised = 0.0
 
     def _consider_probe(self, view: View, batch_size: int, now: int) -> None:
         if self._live == 0:
