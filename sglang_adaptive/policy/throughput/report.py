@@ -6,19 +6,18 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput.cost.cost import MEASURED
+from sglang_adaptive.policy.throughput.cost.model import MEASURED
 from sglang_adaptive.policy.throughput.cost.cost_table import cost_table
-from sglang_adaptive.policy.throughput.cost.readings import SETTLED
 
 if TYPE_CHECKING:
-    from sglang_adaptive.policy.throughput.cost.views import View
+    from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
     from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 
 
 def report(policy: ThroughputPolicy) -> dict[str, Any]:
     """Return the policy's state as JSON builtins; rates are for the batch size of the latest round."""
     batch_size = max(1, policy._batch_size)
-    view = policy._views.at(batch_size)
+    view = policy._times.at(batch_size)
     rates = _rates(policy, view, batch_size)
     account, guard = policy._prober.account, policy._guard
     return {
@@ -28,7 +27,6 @@ def report(policy: ThroughputPolicy) -> dict[str, Any]:
         "why": _why(policy, view, rates),
         "acceptance": _acceptance(policy),
         "acceptance_changes": policy._acceptance.changes,
-        "acceptance_by_batch": policy._regions.as_list(),
         "rates": rates,
         "cost_cells": _cells(policy),
         "cost_table": cost_table(policy._cost, view.padded),
@@ -48,7 +46,7 @@ def learnt_profile(policy: ThroughputPolicy, key: ProfileKey, measured: str) -> 
     cells = (
         ProfileCell(cell["batch_size"], cell["steps"], cell["seconds"], cell["rounds"])
         for cell in _cells(policy)
-        if cell["rounds"] >= SETTLED
+        if cell["rounds"] >= 3
     )
     return CostProfile(key, ordered(cells), measured)
 
@@ -66,7 +64,7 @@ def _acceptance(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     ]
 
 
-def _rates(policy: ThroughputPolicy, view: View, batch_size: int) -> list[dict[str, Any]]:
+def _rates(policy: ThroughputPolicy, view: RoundTimeRow, batch_size: int) -> list[dict[str, Any]]:
     tokens = policy._acceptance.tokens
     return [
         {
@@ -84,16 +82,16 @@ def _rates(policy: ThroughputPolicy, view: View, batch_size: int) -> list[dict[s
 
 def _cells(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     """Return the measured cells, ascending by batch size and steps."""
-    found = []
+    found, base = [], policy._cost.base
     for (anchor, steps), cell in sorted(policy._readings.cells.items()):
-        seconds = math.exp(policy._cost.log_base(anchor, steps) + cell.median + cell.drift)
+        seconds = base.seconds(anchor)[base.ladder.index(steps)] * math.exp(cell.ratio + cell.drift)
         found.append(
             {"batch_size": anchor, "steps": steps, "seconds": seconds, "rounds": cell.readings, "source": MEASURED}
         )
     return found
 
 
-def _why(policy: ThroughputPolicy, view: View, rates: list[dict[str, Any]]) -> dict[str, Any]:
+def _why(policy: ThroughputPolicy, view: RoundTimeRow, rates: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the reason for the running depth: a code, its figures, and words."""
     steps, live = policy._running, policy._live
     by_steps = {rate["steps"]: rate["tokens_per_second"] for rate in rates if rate["allowed"]}
@@ -108,8 +106,6 @@ def _why(policy: ThroughputPolicy, view: View, rates: list[dict[str, Any]]) -> d
         code, words = "probe", f"{running} for a few rounds, to learn what they bring; otherwise {live}"
     elif steps == best:
         code, words = "best", f"{running} {_verb('promise', steps)} the most tokens per second"
-    elif policy._standing.dips:
-        code, words = "dip", f"{running} {_verb('stay', steps)}: the batch may be back at its size in a moment"
     elif steps == 0:
         code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
     else:

@@ -24,7 +24,7 @@ FALL = 0.965
 SATURATION = 16.0
 TABLE_MEMORIES = 40
 FOLD_ROUNDS = 8
-HIGHEST = 0.995
+LOWEST, HIGHEST = 0.005, 0.995
 PRIOR_TRIALS = 4.0
 _LARGEST_WEIGHT = 1e9
 
@@ -102,7 +102,7 @@ class AcceptanceEstimator:
             reached = sum(row[index] for row in self._reached)
             if index:
                 usual = (hits + pull * FALL * before) / (reached + pull)
-                falls.append(usual / before)
+                falls.append(usual / max(before, LOWEST))
                 before = usual
             else:
                 before = (hits + pull * 0.6) / (reached + pull)
@@ -110,7 +110,7 @@ class AcceptanceEstimator:
         for hits, reached, h in zip(self._hits, self._reached, CENTRES):
             conditional, tokens, survives, total = [], [1.0], 1.0, 1.0
             for index in range(self.depth):
-                h = min(HIGHEST, (hits[index] + pull * h * falls[index]) / (reached[index] + pull))
+                h = min(HIGHEST, max(LOWEST, (hits[index] + pull * h * falls[index]) / (reached[index] + pull)))
                 survives *= h
                 total += survives
                 conditional.append(h)
