@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput.cost.model import MEASURED
 from sglang_adaptive.policy.throughput.cost.cost_table import cost_table
+from sglang_adaptive.policy.throughput.cost.model import MEASURED
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
@@ -19,25 +19,25 @@ def report(policy: ThroughputPolicy) -> dict[str, Any]:
     batch_size = max(1, policy._batch_size)
     view = policy._times.at(batch_size)
     rates = _rates(policy, view, batch_size)
-    account, guard = policy._prober.account, policy._guard
+    account = policy._prober
     return {
         "rounds": policy._round,
         "batch_size": batch_size,
         "steps": policy._running,
         "why": _why(policy, view, rates),
         "acceptance": _acceptance(policy),
-        "acceptance_changes": policy._acceptance.changes,
+        "acceptance_by_level": policy._acceptance.by_level(),
         "rates": rates,
         "cost_cells": _cells(policy),
         "cost_table": cost_table(policy._cost, view.padded),
         "cost_drift": math.exp(policy._readings.drift) - 1.0,
         "probes": {
             "started": account.started,
-            "charged_seconds": account.charged_seconds,
-            "share": account.charged_seconds / account.served_seconds if account.served_seconds else 0.0,
+            "charged_seconds": account.lost_seconds,
+            "share": account.lost_seconds / account.served_seconds if account.served_seconds else 0.0,
             "budget": account.budget,
         },
-        "lost_to_zero_steps_rounds": guard.lost,
+        "lost_to_zero_steps_rounds": policy._losses.lost,
     }
 
 

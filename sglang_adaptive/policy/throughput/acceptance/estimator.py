@@ -2,13 +2,13 @@
 
 By bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
 
-    h_1 = (hits_1 + K * c_b) / (reached_1 + K)                       c_b: the bin's own level
-    h_j = (hits_j + K * h_(j-1) * u_j / u_(j-1)) / (reached_j + K)   u_j: the same over all bins, u_j / u_(j-1) before
-                                                                     any trial FALL
+    h_1 = (hits_1 + K * c_b) / (reached_1 + K)                        c_b: the middle of the bin
+    h_j = (hits_j + K * h_(j-1) * u_j / u_(j-1)) / (reached_j + K)    u_j: the same over all bins, which falls by FALL
+                                                                      a position until trials say otherwise
     E_b[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
 
-For a batch whose requests are in bins, rounds of ``s`` steps take ``sum_r E_b(r)[live] / E_b(r)[s]`` of the rounds of
-the live steps for the same text: a request's progress counts over its own pace.
+For the text of a batch, rounds of ``s`` steps take ``mean_r E_b(r)[live] / E_b(r)[s]`` times as many rounds as the live
+steps: each request's progress counts over its own pace, for a slow request stays in the batch the longer.
 """
 
 from __future__ import annotations
@@ -18,174 +18,197 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from operator import add, mul
 
-from sglang_adaptive.policy.throughput.acceptance.levels import BINS, CENTRES, RequestLevels
+from sglang_adaptive.policy.throughput.acceptance.levels import BINS, CENTRES, EDGES, USUAL, RequestLevels
 
 FALL = 0.965
+"""Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
 SATURATION = 16.0
+"""A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
 TABLE_MEMORIES = 40
+"""What a level foretells is forgotten so many times more slowly than ``memory_rounds``: it belongs to the draft."""
 FOLD_ROUNDS = 8
+"""Rounds between two estimates, once the first ones are in; a round then costs a third."""
 LOWEST, HIGHEST = 0.005, 0.995
-PRIOR_TRIALS = 4.0
+"""Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9
 
 
 class AcceptanceEstimator:
-    def __init__(self, ladder: Sequence[int], memory_rounds: float, shrinkage: float, change_threshold: float) -> None:
+    """What the batch as it stands promises; ``mix`` is the share of its requests in each bin."""
+
+    def __init__(self, ladder: Sequence[int], memory_rounds: float, shrinkage: float) -> None:
         self.ladder = tuple(ladder)
         self.depth = depth = ladder[-1]
         self.shrinkage = max(shrinkage, 1e-6)
-        self.wary = False
-        self.changes = 0
-        self._width = depth + 1
         self._levels = RequestLevels(depth)
+        # Newer rounds weigh more instead of older ones less: a round then touches its own counts only.
         self._growth = 1.0 / (1.0 - 1.0 / (TABLE_MEMORIES * memory_rounds))
         self._weight = 1.0
         self._hits = [[0.0] * depth for _ in range(BINS)]
         self._reached = [[0.0] * depth for _ in range(BINS)]
-        self._pending: dict[int, Counter[int]] = {}
-        self._codes = bytes(bin * self._width for bin in range(BINS)) + bytes(256 - BINS)
+        self._pending: Counter[tuple[int, int]] = Counter()
+        """Requests by steps and code, not counted yet; a code is the bin and the accepted drafts in one number."""
+        self._code = bytes(bin * (depth + 1) for bin in range(BINS)) + bytes(256 - BINS)
+        self._share = 1.0
         self._rounds = 0
-        self._conditional: list[list[float]] = []
-        self._tokens: list[list[float]] = []
-        self._slower: dict[int, list[list[float]]] = {}
-        self._mix = [0.0] * BINS
-        self._mix[5] = 1.0
+        self._mix = _one_bin(USUAL)
         self._estimate()
 
-    # -- learning
+    def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
+        """Learn from the accepted drafts of each request in a round of *steps* >= 1.
 
-    def update(self, steps: int, counts: Sequence[int], shadow: bool = False, requests: Sequence[Hashable] = ()) -> int:
+        At zero steps *steps* is 1 and *counts* are the shadow accepts; they need not be of all *requests*.
+        """
         size = len(counts)
         if not size:
-            return 0
+            return
         bins = self._levels.follow(steps, counts, requests)
-        codes = bytes(map(add, bins.translate(self._codes), counts))
-        share = 1.0 / (1.0 + size / SATURATION)
+        codes = map(add, bins.translate(self._code), counts)
+        self._pending.update(zip([steps] * size, codes, strict=False))
+        self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
-        pending = self._pending.get(steps)
-        if pending is None:
-            pending = self._pending[steps] = Counter()
-        pending.update(codes)
-        self._share = share
         now = self._levels.bins
-        count = now.count
-        self._mix = [count(bin) / size for bin in range(BINS)]
+        self._mix = [now.count(bin) / len(now) for bin in range(BINS)]
         self._rounds += 1
         if self._rounds % FOLD_ROUNDS == 0 or self._rounds < FOLD_ROUNDS:
             self._fold()
             self._estimate()
-        return sum(counts)
-
-    def _fold(self) -> None:
-        weight, width = self._weight * self._share, self._width
-        for steps, pending in self._pending.items():
-            for code, times in pending.items():
-                bin, accepted = divmod(code, width)
-                hits, reached, mass = self._hits[bin], self._reached[bin], weight * times
-                for index in range(accepted):
-                    hits[index] += mass
-                    reached[index] += mass
-                if accepted < steps:
-                    reached[accepted] += mass
-        self._pending = {}
-        if self._weight > _LARGEST_WEIGHT:
-            for rows in (self._hits, self._reached):
-                for row in rows:
-                    row[:] = [value / self._weight for value in row]
-            self._weight = 1.0
-
-    def _estimate(self) -> None:
-        pull = self.shrinkage * self._weight
-        falls, before, all_reached = [1.0], 0.0, 0.0
-        for index in range(self.depth):
-            hits = sum(row[index] for row in self._hits)
-            reached = sum(row[index] for row in self._reached)
-            if index:
-                usual = (hits + pull * FALL * before) / (reached + pull)
-                falls.append(usual / max(before, LOWEST))
-                before = usual
-            else:
-                before = (hits + pull * 0.6) / (reached + pull)
-        self._conditional, self._tokens = [], []
-        for hits, reached, h in zip(self._hits, self._reached, CENTRES):
-            conditional, tokens, survives, total = [], [1.0], 1.0, 1.0
-            for index in range(self.depth):
-                h = min(HIGHEST, max(LOWEST, (hits[index] + pull * h * falls[index]) / (reached[index] + pull)))
-                survives *= h
-                total += survives
-                conditional.append(h)
-                tokens.append(total)
-            self._conditional.append(conditional)
-            self._tokens.append(tokens)
-        self._slower = {}
-
-    # -- what the batch as it stands promises
 
     def slower(self, live: int) -> list[float]:
-        """Return by ladder index the rounds that the batch's text takes for one of *live* steps."""
+        """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""
         rows = self._slower.get(live)
         if rows is None:
             rows = [[tokens[live] / tokens[steps] for tokens in self._tokens] for steps in self.ladder]
             self._slower[live] = rows
-        mix = self._mix
-        return [sum(map(mul, mix, row)) for row in rows]
+        return [sum(map(mul, self._mix, row)) for row in rows]
 
     @property
     def tokens(self) -> list[float]:
-        mix = [(share, tokens) for share, tokens in zip(self._mix, self._tokens) if share]
-        return [sum(share * tokens[steps] for share, tokens in mix) for steps in range(self._width)]
+        """Expected tokens of a request of the batch in a round, by steps from 0."""
+        mix = [(share, tokens) for share, tokens in zip(self._mix, self._tokens, strict=True) if share]
+        return [sum(share * tokens[steps] for share, tokens in mix) for steps in range(self.depth + 1)]
 
     @property
     def conditional(self) -> list[float]:
+        """Acceptance by position, of the batch as it stands."""
         tokens = self.tokens
-        gains = [high - low for low, high in zip(tokens, tokens[1:])]
-        return [min(1.0, now / before) for now, before in zip(gains, [1.0, *gains])]
+        gains = [1.0, *(high - low for low, high in zip(tokens, tokens[1:], strict=False))]
+        return [now / before for before, now in zip(gains, gains[1:], strict=False)]
+
+    @property
+    def usual_level(self) -> float:
+        """Mean level of requests lately."""
+        return self._levels.usual
 
     def trials(self, position: int) -> float:
-        return sum(s * row[position - 1] for s, row in zip(self._mix, self._reached) if s) / self._weight
+        """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""
+        pairs = zip(self._mix, self._reached, strict=True)
+        return sum(share * reached[position - 1] for share, reached in pairs) / self._weight
 
     def deviation(self, position: int) -> float:
+        """Return the standard deviation of the acceptance of 1-based *position*."""
         h = self.conditional[position - 1]
         return math.sqrt(h * (1.0 - h) / (self.trials(position) + self.shrinkage))
 
     def ratio_deviation(self, first: int, second: int) -> float:
+        """Return the standard deviation of ln(E[tokens | second] / E[tokens | first]).
+
+        With ``d_j`` the relative deviation of ``h_j``, it moves by the share of ``E`` that hangs on it, times ``d_j``.
+        """
         low, high = min(first, second), max(first, second)
         variance = 0.0
-        for share, conditional, reached, tokens in zip(self._mix, self._conditional, self._reached, self._tokens):
+        for bin, share in enumerate(self._mix):
             if share:
-                own = 0.0
-                for index in range(low, high):
-                    h = conditional[index]
-                    hanging = (tokens[high] - tokens[index]) / tokens[high]
-                    own += hanging * hanging * (1.0 - h) / h / (reached[index] / self._weight + self.shrinkage)
-                variance += share * share * own
+                tokens, reached, chances = self._tokens[bin], self._reached[bin], self._conditional[bin]
+                for at in range(low, high):
+                    hanging = share * (tokens[high] - tokens[at]) / tokens[high]
+                    trials = reached[at] / self._weight + self.shrinkage
+                    variance += hanging * hanging * (1.0 - chances[at]) / chances[at] / trials
         return math.sqrt(variance)
 
-    @property
-    def rising(self) -> bool:
-        return False
+    def learnable_deviation(self, seen: int, steps: int, requests: int) -> float:
+        """Return how far ln E[tokens | steps] may move by drafting *steps* for so many *requests*; *seen* are drafted.
 
-    @property
-    def promising(self) -> bool:
-        return False
+        A deviation ``d`` of ``k`` trials that gains ``m`` more is expected to move by ``d * sqrt(m / (m + k))``.
+        """
+        if steps <= seen:
+            return 0.0
+        share = requests / (requests + self.trials(steps) + self.shrinkage)
+        return self.ratio_deviation(seen, steps) * math.sqrt(share)
 
     def cap(self, trials: float) -> None:
-        """Keep no more than *trials* of evidence for any bin."""
+        """Keep no more than *trials* of evidence for any bin, as after new weights."""
         self._fold()
-        for hits, reached in zip(self._hits, self._reached):
+        for hits, reached in zip(self._hits, self._reached, strict=True):
             part = trials * self._weight / max(reached[0], trials * self._weight)
             hits[:], reached[:] = [value * part for value in hits], [value * part for value in reached]
         self._estimate()
 
-    def believe_first(self, rate: float, trials: float) -> None:
-        self.cap(trials)
+    def believe_first(self, rate: float) -> None:
+        """Take *rate* for the level of every request: what levels were made of was found to be wrong."""
+        self._levels.set_all(rate)
+        self._mix = _one_bin(rate)
 
     def adopt(self, other: AcceptanceEstimator) -> None:
+        """Begin from what *other* has counted at the positions that both have, and from its requests' levels."""
         other._fold()
         scale, shared = self._weight / other._weight, min(self.depth, other.depth)
         for own, its in ((self._hits, other._hits), (self._reached, other._reached)):
-            for row, former in zip(own, its):
+            for row, former in zip(own, its, strict=True):
                 row[:shared] = [scale * value for value in former[:shared]]
+        self._levels.adopt(other._levels)
         self._mix = other._mix[:]
-        self._levels.usual = other._levels.usual
         self._estimate()
+
+    def by_level(self) -> list[dict[str, float]]:
+        """Return as builtins what each bin with trials foretells of the first position, and the requests in it now."""
+        rows = zip((0.0, *EDGES), self._mix, self._conditional, self._reached, strict=True)
+        return [
+            {"from_level": low, "share": share, "acceptance": chances[0], "trials": reached[0] / self._weight}
+            for low, share, chances, reached in rows
+            if reached[0] or share
+        ]
+
+    def _fold(self) -> None:
+        """Count what is pending."""
+        weight = self._weight * self._share
+        for (steps, code), times in self._pending.items():
+            bin, accepted = divmod(code, self.depth + 1)
+            hits, reached, mass = self._hits[bin], self._reached[bin], weight * times
+            for at in range(accepted):
+                hits[at] += mass
+                reached[at] += mass
+            if accepted < steps:
+                reached[accepted] += mass
+        self._pending.clear()
+        if self._weight > _LARGEST_WEIGHT:
+            for row in (*self._hits, *self._reached):
+                row[:] = [value / self._weight for value in row]
+            self._weight = 1.0
+
+    def _estimate(self) -> None:
+        pull = self.shrinkage * self._weight
+        falls, before = [1.0], 0.0
+        for at in range(self.depth):
+            hits, reached = sum(row[at] for row in self._hits), sum(row[at] for row in self._reached)
+            usual = (hits + pull * (FALL * before if at else USUAL)) / (reached + pull)
+            if at:
+                falls.append(usual / max(before, LOWEST))
+            before = usual
+        self._conditional: list[list[float]] = []
+        self._tokens: list[list[float]] = []
+        self._slower: dict[int, list[list[float]]] = {}
+        for h, all_hits, all_reached in zip(CENTRES, self._hits, self._reached, strict=True):
+            chances, tokens, survives, total = [], [1.0], 1.0, 1.0
+            for hits, reached, fall in zip(all_hits, all_reached, falls, strict=True):
+                h = min(HIGHEST, max(LOWEST, (hits + pull * h * fall) / (reached + pull)))
+                survives *= h
+                total += survives
+                chances.append(h)
+                tokens.append(total)
+            self._conditional.append(chances)
+            self._tokens.append(tokens)
+
+
+def _one_bin(level: float) -> list[float]:
+    return [float(low <= level < high) for low, high in zip((0.0, *EDGES), (*EDGES, 2.0), strict=True)]

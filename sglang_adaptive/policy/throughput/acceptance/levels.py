@@ -48,15 +48,26 @@ class RequestLevels:
         """Take in a round of *steps* drafts; return the bins that its requests were in when its steps were chosen.
 
         With overlap scheduling the steps of a round are chosen before the result of the round before has arrived.
-        Without *requests* a place in the batch stands for a request.
+        Without *requests* a place in the batch stands for a request; *counts* may be of fewer than all of them.
         """
         self._align(list(requests) or list(range(len(counts))))
-        bins = self._before.translate(_BIN_OF)
-        self._before, moved = self._now, self._next[steps]
-        self._now = now = bytes([moved[level][count] for level, count in zip(self._now, counts, strict=True)])
+        bins, now = self._before.translate(_BIN_OF), self._now
+        moved = self._next[steps]
+        self._before = now
+        seen = bytes([moved[level][count] for level, count in zip(now, counts, strict=False)])
+        self._now = now = seen + now[len(seen) :]
         mean = sum(now) / (_GRID * len(now))
         self.usual += min(1.0, USUAL_GAIN * len(now)) * (mean - self.usual)
         return bins
+
+    def set_all(self, level: float) -> None:
+        """Take *level* for the level of every request."""
+        self.usual = level
+        self._now = self._before = bytes([round(level * _GRID)]) * len(self._now)
+
+    def adopt(self, other: RequestLevels) -> None:
+        """Begin from the levels of *other*."""
+        self.usual, self._requests, self._now, self._before = other.usual, other._requests, other._now, other._before
 
     def _align(self, requests: list[Hashable]) -> None:
         if requests == self._requests:

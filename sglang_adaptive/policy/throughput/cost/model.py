@@ -75,9 +75,7 @@ class CostModel:
         self.known = known
         sure = [cell for cell in known.values() if cell.deviation < LONE]
         self._mean = sum(cell.ratio for cell in sure) / (len(sure) + PULL)
-        squares = sum(
-            ((cell.ratio - self._mean) / self.base.deviations(cell.anchor)[cell.rung]) ** 2 for cell in sure
-        )
+        squares = sum(((cell.ratio - self._mean) / self.base.deviations(cell.anchor)[cell.rung]) ** 2 for cell in sure)
         self._scale = math.sqrt((PULL + squares) / (PULL + len(sure)))
         return True
 
