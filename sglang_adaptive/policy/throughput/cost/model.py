@@ -27,9 +27,9 @@ READING, LONE = 0.025, 0.2
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation of a cell, however many readings it has."""
-SHARED = 0.75
-"""Part of a slowdown seen elsewhere that a cell is taken to share until it is timed again: deep and shallow rounds
-are slowed differently by a lower clock."""
+OWN_PART, MOST_MOVED = 0.5, 0.2
+"""Part of a slowdown since a cell was timed last that its standard deviation grows by, and the slowdown (log) that
+counts at most: a lower clock slows deep and shallow rounds differently, a host that stalls for a second all alike."""
 NOTICED = 0.002
 """Smaller changes of a cell (log) are not worth a new table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
@@ -66,10 +66,10 @@ class CostModel:
         rungs = {steps: rung for rung, steps in enumerate(self.ladder)}
         known: dict[tuple[int, int], Known] = {}
         for anchor, steps, ratio, readings, then in cells:
-            where, moved = (int(anchor), rungs[int(steps)]), drift - then
+            where = int(anchor), rungs[int(steps)]
             reading = LONE if readings < 3 else READING / math.sqrt(readings)
-            deviation = math.hypot(reading, CELL, 2.0 * (1.0 - SHARED) * moved)
-            known[where] = Known(*where, ratio + then + SHARED * moved, deviation)
+            deviation = math.hypot(reading, CELL, OWN_PART * min(MOST_MOVED, abs(drift - then)))
+            known[where] = Known(*where, ratio + drift, deviation)
         if known.keys() == self.known.keys() and all(_alike(cell, self.known[at]) for at, cell in known.items()):
             return False
         self.known = known

@@ -23,6 +23,12 @@ MEDIAN = 7
 """Readings of a median: it outvotes three in a row that a neighbour or a prefill disturbed."""
 ABSENT_ROUNDS = 64
 """Rounds without a reading after which a cell is taught again: by then its context or clock may be another."""
+STALL, STALL_ROUNDS = 0.3, 128
+"""A reading too long by this much (log) is set aside, so many rounds in a row: a host that stalls makes rounds twice as
+long for half a second."""
+ENDED = 0.1
+"""A fresh cell off by more (log), against the slowdown, is taken to say that the slowdown has ended: cells of one
+profile are within it."""
 SHARE_GAIN = 0.02
 """Weight of the latest round in the part of rounds that could be timed."""
 
@@ -58,6 +64,16 @@ class Cell:
         self.ratio = self._start + (_median(fresh) - self._start) * len(fresh) / self.weight
         return True
 
+    @property
+    def fresh_error(self) -> float:
+        """What the fresh readings say above what was known before, from three of them on."""
+        return _median(self._fresh) - self._start if len(self._fresh) >= 3 else 0.0
+
+    def shift(self, change: float) -> None:
+        """Change the fresh readings: a part of them was not the cell's own."""
+        self._fresh = [value + change for value in self._fresh]
+        self.ratio += change * len(self._fresh) / self.weight
+
 
 class Readings:
     """The cells that this server has timed, and the slowdown that they share."""
@@ -72,6 +88,7 @@ class Readings:
         self._round = 0
         self._current: Cell | None = None
         self._errors: list[float] = []
+        self._slow_rounds = 0
         self._cycle = ZeroCycle()
 
     def skip(self, steps: int, extended: bool = True) -> None:
@@ -104,17 +121,33 @@ class Readings:
         cell.readings += rounds
         cell.enter(self._round)
         value = math.log(seconds) - base - self.drift
-        if not cell.learn(value):
-            self._errors.append(value - cell.ratio)
-            if len(self._errors) == MEDIAN:
-                self.drift += _median(self._errors)
-                self._errors = []
+        if not self._stalls(cell, value - cell.ratio, rounds):
+            self._split(cell, value)
         cell.drift = self.drift
 
     def export(self) -> dict[str, Any]:
         """Return share, slowdown and cells as builtins; the latter two as ``CostModel.load`` takes them."""
         cells = [[anchor, steps, cell.ratio, cell.weight, cell.drift] for (anchor, steps), cell in self.cells.items()]
         return {"drift": self.drift, "share": self.share, "cells": cells}
+
+    def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:
+        """Whether a reading is set aside because it is so much too long that the host must have stalled."""
+        self._slow_rounds = self._slow_rounds + rounds if cell.weight >= MEDIAN and error > STALL else 0
+        return 0 < self._slow_rounds <= STALL_ROUNDS
+
+    def _split(self, cell: Cell, value: float) -> None:
+        """Learn from a reading, the slowdown taken out: about the cell while it is fresh, then about the slowdown."""
+        if cell.learn(value):
+            over = cell.fresh_error
+            if self.drift * over < 0.0 and abs(over) > ENDED:  # a slowdown that ended where nobody looked
+                back = math.copysign(min(abs(self.drift), abs(over)), over)
+                self.drift += back
+                cell.shift(-back)
+            return
+        self._errors.append(value - cell.ratio)
+        if len(self._errors) == MEDIAN:
+            self.drift += _median(self._errors)
+            self._errors = []
 
 
 def _median(values: list[float]) -> float:
