@@ -22,7 +22,7 @@ from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
 
 HORIZON_ROUNDS = 200.0
 """Rounds for which what a probe teaches is taken to stay true."""
-LEAST_GAIN_ROUNDS = 0.6
+LEAST_GAIN_ROUNDS = 0.8
 """What a probe must be expected to gain, in rounds of the live steps; going there and back costs a third of it."""
 TIMINGS, MOST_ROUNDS = 3, 12
 """Times that a probe is to bring, for a median of three outvotes an outlier, and its rounds at most."""
@@ -32,9 +32,9 @@ QUIET_ROUNDS = 6
 """Rounds in a row at one batch size that a probe waits for: while requests come and go hardly a round can be timed."""
 ALLOWANCE_ROUNDS = 8.0
 """Rounds that the credit holds at most, and at the start."""
-REST_ROUNDS, LONGER, LONGEST = 200, 4, 51_200
+REST_ROUNDS, LONGER, LONGEST = 800, 4, 51_200
 """Rounds between two probes of the same steps at one batch size: at first, the factor each time, and at most."""
-OTHER_TEXT = 0.1
+OTHER_TEXT = 0.15
 """Change of the usual level of requests after which a rest is over: what the probe taught was of other text."""
 UNSEEN_ROUNDS, SEEN_SPACING, ZERO_SPACING = 64, 2000.0, 24.0
 """At zero steps: rounds after which shadow acceptance is no longer fresh; rounds between probes while it is, and at
