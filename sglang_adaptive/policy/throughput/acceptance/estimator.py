@@ -2,7 +2,7 @@
 
 By bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
 
-    h_1 = (hits_1 + K * c_b) / (reached_1 + K)                        c_b: the middle of the bin
+    h_1 = (hits_1 + K * c_b) / (reached_1 + K)                        c_b: the middle of the bin, or nearer to u_1
     h_j = (hits_j + K * h_(j-1) * u_j / u_(j-1)) / (reached_j + K)    u_j: the same over all bins, which falls by FALL
                                                                       a position until trials say otherwise
     E_b[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from operator import add, mul
 
-from sglang_adaptive.policy.throughput.acceptance.levels import BINS, CENTRES, EDGES, USUAL, RequestLevels
+from sglang_adaptive.policy.throughput.acceptance.levels import BINS, EDGES, MIDDLES, USUAL, RequestLevels
 
 FALL = 0.965
 """Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
@@ -28,6 +28,8 @@ TABLE_MEMORIES = 40
 """What a level foretells is forgotten so many times more slowly than ``memory_rounds``: it belongs to the draft."""
 FOLD_ROUNDS = 8
 """Rounds between two estimates, once the first ones are in; a round then costs a third."""
+SLOPE_PRIOR = 1.0
+"""What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2."""
 LOWEST, HIGHEST = 0.005, 0.995
 """Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9
@@ -198,7 +200,8 @@ class AcceptanceEstimator:
         self._conditional: list[list[float]] = []
         self._tokens: list[list[float]] = []
         self._slower: dict[int, list[list[float]]] = {}
-        for h, all_hits, all_reached in zip(CENTRES, self._hits, self._reached, strict=True):
+        for centre, all_hits, all_reached in zip(self._centres(), self._hits, self._reached, strict=True):
+            h = centre
             chances, tokens, survives, total = [], [1.0], 1.0, 1.0
             for hits, reached, fall in zip(all_hits, all_reached, falls, strict=True):
                 h = min(HIGHEST, max(LOWEST, (hits + pull * h * fall) / (reached + pull)))
@@ -208,6 +211,21 @@ class AcceptanceEstimator:
                 tokens.append(total)
             self._conditional.append(chances)
             self._tokens.append(tokens)
+
+    def _centres(self) -> list[float]:
+        """Return what each bin is taken to stand for: its middle, drawn to the usual as far as levels foretell little.
+
+        The slope is that of a least-squares line through what the bins' first positions brought.
+        """
+        trials = [row[0] / self._weight for row in self._reached]
+        usual = (sum(row[0] for row in self._hits) / self._weight + USUAL) / (sum(trials) + 1.0)
+        along = alike = SLOPE_PRIOR
+        for middle, hits, reached in zip(MIDDLES, self._hits, trials, strict=True):
+            away = middle - usual
+            along += away * (hits[0] / self._weight - reached * usual)
+            alike += away * away * reached
+        slope = min(1.0, max(0.0, along / alike))
+        return [usual + slope * (middle - usual) for middle in MIDDLES]
 
 
 def _one_bin(level: float) -> list[float]:

@@ -18,8 +18,8 @@ GAIN = 0.1
 EDGES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.94)
 """Levels that part the bins."""
 BINS = len(EDGES) + 1
-CENTRES = tuple((low + high) / 2.0 for low, high in zip((0.05, *EDGES), (*EDGES, 0.98), strict=True))
-"""Acceptance that a bin stands for until its own trials say otherwise."""
+MIDDLES = tuple((low + high) / 2.0 for low, high in zip((0.05, *EDGES), (*EDGES, 0.98), strict=True))
+"""Middle of each bin."""
 USUAL = 0.6
 """Level of a request until any was seen."""
 USUAL_GAIN = 0.02
