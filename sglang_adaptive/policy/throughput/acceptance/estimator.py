@@ -28,6 +28,8 @@ TABLE_MEMORIES = 40
 """What a level foretells is forgotten so many times more slowly than ``memory_rounds``: it belongs to the draft."""
 FOLD_ROUNDS = 8
 """Rounds between two estimates, once the first ones are in; a round then costs a third."""
+import os
+LEAST_SLOPE = float(os.environ.get("SLOPE", "0.4"))
 SLOPE_PRIOR = 1.0
 """What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2."""
 LOWEST, HIGHEST = 0.005, 0.995
@@ -224,8 +226,9 @@ class AcceptanceEstimator:
             away = middle - usual
             along += away * (hits[0] / self._weight - reached * usual)
             alike += away * away * reached
-        slope = min(1.0, max(0.0, along / alike))
-        return [usual + slope * (middle - usual) for middle in MIDDLES]
+        slope = min(1.0, max(LEAST_SLOPE, along / alike))
+        lately = self._levels.usual if os.environ.get("FASTU") else usual
+        return [lately + slope * (middle - lately) for middle in MIDDLES]
 
 
 def _one_bin(level: float) -> list[float]:

@@ -22,7 +22,7 @@ from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
 
 HORIZON_ROUNDS = 200.0
 """Rounds for which what a probe teaches is taken to stay true."""
-LEAST_GAIN_ROUNDS = 0.8
+LEAST_GAIN_ROUNDS = float(__import__("os").environ.get("LEAST","1"))
 """What a probe must be expected to gain, in rounds of the live steps; going there and back costs a third of it."""
 TIMINGS, MOST_ROUNDS = 3, 12
 """Times that a probe is to bring, for a median of three outvotes an outlier, and its rounds at most."""
