@@ -28,10 +28,9 @@ TABLE_MEMORIES = 40
 """What a level foretells is forgotten so many times more slowly than ``memory_rounds``: it belongs to the draft."""
 FOLD_ROUNDS = 8
 """Rounds between two estimates, once the first ones are in; a round then costs a third."""
-import os
-LEAST_SLOPE = float(os.environ.get("SLOPE", "0.4"))
-SLOPE_PRIOR = 1.0
-"""What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2."""
+SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.3
+"""What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2; and the
+least that levels are taken to say, for a draft that has always been good may fail at any time."""
 LOWEST, HIGHEST = 0.005, 0.995
 """Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9
@@ -227,7 +226,7 @@ class AcceptanceEstimator:
             along += away * (hits[0] / self._weight - reached * usual)
             alike += away * away * reached
         slope = min(1.0, max(LEAST_SLOPE, along / alike))
-        lately = self._levels.usual if os.environ.get("FASTU") else usual
+        lately = self._levels.usual
         return [lately + slope * (middle - lately) for middle in MIDDLES]
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
 
-SIGMAS = float(os.environ.get("SIG", "1"))
+SIGMAS = 1.0
 """Standard deviations of the promised gain that do not count: in a load that does not change chance promises often."""
-HOLD_ROUNDS = float(os.environ.get("HOLD", ".1"))
+HOLD_ROUNDS = 0.1
 """What staying must have cost, in rounds, until other steps are taken: a switch costs about as much."""
 
 

@@ -22,8 +22,8 @@ from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
 
 HORIZON_ROUNDS = 200.0
 """Rounds for which what a probe teaches is taken to stay true."""
-LEAST_GAIN_ROUNDS = float(__import__("os").environ.get("LEAST","1"))
-"""What a probe must be expected to gain, in rounds of the live steps; going there and back costs a third of it."""
+LEAST_GAIN_ROUNDS = 1.0
+"""What a probe must be expected to gain, in rounds of the live steps; going there and back costs about a fifth of it."""
 TIMINGS, MOST_ROUNDS = 3, 12
 """Times that a probe is to bring, for a median of three outvotes an outlier, and its rounds at most."""
 CHECK_ROUNDS = 16
@@ -32,9 +32,9 @@ QUIET_ROUNDS = 6
 """Rounds in a row at one batch size that a probe waits for: while requests come and go hardly a round can be timed."""
 ALLOWANCE_ROUNDS = 8.0
 """Rounds that the credit holds at most, and at the start."""
-REST_ROUNDS, LONGER, LONGEST = 800, 4, 51_200
+REST_ROUNDS, LONGER, LONGEST = 1600, 4, 51_200
 """Rounds between two probes of the same steps at one batch size: at first, the factor each time, and at most."""
-OTHER_TEXT = 0.15
+OTHER_TEXT = 0.2
 """Change of the usual level of requests after which a rest is over: what the probe taught was of other text."""
 UNSEEN_ROUNDS, SEEN_SPACING, ZERO_SPACING = 64, 2000.0, 24.0
 """At zero steps: rounds after which shadow acceptance is no longer fresh; rounds between probes while it is, and at

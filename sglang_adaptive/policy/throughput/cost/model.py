@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from sglang_adaptive.policy.profile.profile import CostProfile
 from sglang_adaptive.policy.throughput.cost.base import BaseCost
 
-PULL = float(__import__("os").environ.get("PULL","2"))
-"""Measured cells that the base table counts for: half of an error is taken over from two neighbours."""
+PULL = 4.0
+"""Measured cells that the base table counts for: half of an error is taken over from four neighbours."""
 READING, LONE = 0.025, 0.2
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation of a cell, however many readings it has."""
-OWN_PART, MOST_MOVED = float(__import__("os").environ.get("OWN",".25")), 0.2
+OWN_PART, MOST_MOVED = 0.25, 0.2
 """Part of a slowdown since a cell was timed last that its standard deviation grows by, and the slowdown (log) that
 counts at most: a lower clock slows deep and shallow rounds differently, a host that stalls for a second all alike."""
 NOTICED = 0.002
