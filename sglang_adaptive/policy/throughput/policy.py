@@ -2,8 +2,8 @@
 
     time(s) / time(live) = T(batch, s) / T(batch, live) * rounds(s) / rounds(live)
 
-The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` says how much other steps must promise, bounds
-what speculation may lose against zero steps, and buys knowledge within a budget.
+The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` says how much other steps must promise,
+bounds what speculation may lose against zero steps, and buys knowledge within a budget.
 """
 
 from __future__ import annotations
@@ -250,9 +250,9 @@ class ThroughputPolicy:
                 live_time = time
             if time < least:
                 best, least = steps, time
-        if live_time < math.inf:
-            if self._hysteresis.keeps(live_time / least - 1.0, live, best, self._acceptance):
-                best, least = live, live_time
+        gain = live_time / least - 1.0  # infinite where the live steps may not run
+        if live_time < math.inf and self._hysteresis.keeps(gain, live, best, self._acceptance):
+            best, least = live, live_time
         if best and row.zero is not None and not self._beats_zero(row.zero * slower[0] / least - 1.0, best):
             return 0
         return best

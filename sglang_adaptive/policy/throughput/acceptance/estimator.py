@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from operator import add, mul
 
 from sglang_adaptive.policy.throughput.acceptance.levels import BINS, EDGES, MIDDLES, USUAL, RequestLevels
@@ -95,8 +96,8 @@ class AcceptanceEstimator:
     def conditional(self) -> list[float]:
         """Acceptance by position, of the batch as it stands."""
         tokens = self.tokens
-        gains = [1.0, *(high - low for low, high in zip(tokens, tokens[1:], strict=False))]
-        return [now / before for before, now in zip(gains, gains[1:], strict=False)]
+        gains = [1.0, *(high - low for low, high in pairwise(tokens))]
+        return [now / before for before, now in pairwise(gains)]
 
     @property
     def usual_level(self) -> float:

@@ -23,7 +23,7 @@ from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
 HORIZON_ROUNDS = 200.0
 """Rounds for which what a probe teaches is taken to stay true."""
 LEAST_GAIN_ROUNDS = 1.0
-"""What a probe must be expected to gain, in rounds of the live steps; going there and back costs about a fifth of it."""
+"""What a probe must be expected to gain, in rounds of the live steps; going there and back costs a fifth of it."""
 TIMINGS, MOST_ROUNDS = 3, 12
 """Times that a probe is to bring, for a median of three outvotes an outlier, and its rounds at most."""
 CHECK_ROUNDS = 16
@@ -32,7 +32,7 @@ QUIET_ROUNDS = 6
 """Rounds in a row at one batch size that a probe waits for: while requests come and go hardly a round can be timed."""
 ALLOWANCE_ROUNDS = 8.0
 """Rounds that the credit holds at most, and at the start."""
-REST_ROUNDS, LONGER, LONGEST = 1600, 4, 51_200
+REST_ROUNDS, LONGER, LONGEST = 800, 6, 51_200
 """Rounds between two probes of the same steps at one batch size: at first, the factor each time, and at most."""
 OTHER_TEXT = 0.2
 """Change of the usual level of requests after which a rest is over: what the probe taught was of other text."""

@@ -23,7 +23,7 @@ from sglang_adaptive.policy.throughput.cost.base import BaseCost
 
 PULL = 4.0
 """Measured cells that the base table counts for: half of an error is taken over from four neighbours."""
-READING, LONE = 0.025, 0.2
+READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation of a cell, however many readings it has."""

@@ -16,7 +16,7 @@ from typing import Any
 from sglang_adaptive.policy.throughput.cost.zero_cycle import ZeroCycle
 
 FRESH = 16
-"""Readings after an absence that teach the cell: the median of so many is within 1% where single ones scatter by 2.5%."""
+"""Readings after an absence that teach the cell: the median of so many is within 1%, single ones scatter by 2.5%."""
 MOST = 31.0
 """Readings that a cell's value counts for at most, so that a later stay can correct it."""
 MEDIAN = 7
