@@ -269,6 +269,8 @@ class ThroughputPolicy:
     def _enter(self, steps: int) -> None:
         if steps == 0:
             self._zero_since = self._round
+        if steps == 0 or self._live == 0:
+            self._trust.turned(self._acceptance.conditional[0])
         self._live = steps
         self._hysteresis.restart()
 

@@ -22,6 +22,8 @@ DISAGREE, AGREE = 3.0, 1.0
 """|z| above which shadow acceptance is no longer believed, and below which it is believed again."""
 TELLING = 0.25
 """Acceptance from which on agreement says something: a check that never finds a hit agrees with every bad draft."""
+OTHER_TEXT = 0.15
+"""Difference of a kind's acceptance to what is believed from which on its trials are of earlier text."""
 SATURATION = 16.0
 """Requests of one round count like ``n / (1 + n / 16)``: they share their moment."""
 
@@ -50,6 +52,12 @@ class ShadowTrust:
     def verify(self, accepted: Sequence[int]) -> bool:
         """Take in the accepted drafts of each request; say whether shadow acceptance is found wrong just now."""
         return self._add(self._verified, accepted)
+
+    def turned(self, believed: float) -> None:
+        """Forget trials of earlier text: *believed* is the acceptance for which zero steps were entered or left."""
+        for kind in (self._shadow, self._verified):
+            if abs(_rate(kind) - believed) > OTHER_TEXT:
+                kind[:] = 0.0, 0.0
 
     def _add(self, kind: list[float], accepted: Sequence[int]) -> bool:
         requests = len(accepted)

@@ -13,8 +13,6 @@ HOLD_ROUNDS = 0.1
 class SwitchHysteresis:
     """Adds up what staying costs, as far as it is more than *margin* and chance."""
 
-    __slots__ = ("_cost", "_margin")
-
     def __init__(self, margin: float) -> None:
         self._margin = margin
         self._cost = 0.0

@@ -80,7 +80,7 @@ def test_a_change_that_the_policy_noticed_is_the_text_s() -> None:
     trust = ShadowTrust()
     for _ in range(40):
         trust.verify([1])
-    trust.changed(heard=False)  # the text turned hard, which verified rounds noticed, and zero steps follow
+    trust.turned(0.1)  # the text turned hard, and zero steps follow
     for _ in range(40):
         trust.hear([0])
     assert trust.believed
