@@ -7,16 +7,18 @@ READY := $(VENV)/.sglang-adaptive-ready
 # mypy is strict on what runs inside a server and on what scores policies.
 STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/simulate
 
-.PHONY: help setup smollm2 demo test test-tools lint types docs models bench-sim bench-real constraints clean
+.PHONY: help setup smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real constraints clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         a real SGLang server on the CPU; watch the draft depth follow the text"
 	@echo "make smollm2      a real language model that any CPU serves, and its draft, into your cache"
 	@echo "make test         unit tests, and tests that drive a real server on the CPU"
+	@echo "make campaign     an hour against the package: every request, operation, fault and door; --resume goes on"
 	@echo "make lint         ruff: rules and format"
 	@echo "make test-tools   Chromium and Prometheus by apt-get; without them tests of the page and the metrics are left out"
 	@echo "make types        mypy, strict"
+	@echo "make tables       write every table of the documentation, and the dashboard, that scripts make from the source"
 	@echo "make docs         the documentation as a site, into site/; ends when a link leads nowhere"
 	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
 	@echo "make bench-real   policies on recorded text, and everything else that the throughput policy is held to"
@@ -25,7 +27,7 @@ help:
 	@echo "make constraints  pin today's newest packages in constraints.txt"
 	@echo "make clean        remove caches and builds; .venv stays"
 	@echo
-	@echo "ARGS='...' is passed on to demo, test, docs, models and the benchmarks; PYTHON=... picks the interpreter of .venv."
+	@echo "ARGS='...' is passed on to demo, test, campaign, docs, models and the benchmarks; PYTHON=... picks the interpreter of .venv."
 
 setup: $(READY)
 
@@ -43,7 +45,10 @@ demo: $(READY)
 	$(VENV)/bin/sglang-adaptive demo $(ARGS)
 
 test: $(READY)
-	$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),scripts/run_tests.py)
+	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup)
+
+campaign: $(READY)
+	$(VENV)/bin/python -m tests.campaign $(ARGS)
 
 test-tools:
 	@sh scripts/test_tools.sh
@@ -54,6 +59,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(VENV)/bin/mypy $(STRICT)
+
+tables: $(READY)
+	@for script in cli_reference config_reference hooks_reference launch_lines metrics_reference dashboard; do \
+		$(VENV)/bin/python scripts/$$script.py || exit 1; done
 
 docs: $(READY)
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --conf-dir docs . site $(ARGS)

@@ -106,7 +106,7 @@ def open_loop() -> Iterator[str]:
 
 
 def cells() -> Iterator[str]:
-    """Yield the README's table: shares of each cell's best static depth."""
+    """Yield shares of each cell's best static depth."""
     found = rates((row["contender"], row) for row in _rows(H200 / "cells.json", "cells"))
     best = {case: rate for case, rate in best_static(found).items() if dict(case)["p"]}
     summed = {name: summed_up(shares(rate, best)) for name, rate in found.items()}

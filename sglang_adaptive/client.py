@@ -52,25 +52,29 @@ class Client:
         return self._exchange("POST", path, body)
 
     def server_info(self) -> dict[str, Any]:
-        """Return SGLang's `/server_info`; what the scheduler says of itself is under `internal_states`[0]."""
+        """Return SGLang's `/server_info`; what the scheduler says of itself is under `internal_states`[0].
+
+        Adaptive replicas stand there in their order, where SGLang lists them as they happen to answer.
+        """
         info: dict[str, Any] = self.get("/server_info")
+        if isinstance(info, dict) and isinstance(info.get("internal_states"), list):
+            info["internal_states"].sort(key=_replica)
         return info
 
     def configure(self, config: Mapping[str, Any]) -> list[bool]:
-        """Let the server run another adaptive configuration from its next round on.
+        """Replace the server's adaptive configuration from its next round on.
 
-        Returns True for each data-parallel replica. Raises RequestError, whose message says what is wrong, when the
-        server refuses it; the old configuration then goes on.
+        Returns True for each data-parallel replica. Raises RequestError with the reason when the server refuses it; the
+        old configuration then stays in force.
         """
         updated: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_config": dict(config)}})
         return updated
 
     def force_steps(self, steps: int | None) -> list[bool]:
-        """Hold the depth at *steps*, or release it with None.
+        """Hold *steps*, or release them with None.
 
-        Returns True for each data-parallel replica, False for one that was not asked to be adaptive. Raises
-        RequestError, whose message says why, for a depth that was not built, and where adapting was asked for and is
-        off.
+        Returns True for each data-parallel replica, False for one without adaptive speculation. Raises RequestError
+        with the reason for steps without a runtime state, and where adaptive speculation was requested and is off.
         """
         held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
         return held
@@ -151,3 +155,8 @@ def _request(prompt: Prompt, max_new_tokens: int, rid: Any, sampling: dict[str, 
     if rid is not None:
         body["rid"] = rid
     return body
+
+
+def _replica(state: Any) -> int:
+    block = state.get("adaptive") if isinstance(state, dict) else None
+    return int(block.get("dp_rank") or 0) if isinstance(block, dict) else 0

@@ -1,4 +1,4 @@
-"""What every subcommand shares: a parser whose help teaches, refusals of one line, and the exit codes."""
+"""Shared by all subcommands: the parser, errors of one line, and the exit codes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import NoReturn, TextIO
 
 PROGRAM = "sglang-adaptive"
 DONE, PROBLEM, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes: all is well; the command found a problem; bad usage or input; Ctrl-C."""
+"""Exit codes: success; the command found a problem; bad usage or input; Ctrl-C."""
 
 DEFAULT_URL = "http://127.0.0.1:30000"
-"""Where SGLang listens unless it is told otherwise."""
+"""SGLang's default address."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -64,7 +64,7 @@ def add_api_key(parser: argparse.ArgumentParser) -> None:
 
 
 def failed(name: str, line: str, code: int) -> int:
-    """Say on standard error why ``sglang-adaptive NAME`` ends with *code*, which is returned."""
+    """Print to standard error why ``sglang-adaptive NAME`` ends with *code*; return *code*."""
     print(f"{PROGRAM} {name}: error: {line}", file=sys.stderr)
     return code
 

@@ -1,4 +1,4 @@
-"""Where a measurement comes from: versions, commit and processor; nothing that names a place on the machine."""
+"""Provenance of a measurement: versions, commit and processor, without paths of the machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def versions(*distributions: str) -> dict[str, str | None]:
 def git_commit() -> str | None:
     """Return the commit that the package runs from, with "-dirty" when its code was changed since.
 
-    None outside a checkout of this project, also when the package is installed below somebody else's.
+    None outside a checkout of this project, also when the package is installed inside another checkout.
     """
     try:
         _git("ls-files", "--error-unmatch", "__init__.py")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 Findings = dict[str, str | None]
 """By check: None where it holds, else the error in a line."""
@@ -50,12 +50,12 @@ def tell(module: str, here: Mapping[str, Any], around: Callable[[Check], Check] 
 
 
 @contextmanager
-def used_again(way: OwnWay) -> Iterator[None]:
+def not_in_use_afterwards(fallback: Fallback) -> Iterator[None]:
     """Whatever ends *way* inside, it is used again afterwards."""
     try:
         yield
     finally:
-        way.used = True
+        fallback.in_use = False
 
 
 def start(module: str, site: Path | None = None, **variables: str) -> subprocess.Popen[str]:

@@ -84,14 +84,14 @@ def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     on_host = SimpleNamespace(next_token_logits=torch.zeros(2, 9))
     assert zero_step_choice.sample(original, _drafts(1), _batch(2), on_host) == "SGLang's"
     assert zero_step_choice.sample(original, _drafts(1), _batch(3), output) == "SGLang's"
-    assert len(asked) == 10 and zero_step_choice._way.used
+    assert len(asked) == 10 and not zero_step_choice._fallback.in_use
     assert _choosing("ours", lambda: zero_step_choice.sample(original, _drafts(1), _batch(2), output)) == "ours"
 
 
 def a_fault_leaves_the_choice_to_sglang() -> None:
     """In that round and every later one, and without an exception."""
     output, choices = SimpleNamespace(next_token_logits=_OnDevice(2)), []
-    with checks.used_again(zero_step_choice._way):
+    with checks.not_in_use_afterwards(zero_step_choice._fallback):
         for choice in (RuntimeError("no such kernel"), "ours"):
             choices.append(
                 _choosing(

@@ -1,4 +1,4 @@
-"""Marks tests by their folder, and says what was left out for want of a GPU."""
+"""Marks tests by their folder, and says what was left out for want of a GPU or of a program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.left_out import left_out
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("untimed", deadline=None)
@@ -37,6 +39,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [r for r in terminalreporter.stats.get("skipped", []) if NO_GPU in str(r.longrepr)]
     if skipped:
         terminalreporter.write_line(f"{len(skipped)} GPU tests were skipped: no CUDA device here")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End with a line on what could not be tested for want of a program; workers of pytest-xdist say nothing."""
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        print(left_out())
 
 
 def _has_gpu() -> bool:

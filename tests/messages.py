@@ -19,10 +19,12 @@ SAY_CALLS = ("_refuse", "problem", "failed", "error", "_warn", "_degrade", "unkn
 REASONS = {
     "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
     "sglang_plugin/repairs/hybrids.py": ("obstacle",),
+    "sglang_plugin/workers/choice.py": ("unsupported_reason",),
     "sglang_plugin/zero_steps/setup_check.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
     "sglang_plugin/hooking/hook.py": ("problem",),
     "sglang_plugin/admin/route.py": ("_checked",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
+    "sglang_plugin/launch/dspark.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
     "demo/verdict.py": ("failures",),
     "watch/view.py": ("view", "_state"),
@@ -66,7 +68,7 @@ class _Finder:
 
     def all(self) -> Iterator[Message]:
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and _name(node.func) == "OwnWay":
+            if isinstance(node, ast.Call) and _name(node.func) == "Fallback":
                 yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._texts(node.args[0]))
         functions = [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         for function in functions:

@@ -47,17 +47,17 @@ def other_tables_are_left_to_sglang() -> None:
     strided = given["seq_lens"].repeat_interleave(2)[::2]
     length_kernel.normal_decode_set_metadata(original, *ordered, rest[0], 40, strided, 0, 1)
     length_kernel.draft_extend_set_metadata(original, **{**given, "full_to_swa_index_mapping": object()})
-    assert len(asked) == 6 and length_kernel._way.used, asked
+    assert len(asked) == 6 and not length_kernel._fallback.in_use, asked
 
 
 def a_fault_leaves_lengths_to_sglang() -> None:
     """From then on, and without an exception."""
     asked: list[Any] = []
-    with checks.used_again(length_kernel._way):
+    with checks.not_in_use_afterwards(length_kernel._fallback):
         for _ in range(2):
             given = {**_given(3, 40, 1), "req_pool_indices": None}
             length_kernel.draft_extend_set_metadata(lambda **_: asked.append(1), **given)
-        assert not length_kernel._way.used and asked == [1, 1]
+        assert length_kernel._fallback.in_use and asked == [1, 1]
 
 
 def a_replayed_extend_is_told_once() -> None:
@@ -98,7 +98,7 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     backend.use_sliding_window_kv_pool = True
     backend.token_to_kv_pool = SimpleNamespace(full_to_swa_index_mapping=torch.zeros(4))
     extend_metadata.execute(prepare, mine, batch)
-    assert len(asked) == 4 and extend_metadata._way.used
+    assert len(asked) == 4 and not extend_metadata._fallback.in_use
 
 
 def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dict[str, Any]:

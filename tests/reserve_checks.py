@@ -44,8 +44,8 @@ def slots_are_given_in_one_round_of_many() -> None:
     batch = _batch(2)
     batch.reqs[1].kv.kv_committed_len -= 3
     assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (reserve_ahead.AHEAD + 1)
-    with checks.used_again(reserve_ahead._way):
-        reserve_ahead._way.used = False
+    with checks.not_in_use_afterwards(reserve_ahead._fallback):
+        reserve_ahead._fallback.in_use = True
         assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
 
 
@@ -109,8 +109,8 @@ def a_fault_leaves_reservations_to_sglang() -> None:
     """From then on, and without an exception."""
     batch = _batch(1)
     batch.tree_cache.evictable_size = None
-    with checks.used_again(reserve_ahead._way):
-        assert _rounds_with_slots(batch, 5, [1]) == 5 and not reserve_ahead._way.used
+    with checks.not_in_use_afterwards(reserve_ahead._fallback):
+        assert _rounds_with_slots(batch, 5, [1]) == 5 and reserve_ahead._fallback.in_use
         batch.tree_cache.evictable_size = lambda: 0
         assert _rounds_with_slots(batch, 5, [1]) == 5
 

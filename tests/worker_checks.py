@@ -75,7 +75,7 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
     zero_step_inputs.verify_input(original, worker, _batch(3))
     runner = worker.target_worker.model_runner
     del runner.watermark_state
-    with checks.used_again(zero_step_inputs._way):
+    with checks.not_in_use_afterwards(zero_step_inputs._fallback):
         zero_step_inputs.verify_input(original, worker, _batch(2))
         runner.watermark_state = None
         zero_step_inputs.verify_input(original, worker, _batch(2))
@@ -165,10 +165,10 @@ def hidden_states_that_cannot_be_joined_in_place_are_sglangs() -> None:
     """Those of two types; and all, from a fault on, which here are parts that torch would differentiate."""
     mixed = [torch.randn(2, 4), torch.randn(2, 4, dtype=torch.float64)]
     expected, kept = _joined_in_a_capture(mixed)
-    assert kept.dtype == torch.float64 and torch.equal(expected, kept) and shared_hidden_states._way.used
-    with checks.used_again(shared_hidden_states._way):
+    assert kept.dtype == torch.float64 and torch.equal(expected, kept) and not shared_hidden_states._fallback.in_use
+    with checks.not_in_use_afterwards(shared_hidden_states._fallback):
         expected, kept = _joined_in_a_capture([torch.randn(2, 4, requires_grad=True) for _ in range(2)])
-        assert torch.equal(expected, kept) and not shared_hidden_states._way.used
+        assert torch.equal(expected, kept) and shared_hidden_states._fallback.in_use
 
 
 def frozen_for_a_depth_and_collected_between_its_graphs() -> None:
@@ -202,8 +202,8 @@ def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
     """From then on, and without an exception."""
     backend = _scheduling([])
     del backend.forward_metadata
-    with checks.used_again(verify_schedule._way):
-        assert _attended(backend, 0) is None and not verify_schedule._way.used
+    with checks.not_in_use_afterwards(verify_schedule._fallback):
+        assert _attended(backend, 0) is None and verify_schedule._fallback.in_use
 
 
 def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
@@ -228,10 +228,10 @@ def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
 
 def queries_that_cannot_be_looked_at_are_copied() -> None:
     """From then on, and without an exception."""
-    with checks.used_again(queries_in_place._way):
+    with checks.not_in_use_afterwards(queries_in_place._fallback):
         q = torch.zeros(3, 24)[:, :16]
         assert queries_in_place.forward(lambda *given: given[1], object(), q, None, None, None, object()) is q
-        assert not queries_in_place._way.used and _query_at_kernel(q, "DECODE").is_contiguous()
+        assert queries_in_place._fallback.in_use and _query_at_kernel(q, "DECODE").is_contiguous()
 
 
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:

@@ -70,8 +70,8 @@ def register() -> None:
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
     HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
-    heard = "sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance.heard"
-    HookRegistry.register(heard, draw.foretold, HookType.AROUND)
+    accepts = "sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance.shadow_accepts"
+    HookRegistry.register(accepts, draw.shadow_accepts, HookType.AROUND)
 
 
 class Draw:
@@ -123,8 +123,8 @@ class Draw:
         nodes = torch.arange(bs * width, dtype=torch.int32, device=accept_index.device).view(bs, width)
         return nodes.masked_fill_(column > correct, -1)
 
-    def foretold(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
-        """Around what hears at zero steps whether the draft foretold the token: as often, but drawn like the rest."""
+    def shadow_accepts(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
+        """Around the check of shadow drafts at zero steps: as many answers, drawn like the rest."""
         from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import rows
 
         common = self._process.declared

@@ -6,6 +6,7 @@ from token_budget import TokenBudgetPolicy
 
 from sglang_adaptive.simulate.contenders import contenders
 from sglang_adaptive.simulate.engine import play
+from sglang_adaptive.simulate.launch import Launch
 from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.score import share
 from sglang_adaptive.simulate.setting import Setting
@@ -14,16 +15,21 @@ from sglang_adaptive.simulate.suites import SUITES
 TRACES, ROUNDS, BUDGET = 4, 400, 256
 
 
+def make(launch: Launch) -> TokenBudgetPolicy:
+    """Return a fresh policy, as ``sglang-adaptive simulate --policy play:make`` asks for one."""
+    return TokenBudgetPolicy(launch.ladder, BUDGET)
+
+
 def shares() -> dict[str, float]:
     """Return each policy's mean share of the oracle's throughput where text and load both change."""
     setting = Setting(load_cost(None)[1], rounds=ROUNDS, traces=TRACES)
     known = contenders(setting.ladder)
     makers = {name: known[name].make for name in ("static-0", "static-3", "ema", "throughput")}
-    makers["token_budget"] = lambda trace: TokenBudgetPolicy(trace.ladder, BUDGET)
+    makers["token_budget"] = make
     totals = dict.fromkeys(makers, 0.0)
     for trace in SUITES["both"].traces(setting):
-        for name, make in makers.items():
-            totals[name] += share(trace, play(make(trace), trace).depths) / TRACES
+        for name, maker in makers.items():
+            totals[name] += share(trace, play(maker(trace), trace).depths) / TRACES
     return totals
 
 

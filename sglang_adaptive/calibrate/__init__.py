@@ -1,1 +1,1 @@
-"""Measuring a live server, and asking it why it does what it does."""
+"""Measures round times on a live server (``calibrate``), and explains its steps (``explain``)."""

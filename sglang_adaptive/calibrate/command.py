@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from sglang_adaptive.calibrate import dspark
 from sglang_adaptive.calibrate.measure import depths, measure
 from sglang_adaptive.calibrate.output import draw, table, write
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
@@ -24,6 +25,8 @@ DEFAULT_MAX_BATCH = 64
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, 1 when the server cannot be measured, 2 for bad usage."""
     arguments = parser().parse_args(argv)
+    if arguments.dspark:
+        return _dspark(arguments)
     try:
         client = Client.from_url(arguments.url, api_key=arguments.api_key)
         server = AdaptiveServer(client)
@@ -38,8 +41,25 @@ def main(argv: Sequence[str]) -> int:
     return failed("calibrate", f"{ended}; what had been measured was kept", 1) if ended and not kept else kept
 
 
+def _dspark(arguments: argparse.Namespace) -> int:
+    """Write the table of a DSPARK server."""
+    if arguments.output is None or arguments.png is not None or arguments.profile_dir is not None:
+        return failed("calibrate", "--dspark: expected --output FILE, and neither --png nor --profile-dir", 2)
+    try:
+        client = Client.from_url(arguments.url)  # without a key, as SGLang's profiler asks
+        table = dspark.measure(client, arguments.output, arguments.batch_sizes, arguments.rounds)
+    except ValueError as error:
+        return failed("calibrate", f"--url: {error}", 2)
+    except NotReady as error:
+        return failed("calibrate", str(error), 1)
+    print(dspark.shown(table))
+    use = f"SGLANG_RAGGED_VERIFY_MODE=compact ... --speculative-dspark-sps-table-path {arguments.output}"
+    print(f"wrote {arguments.output}; launch with {use}", file=sys.stderr)
+    return 0
+
+
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
-    """Write what was asked for: a file, else the store that servers on this machine start from; and a picture."""
+    """Write the profile to a file, else to the cache of this machine's servers, and draw a picture if requested."""
     if arguments.output is not None:
         write(profile, arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
@@ -57,7 +77,7 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
 def _measure(
     server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace
 ) -> tuple[CostProfile, str | None]:
-    """Return what was measured, and why it ended early, if it did; minutes of work are not thrown away."""
+    """Return the measured cells, and why the measurement ended early, if it did."""
     wanted = sum(len(depths(server.state, size)) for size in sizes) * arguments.rounds
     cells: list[ProfileCell] = []
     # disable=None: a bar on a terminal only
@@ -87,7 +107,7 @@ def _how(server: AdaptiveServer) -> str:
 
 
 def _ladder(server: AdaptiveServer) -> list[int]:
-    """Return 1, 2, 4, ... up to what the server runs at once, at most DEFAULT_MAX_BATCH."""
+    """Return 1, 2, 4, ... up to the requests that the server runs at once, at most DEFAULT_MAX_BATCH."""
     most = server.info["internal_states"][0].get("effective_max_running_requests_per_dp") or DEFAULT_MAX_BATCH
     return [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most, DEFAULT_MAX_BATCH)]
 
@@ -97,11 +117,14 @@ def parser() -> CommandParser:
     parser = CommandParser(
         "calibrate",
         "Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost "
-        "profile: what the throughput policy starts from. Run it while nobody else uses the server.",
+        "profile: what the throughput policy starts from. Run it while nobody else uses the server. With --dspark "
+        "SGLang's own profiler measures a DSPARK server instead, for --speculative-dspark-sps-table-path.",
         [
             ("--url http://127.0.0.1:30000", "for the next servers on this machine with the same models and versions"),
             ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",
              "as a file and a picture, two batch sizes only"),
+            ("--url http://127.0.0.1:30000 --dspark --output dspark.json",
+             "the table that SGLang's DSPARK plans from"),
         ],
         "0 done; 1 the server cannot be measured, or not to the end (what was is kept); 2 bad usage",
     )  # fmt: skip
@@ -113,6 +136,7 @@ def parser() -> CommandParser:
         metavar="DIR",
         help="without --output: keep it in this folder (default: the cache that servers read at start-up)",
     )
+    parser.add_argument("--dspark", action="store_true", help="measure a DSPARK server's cost table, as --output FILE")
     parser.add_argument("--png", type=new_file, metavar="FILE", help="draw the profile as well")
     parser.add_argument(
         "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to what the server runs, <= 64"

@@ -1,4 +1,4 @@
-"""``sglang-adaptive explain``: why a live server runs the depth that it runs, in words."""
+"""``sglang-adaptive explain``: prints why a live server runs its current steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     if state["policy"] == "ema":
         for slot in state["slots"]:
             yield from _slot(slot)
-    else:
+    elif state["policy"] == "throughput":
         yield from _throughput(state)
 
 

@@ -1,4 +1,4 @@
-"""A steady load of N concurrent requests, kept up until it is told to stop."""
+"""A steady load of N concurrent requests until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sglang_adaptive.client import Client, RequestError
 
 PROMPT_TOKENS = 128
 VOCABULARY = 200
-"""Prompts are drawn from the lowest token ids, which every model has; what they say does not matter here."""
+"""Prompts are drawn from token ids below this, which every model has."""
 
 
 class SteadyLoad:

@@ -1,4 +1,4 @@
-"""Round times of a live server, one batch size and depth at a time."""
+"""Measures round times of a live server, one batch size and number of steps at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sglang_adaptive.policy.profile.profile import ProfileCell
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
 SPARE_TOKENS = 128
-"""KV slots of a request beside its text: what SGLang reserves ahead of it."""
+"""KV slots that SGLang reserves for a request beyond its text."""
 LEAST_TOKENS = 64
-"""Shorter requests would be prefills most of the time."""
+"""The shortest requests; shorter ones would spend most of the time in prefills."""
 Progress = Callable[[int, int, int, int], None]
 """Called with batch size, steps, rounds timed so far, rounds wanted."""
 
@@ -27,11 +27,11 @@ def measure(
     max_new_tokens: int,
     progress: Progress = lambda *_: None,
 ) -> Iterator[ProfileCell]:
-    """Yield a cell for every batch size and every depth that the server has built, and has graphs for if it uses any.
+    """Yield a cell for every batch size and all steps with a runtime state, and with graphs if the server uses any.
 
-    The depth is forced, so every figure is of steady rounds at one depth. It is released at the end, also after a
-    failure. Requests are shorter than *max_new_tokens* where the KV cache would not hold the batch otherwise. Raises
-    NotReady when the server stops answering or a batch size does not settle.
+    The steps are forced, so every cell is of steady rounds at fixed steps. They are released at the end, also after an
+    error. Requests are shorter than *max_new_tokens* where the KV cache would not hold the batch otherwise. Raises
+    NotReady when the server stops answering or a batch size does not become steady.
     """
     try:
         for batch_size in batch_sizes:
@@ -59,9 +59,9 @@ def room(info: Mapping[str, Any], batch_size: int) -> int:
 
 
 def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
-    """Return the depths that run at *batch_size* as they would in service.
+    """Return the steps that run at *batch_size* as they would in service.
 
-    A depth has graphs only where the policy may choose it; elsewhere it would run in a larger graph or without one.
+    Steps have graphs only where the policy may choose them; elsewhere they run in a larger graph or without one.
     """
     graphs = {tier["steps"]: tier["graph_batch_sizes"] for tier in state["startup"]["tiers"]}
     captured = sorted({size for sizes in graphs.values() for size in sizes or ()})

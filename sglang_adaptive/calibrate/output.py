@@ -1,4 +1,4 @@
-"""A profile as a file, a table and a picture."""
+"""Writes a cost profile as a file, a table and a picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sglang_adaptive.policy.profile.profile import CostProfile
 
 
 def write(profile: CostProfile, path: Path) -> None:
-    """Write the profile's JSON; the file is replaced whole or not at all."""
+    """Write the profile's JSON; the file is replaced atomically."""
     partial = path.with_name(path.name + ".part")
     partial.write_text(profile.dumps(), encoding="utf-8")
     partial.replace(path)

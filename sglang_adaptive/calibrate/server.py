@@ -9,11 +9,11 @@ from sglang_adaptive.client import Client, RequestError
 
 
 class NotReady(Exception):
-    """The server cannot be used for this; the message is one line."""
+    """The server cannot be measured; the message is one line."""
 
 
 class AdaptiveServer:
-    """A client of one server that is known to be adaptive."""
+    """A client of one adaptive server."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -35,7 +35,7 @@ class AdaptiveServer:
         return self.state
 
     def force(self, steps: int | None) -> None:
-        """Hold the depth at *steps*, or release it with None. Raises NotReady with the server's words."""
+        """Hold *steps*, or release them with None. Raises NotReady with the server's message."""
         try:
             self.client.force_steps(steps)
         except RequestError as error:

@@ -1,4 +1,4 @@
-"""Why the depth changed, in words."""
+"""Describes the cause of a switch."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ _CAUSES = {
 
 
 def because(switch: Mapping[str, Any]) -> str:
-    """Return the cause of a record of ``recent_switches`` in words; a cause that is not known here as it is."""
+    """Return the cause of a record of ``recent_switches`` in words; an unknown cause as it is."""
     return _CAUSES.get(switch["cause"], switch["cause"]).format(batch_size=switch["batch_size"])

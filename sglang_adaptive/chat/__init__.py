@@ -1,1 +1,1 @@
-"""`sglang-adaptive chat`: talk to a model in the terminal, and see how deep each answer was drafted."""
+"""`sglang-adaptive chat`: chat with a model in the terminal, with the steps of each answer."""

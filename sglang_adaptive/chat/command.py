@@ -1,4 +1,4 @@
-"""``sglang-adaptive chat``: find or start the server, then talk."""
+"""``sglang-adaptive chat``: finds or starts the server, then chats."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Client]:
-    """Give the client of the server that was named, or of one that runs meanwhile."""
+    """Yield the client of the given server, or of one that runs inside the ``with``."""
     if arguments.url is not None:
         client = Client.from_url(arguments.url, api_key=arguments.api_key)
         client.get("/v1/models")

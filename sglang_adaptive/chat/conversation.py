@@ -13,15 +13,15 @@ from sglang_adaptive.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an answer took."""
+    """Time and tokens of an answer."""
 
     tokens: int
     seconds: float
-    """From the question to the last token."""
+    """Seconds from the question to the last token."""
 
     drafting: Drafting | None
     cut: bool
-    """Whether it stopped because it was as long as answers may be."""
+    """Whether it stopped at the longest length of an answer."""
 
     def __str__(self) -> str:
         words = f"{self.tokens} tokens, {self.tokens / self.seconds:.1f} tokens/s"
@@ -43,16 +43,16 @@ class Conversation:
     temperature: float = 0.0
     messages: list[dict[str, str]] = field(default_factory=list)
     measured: Measured | None = None
-    """Of the latest answer; None until it is complete."""
+    """Time and tokens of the latest answer; None until it is complete."""
 
     def forget(self) -> None:
-        """Start over."""
+        """Remove all messages."""
         self.messages.clear()
 
     def ask(self, question: str) -> Generator[str, None, None]:
         """Yield the answer's text, piece by piece.
 
-        A question whose answer failed or was cut off by closing the iterator is forgotten, with its answer. Raises
+        A question whose answer failed or was cut off by closing the iterator is removed, with its answer. Raises
         OSError, http.client.HTTPException or client.RequestError.
         """
         self.measured = None

@@ -1,4 +1,4 @@
-"""How deep the rounds of an answer were drafted, from what the server says before and after it."""
+"""The steps of an answer's rounds, from the server's counts before and after it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 from sglang_adaptive.client import Client
 
 MOST_DEPTHS = 3
-"""Depths that are named one by one, those with the most rounds."""
+"""The most numbers of steps that are listed, those with the most rounds first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Rounds of the whole server by their draft steps; other requests that ran meanwhile count too."""
+    """Rounds of the whole server by steps, those of concurrent requests included."""
 
     rounds: Mapping[int, int]
 
     @property
     def total(self) -> int:
-        """Rounds, whatever their depth."""
+        """Rounds at all steps."""
         return sum(self.rounds.values())
 
     @property
     def mean_steps(self) -> float:
-        """Draft steps of a round, on average."""
+        """Mean steps of a round."""
         return sum(steps * count for steps, count in self.rounds.items()) / self.total
 
     def since(self, before: Drafting) -> Drafting:
-        """Return the rounds that came after *before*."""
+        """Return the rounds since *before*."""
         new = {steps: count - before.rounds.get(steps, 0) for steps, count in self.rounds.items()}
         return Drafting({steps: count for steps, count in new.items() if count > 0})
 

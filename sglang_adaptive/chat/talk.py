@@ -1,4 +1,4 @@
-"""The talk itself: questions from a terminal or a pipe, answers as they grow."""
+"""Runs the chat: questions from a terminal or a pipe, answers as they grow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELP = "/new starts over, /quit ends (so does Ctrl-D); Ctrl-C while an answer co
 
 
 class Talk:
-    """Reads questions until there are no more; answers go to *out*, what they took and errors to *aside*."""
+    """Reads questions until there are no more; answers go to *out*, times and errors to *aside*."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Run SGLang's EAGLE path on a machine without a GPU, with kernels written in PyTorch.
+"""Runs SGLang's EAGLE path on a machine without a GPU, with kernels written in PyTorch.
 
-For trying things out, for tests and for development; not for speed. Nothing here acts unless a process was
-started with the environment that `launcher.environment` returns.
+For trials, tests and development; not for speed. It is active only in a process with the environment of
+`launcher.environment`.
 """

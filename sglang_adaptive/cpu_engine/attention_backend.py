@@ -1,4 +1,4 @@
-"""SGLang attention backend over the kernels of this package."""
+"""An SGLang attention backend with the kernels of this package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not followed
     """Prefill, decode, verify and draft-extend for dense multi-head and grouped-query attention.
 
-    Raises NotImplementedError when the model asks for what the kernels do not do.
+    Raises NotImplementedError when the model needs what the kernels do not support.
     """
 
     def __init__(self, model_runner: Any) -> None:
@@ -56,7 +56,7 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
 
     def _verify_plan(self, forward_batch: Any) -> PaddedPlan:
         spec = forward_batch.spec_info
-        # A chain needs no mask of its own: it is the causal one.
+        # The mask of a chain is the causal one.
         mask = None if spec.tree_topk == 1 else spec.custom_mask
         rows, prefix = forward_batch.req_pool_indices, forward_batch.seq_lens
         return window_plan(self.table, rows, prefix, spec.draft_token_num, self.dtype, mask)

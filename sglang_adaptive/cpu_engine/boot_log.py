@@ -1,4 +1,4 @@
-"""Reading a starting server's log: how far it is."""
+"""Reads the progress of a starting server from its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 READY = "ready"
 
-# What SGLang prints, in this order, and what it means to someone who waits.
+# Log lines of SGLang, in this order, and the stages that they mean.
 _STAGES: tuple[tuple[str, str], ...] = (
     ("server_args=", "arguments accepted, starting processes"),
     ("Init parallel begin", "processes started"),
@@ -18,7 +18,7 @@ _STAGES: tuple[tuple[str, str], ...] = (
 
 
 class BootLog:
-    """Follows the log file from its beginning, reading only what is new each time."""
+    """Reads the log file from its beginning, each time only the new part."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -17,7 +17,7 @@ ARCHITECTURES = "sglang_adaptive.cpu_engine.architectures"
 
 _DEFAULTS: tuple[tuple[str, str], ...] = (
     ("--attention-backend", ATTENTION_BACKEND),
-    # SGLang's "auto" turns float32 checkpoints into float16; here exact output matters more than memory.
+    # SGLang's "auto" converts float32 checkpoints to float16; exact output matters more than memory here.
     ("--dtype", "float32"),
     ("--host", "127.0.0.1"),
     # SGLang would size the pool by the machine's memory.
@@ -30,7 +30,7 @@ _GRAPH_FLAGS = ("--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
 
 
 class LaunchError(Exception):
-    """The server cannot be started as asked; the message is one line."""
+    """The server cannot be started with these arguments; the message is one line."""
 
 
 def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -60,9 +60,9 @@ def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[
 
 
 def default_arguments(given: Sequence[str] = ()) -> list[str]:
-    """Return the SGLang arguments that the CPU engine needs or prefers and that `given` leaves open.
+    """Return the SGLang arguments that the CPU engine needs or prefers and that `given` does not set.
 
-    Raises LaunchError when `given` asks for another device.
+    Raises LaunchError when `given` names another device.
     """
     device = _value(given, "--device")
     if device not in (None, "cpu"):

@@ -1,4 +1,4 @@
-"""Names that the launcher, the plugin and the tests have to agree on."""
+"""Names that the launcher, the plugin and the tests share."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ PLUGIN = "sglang_adaptive_cpu_engine"
 """Name of the entry point in the group `sglang.srt.plugins`."""
 
 SWITCH = "SGLANG_ADAPTIVE_CPU_ENGINE"
-"""Environment variable; "1" lets the plugin act."""
+"""Environment variable; "1" activates the plugin."""

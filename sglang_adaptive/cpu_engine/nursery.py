@@ -1,12 +1,12 @@
-"""Starts the processes of a server as forks of one that has SGLang imported already.
+"""Starts the processes of a server as forks of a process that has imported SGLang.
 
-A server is three processes or more, and SGLang starts each as a new Python that imports everything once more: most of a
-small server's start, and most of its memory. Here the first process imports, forks the nursery before anything else
-has happened, and what SGLang then starts with ``spawn`` is forked from there: a process with SGLang's modules as their
-import left them, and nothing of the first process' state, as if it had imported them itself.
+A server has three processes or more. SGLang starts each as a new Python that imports everything again: most of a small
+server's start, and most of its memory. Here the first process imports SGLang and forks the nursery at once. Processes
+that SGLang starts with ``spawn`` are forked from the nursery, with SGLang's modules as imported and without the first
+process' other state.
 
-Python's own fork server does the work (`multiprocessing.forkserver`), but as a fork in place of a new program, and with
-what SGLang counts on: children see the environment of the moment, and a signal to their parent reaches the first
+Python's fork server (`multiprocessing.forkserver`) does this, with two changes: it is a fork instead of a new program,
+and it does what SGLang expects. Children get the current environment, and a signal to their parent reaches the first
 process.
 """
 
@@ -29,15 +29,15 @@ PR_SET_PDEATHSIG = 1
 
 
 def open_nursery(modules: Iterable[str]) -> None:
-    """Import *modules*, and let every later ``spawn`` of this process be a fork of its present state.
+    """Import *modules*, and make every later ``spawn`` of this process a fork of its present state.
 
-    Call it while the process has one thread. Linux only. Raises OSError when no process or socket is to be had.
+    Call it while the process has one thread. Linux only. Raises OSError when no process or socket can be created.
     """
     for name in modules:
         importlib.import_module(name)
     gc.freeze()  # so that no collection of a child writes to the memory that is shared
     with socket.socket(socket.AF_UNIX) as listener:
-        # A folder of this process alone, by its number: the name of a socket has room for 107 characters.
+        # A folder for each process id, with a short name: the path of a socket may have 107 characters.
         address = f"/proc/self/fd/{os.open(util.get_temp_dir(), os.O_DIRECTORY)}/nursery"
         listener.bind(address)
         listener.listen()
@@ -57,18 +57,18 @@ def _serve(listener: int, alive: int, first: int) -> None:
     code = 1
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and its children have asked for the same
-        # A child of SGLang's tells its parent that it failed with this signal; it means the first process.
+        # A child of SGLang's signals its failure to its parent with this; pass it to the first process.
         signal.signal(signal.SIGQUIT, lambda *_: os.kill(first, signal.SIGQUIT))
         forkserver.main(listener, alive, [])
     except SystemExit:
-        code = 0  # nobody is left that could ask for a child
+        code = 0  # no process is left that could request a child
     finally:
         os._exit(code)
 
 
 @dataclass(frozen=True)
 class _InEnvironment:
-    """What a child runs: *target*, in the environment that its starter had at the start."""
+    """The function of a child: runs *target* in the environment that its starter had at the start."""
 
     target: Callable[..., object]
     environment: Mapping[str, str]
@@ -83,7 +83,7 @@ class _InEnvironment:
 
 
 class _Process(BaseProcess):
-    """Here for its static method; the process object itself is multiprocessing's own."""
+    """Only its static method is used; the process object is multiprocessing's own."""
 
     _start_method = "spawn"
 

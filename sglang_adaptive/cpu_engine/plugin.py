@@ -1,4 +1,4 @@
-"""Entry point through which every SGLang process learns of the CPU engine's attention backend."""
+"""Entry point that registers the CPU engine's attention backend in every SGLang process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
 
 
 def register() -> None:
-    """Add the attention backend to SGLang; does nothing unless the launcher asked for the CPU engine."""
+    """Add the attention backend to SGLang; does nothing unless the launcher started the CPU engine."""
     if os.environ.get(SWITCH) != "1":
         return
     gc.enable()  # see stand_in/sitecustomize.py
@@ -50,7 +50,7 @@ def _with_torch_ref(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Offer the backend's draft forms next to those that SGLang knows."""
+    """Add the backends for the draft to SGLang's own."""
     from sglang_adaptive.cpu_engine.attention_backend import TorchRefBackend, TorchRefDraftBackend
 
     def create() -> tuple[str, Any]:

@@ -25,15 +25,15 @@ POLL_SECONDS = 0.1
 
 
 class ServerError(RuntimeError):
-    """The server did not come up, or is gone; the message ends with what its log last said."""
+    """The server did not start, or has ended; the message ends with the last lines of its log."""
 
 
 class CpuServer(Client):
     """Runs `sglang-adaptive serve-cpu ARGUMENTS` on a free port of 127.0.0.1, in a process group of its own.
 
-    Use as a context manager; every way out of it, Ctrl-C included, stops the whole group.
-    `on_progress(stage, seconds)` is called while the server starts. `log` keeps what the server prints; by default
-    a temporary file.
+    Use as a context manager; leaving it in any way, Ctrl-C included, stops the whole group.
+    `on_progress(stage, seconds)` is called while the server starts. `log` is the file of its output, by default a
+    temporary one.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CpuServer(Client):
             raise
 
     def launch(self) -> None:
-        """Start the server's processes and return; `poll` says when it answers, `stop` is the caller's."""
+        """Start the server's processes and return; the caller waits with `poll` and ends with `stop`."""
         atexit.register(self.stop)
         self._begin = time.monotonic()
         # SGLang never removes the files of its sockets.
@@ -100,7 +100,7 @@ class CpuServer(Client):
         self._boot = BootLog(self.log_path)
 
     def poll(self) -> bool:
-        """Return whether the launched server answers, reporting stages that are new.
+        """Return whether the launched server answers; report new stages.
 
         Raises ServerError when it has ended, or is not ready after `start_timeout` seconds.
         """
@@ -119,7 +119,7 @@ class CpuServer(Client):
         return self._boot.ready
 
     def leave_running(self) -> int:
-        """Leave the running server to the user: nothing here stops it any more. Returns the process to end."""
+        """Leave the server running after this object; return the id of the process that the user has to end."""
         assert self._process is not None
         pid, self._process = self._process.pid, None
         atexit.unregister(self.stop)
@@ -132,7 +132,7 @@ class CpuServer(Client):
         if process is None:
             return
         try:
-            # SGLang ends at once on SIGINT; on SIGTERM it looks only every five seconds whether it may.
+            # SGLang ends at once on SIGINT; on SIGTERM it checks only every five seconds.
             process.send_signal(signal.SIGINT)
             process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -150,10 +150,10 @@ class CpuServer(Client):
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on now.
+    """Return a port of 127.0.0.1 on which no process listens.
 
-    Taken from below the range of outgoing connections where the system tells it: a port from inside it can be taken
-    by any connection in the seconds that a server needs to bind it.
+    It is below the range of outgoing connections where the system reports that. A connection could use a port of that
+    range in the seconds that a server needs to bind it.
     """
     for port in random.sample(_SERVER_PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ MODULES = (
 
 
 def main() -> None:
-    """Become SGLang's server."""
+    """Run SGLang's server in this process."""
     if sys.platform == "linux":
         try:
             open_nursery(MODULES)

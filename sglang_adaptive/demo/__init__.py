@@ -1,1 +1,1 @@
-"""`sglang-adaptive demo`: real servers on the CPU, the same changing text for each, and what came of it."""
+"""`sglang-adaptive demo`: compares real servers on the CPU that write the same changing text."""

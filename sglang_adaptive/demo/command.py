@@ -1,4 +1,4 @@
-"""``sglang-adaptive demo``: parse, run, and turn what came of it into an exit code."""
+"""``sglang-adaptive demo``: parses, runs, and returns an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_adaptive.demo.errors import DemoError, UsageError
 from sglang_adaptive.demo.fleet import Fleet
 from sglang_adaptive.demo.lossless import Mismatch, mismatches
 from sglang_adaptive.demo.options import TINY, parse
-from sglang_adaptive.demo.options import parser as parser  # the command line finds it here
+from sglang_adaptive.demo.options import parser as parser  # for the command line
 from sglang_adaptive.demo.progress import Progress
 from sglang_adaptive.demo.results import Run
 from sglang_adaptive.demo.run import measure_all
@@ -63,12 +63,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The demo with the tiny pair; others put their own parts in."""
+    """The demo with the tiny pair; subclasses override parts for other pairs."""
 
     options: argparse.Namespace
     argv: list[str]
     folder: Path
-    """Holds configs, logs and caches of the servers; removed unless it is still of use."""
+    """Folder of the servers' configurations, logs and caches; removed unless still needed."""
 
     progress: Progress
 
@@ -97,7 +97,7 @@ class Demo:
         return FAILED if failed or not written else 0
 
     def measure(self) -> tuple[list[Run], Kept | None]:
-        """Boot, measure and stop; with --keep, leave the last policy's server."""
+        """Start the servers, measure and stop them; with --keep, leave the last policy's server running."""
         from sglang_adaptive.cpu_engine import models
 
         phases = workload(models.prompts, self.options.tokens)
@@ -112,15 +112,15 @@ class Demo:
             return runs, Kept(url, fleet.keep(key), key)
 
     def introduction(self, style: Style, load: float) -> str:
-        """Return what is about to happen; *load* is the machine's load average."""
+        """Return the introduction; *load* is the machine's load average."""
         return words.introduction(style, self.policies, load)
 
     def failures(self, runs: Sequence[Run], wrong: Sequence[Mismatch]) -> list[str]:
-        """Return one line for each thing that must not happen; *wrong* are the requests whose tokens differ."""
+        """Return one line for each failure; *wrong* are the requests whose tokens differ."""
         return failures(runs, wrong)
 
     def findings(self, runs: Sequence[Run], style: Style) -> str:
-        """Return what the numbers say."""
+        """Return the tables and the sentences about them."""
         return words.findings(runs, style)
 
     def kept(self, kept: Kept) -> str:

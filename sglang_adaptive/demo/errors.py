@@ -1,4 +1,4 @@
-"""What can end a demo early."""
+"""Errors that end a demo early."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class UsageError(ValueError):
 
 
 class DemoError(RuntimeError):
-    """A server did not do its part; the message is one line, and `detail` what its log last said."""
+    """A server failed; the message is one line, and `detail` the end of its log."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The demo's servers: started together, stopped together, whatever happens in between."""
+"""Starts the demo's servers together, and stops them together, also after an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_adaptive.demo.servers import ServerSpec
 from sglang_adaptive.demo.signals import StopSignals
 
 LONGEST_TEMPORARY = 80
-"""SGLang puts its sockets there, and the path of a socket may have 107 characters."""
+"""Folder of SGLang's sockets; the path of a socket may have 107 characters."""
 
 
 class Fleet:
@@ -45,7 +45,7 @@ class Fleet:
         self._progress.clear()
 
     def boot(self) -> None:
-        """Start every server and wait for all. Raises DemoError when one does not come up."""
+        """Start every server and wait for all. Raises DemoError when one does not start."""
         self._progress.done(f"starting {len(self._servers)} servers: {', '.join(self._titles.values())}")
         for server in self._servers.values():
             with self._signals.held():
@@ -61,7 +61,7 @@ class Fleet:
                 time.sleep(POLL_SECONDS)
 
     def keep(self, key: str) -> int:
-        """Leave one server to the user; returns the process id that ends it."""
+        """Leave one server running; return the id of the process that the user has to end."""
         return self._servers.pop(key).leave_running()
 
     def _server(self, spec: ServerSpec, folder: Path) -> CpuServer:
@@ -84,7 +84,7 @@ class Fleet:
 
 
 def _own_places(folder: Path) -> dict[str, str]:
-    """Return variables that keep a server's traces in *folder*, and what earlier servers learnt out of it."""
+    """Return variables that keep a server's files in *folder*, so that it reads no profile of earlier servers."""
     places = {"XDG_CACHE_HOME": str(folder / "cache")}
     if len(str(folder)) <= LONGEST_TEMPORARY:
         places["TMPDIR"] = str(folder)

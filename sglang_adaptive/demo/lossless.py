@@ -1,4 +1,4 @@
-"""Whether two runs wrote the same tokens: speculation may change the speed, never the text."""
+"""Compares the tokens of two runs: speculation may change the speed, never the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One phase on one server: send its requests, time them, and read what the server says of itself."""
+"""Measures one phase on one server: sends its requests, times them, and reads the server's state."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TICK_SECONDS = 0.5
 
 
 def adaptive_state(client: Client) -> dict[str, Any] | None:
-    """Return the `adaptive` block of /server_info; None on a server that was not asked to be adaptive.
+    """Return the `adaptive` block of /server_info; None on a server without adaptive speculation.
 
-    Raises DemoError when it was asked to and is not.
+    Raises DemoError when the server should adapt and does not.
     """
     state: dict[str, Any] | None = client.server_info()["internal_states"][0].get("adaptive")
     if state is not None and not state["active"]:
@@ -28,14 +28,14 @@ def adaptive_state(client: Client) -> dict[str, Any] | None:
 
 
 def force_steps(client: Client, steps: int | None) -> None:
-    """Hold the depth at *steps*, or release it with None."""
+    """Hold *steps*, or release them with None."""
     answer = client.force_steps(steps)
     if answer != [True]:
         raise DemoError(f"the server refused to hold {steps} steps: {answer}")
 
 
 def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> PhaseResult:
-    """Run *phase* on an idle server, from an empty prefix cache; *tick* is called now and then."""
+    """Run *phase* on an idle server, from an empty prefix cache; *tick* is called at intervals."""
     client.post("/flush_cache", None)
     before = adaptive_state(client)
     log = SwitchLog(before)
@@ -66,7 +66,7 @@ def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> Pha
 def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dict[str, Any]]:
     """Return the answers to the phase's requests, in order, keeping `concurrency` of them in flight.
 
-    Raises what the first request that failed raised.
+    Raises the error of the first request that failed.
     """
     waiting = list(enumerate(phase.prompts))[::-1]
     answers: dict[int, dict[str, Any]] = {}
@@ -80,10 +80,10 @@ def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dic
                 return
             try:
                 answers[index] = client.generate(prompt, phase.max_new_tokens, ignore_eos=True)
-            except Exception as error:  # raised again below, in the thread that asked
+            except Exception as error:  # raised again below, in the calling thread
                 failures.append(error)
 
-    # Daemons, so that an interrupt need not wait for the answers that are under way.
+    # Daemons, so that an interrupt does not wait for pending answers.
     workers = [threading.Thread(target=work, daemon=True) for _ in range(phase.concurrency)]
     for worker in workers:
         worker.start()
@@ -97,7 +97,7 @@ def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dic
 
 
 def new_rounds(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[int, int]:
-    """Return the server's rounds by depth between two states of `adaptive_state`; none without speculation."""
+    """Return the server's rounds by steps between two states of `adaptive_state`; none without speculation."""
     if before is None or after is None:
         return {}
     earlier = before["rounds_by_tier"]

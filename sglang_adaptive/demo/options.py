@@ -22,7 +22,7 @@ FEWEST_TOKENS, MOST_TOKENS = 16, 512
 
 
 class _Parser(CommandParser):
-    """Reports a bad command line like any other bad input: in one line."""
+    """Reports an invalid command line in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)

@@ -1,4 +1,4 @@
-"""What the demo is doing now: one line that changes on a terminal, a line a step elsewhere."""
+"""Prints the demo's progress: one changing line on a terminal, one line a stage elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """Prints to `stream`, each line led by the seconds since the beginning."""
+    """Prints to `stream`; each line begins with the seconds since the start."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -37,12 +37,12 @@ class Progress:
             self._write(f"{_CLEAR}{line}")
 
     def done(self, text: str) -> None:
-        """Leave *text* as a line of its own."""
+        """Print *text* as a permanent line."""
         self.clear()
         self._write(f"{self._stamped(text)}\n")
 
     def clear(self) -> None:
-        """Take the changing line away."""
+        """Clear the changing line."""
         if self._shown:
             self._shown = ""
             self._write(_CLEAR)

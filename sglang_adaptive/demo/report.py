@@ -58,7 +58,7 @@ def build(
 
 
 def check_path(path: Path) -> None:
-    """Raise UsageError, naming what is wrong, unless a report can be written to *path*."""
+    """Raise UsageError with the problem unless a report can be written to *path*."""
     if path.is_dir():
         raise UsageError(f"--json {path}: is a directory; expected a file name")
     if path.exists() and not path.is_file():
@@ -72,7 +72,7 @@ def check_path(path: Path) -> None:
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write *report* so that *path* holds either what it held before or all of it. Raises OSError."""
+    """Write *report* to *path*, replaced atomically. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:

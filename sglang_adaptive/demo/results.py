@@ -1,4 +1,4 @@
-"""What was measured: values that pass from the servers to the table, the timeline and the report."""
+"""Measured values, for the tables, the timeline and the report."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sglang_adaptive.demo.workload import Phase
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way to decode, measured on one of the demo's servers."""
+    """A policy, fixed steps or no speculation, measured on one of the demo's servers."""
 
     key: str
     title: str
     server: str
     forced_steps: int | None = None
-    """Depth at which the server is held; None when it decides itself, or does not speculate."""
+    """Steps that are held on the server; None for a policy and without speculation."""
 
     adaptive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A change of depth that the policy decided on; `time` is Unix time in seconds."""
+    """A switch by the policy; `time` is Unix time in seconds."""
 
     time: float
     from_steps: int
@@ -44,17 +44,17 @@ class PhaseResult:
     """Token ids that each request generated, in the order of the phase's prompts."""
 
     verify_rounds: int
-    """Verify rounds added up over the requests; 0 without speculation."""
+    """Rounds, summed over the requests; 0 without speculation."""
 
     rounds_by_depth: Mapping[int, int]
-    """Rounds of the server by the depth that drafted them; a round serves all running requests."""
+    """Rounds of the server by steps; a round serves all running requests."""
 
     first_steps: int | None = None
-    """Depth that was live when the phase began; None without speculation."""
+    """Steps that were live when the phase began; None without speculation."""
 
     switches: tuple[Switch, ...] = ()
     switches_unseen: int = 0
-    """Switches that the server counted but no longer remembers one by one."""
+    """Switches that the server counted but no longer lists."""
 
     @property
     def tokens(self) -> int:
@@ -64,18 +64,18 @@ class PhaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All phases under one contender, in order; `degraded` is why its policy was set aside, if it was."""
+    """All phases under one contender, in order; `degraded` is why its policy failed, if it did."""
 
     contender: Contender
     tiers: tuple[int, ...]
-    """Depths that the server can draft at, ascending; empty without speculation."""
+    """Steps with a runtime state, ascending; empty without speculation."""
 
     phases: tuple[PhaseResult, ...]
     degraded: str | None = None
 
     @property
     def switches(self) -> int:
-        """Changes of depth that the policy decided on."""
+        """Switches by the policy."""
         return sum(len(phase.switches) + phase.switches_unseen for phase in self.phases)
 
     def of(self, family: str | None) -> tuple[PhaseResult, ...]:
@@ -90,14 +90,14 @@ def tokens_per_second(results: Iterable[PhaseResult]) -> float:
 
 
 def accept_length(results: Iterable[PhaseResult]) -> float | None:
-    """Return tokens a verify round of a request (SGLang's accept length); None without speculation."""
+    """Return the accept length; None without speculation."""
     measured = list(results)
     rounds = sum(result.verify_rounds for result in measured)
     return sum(result.tokens for result in measured) / rounds if rounds else None
 
 
 def rounds_by_depth(results: Iterable[PhaseResult]) -> dict[int, int]:
-    """Return the server's rounds by depth, ascending."""
+    """Return the server's rounds by steps, ascending."""
     total: Counter[int] = Counter()
     for result in results:
         total.update(result.rounds_by_depth)

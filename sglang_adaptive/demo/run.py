@@ -1,4 +1,4 @@
-"""The servers in turn: warm each up, then measure one contender at a time while the others sleep."""
+"""Warms up each server, then measures one contender at a time while the other servers are idle."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _tiers(server: CpuServer) -> tuple[int, ...]:
 
 
 def _warm_up(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:
-    """Generate a little at every depth and concurrency, so that no measured request is a first one."""
+    """Generate some tokens with all steps and concurrencies, so that no measured request is the first of its kind."""
     tiers = _tiers(server)
     for depth in tiers or (None,):
         if depth is not None:
@@ -72,7 +72,7 @@ def _warm_up(server: CpuServer, prompts: Sequence[str], progress: Progress) -> N
         _send(server, prompts, progress)
     if tiers:
         force_steps(server, None)
-        # The release shows at the next round; let it pass before anything is counted.
+        # The release takes effect at the next round, which must not be counted.
         _send(server, prompts, progress)
 
 
@@ -84,7 +84,7 @@ def _send(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None
 
 @contextmanager
 def blaming(server: CpuServer, title: str) -> Iterator[None]:
-    """Turn what goes wrong between us and *server* into one line and the end of its log."""
+    """Turn an error with *server* into a DemoError: one line and the end of its log."""
     try:
         yield
     except DemoError as error:

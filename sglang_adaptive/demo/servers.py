@@ -1,4 +1,4 @@
-"""Which servers the demo needs, and how each is started."""
+"""The servers of the demo and their arguments."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def server_specs(policies: Sequence[str], target: str, draft: str, folder: Path)
 
 
 def contenders(policies: Sequence[str], tiers: Sequence[int]) -> list[Contender]:
-    """Return who is measured, in measuring order; *tiers* are the depths of the first policy's server.
+    """Return the contenders in measuring order; *tiers* are the steps of the first policy's server.
 
-    Adaptive runs come before the static depths, which are held on one of the same servers and would leave the
-    policy in a state of their making.
+    Adaptive runs come before fixed steps, which are held on one of the same servers and would change the state of its
+    policy.
     """
     adaptive = [Contender(policy, TITLES[policy], policy, adaptive=True) for policy in policies]
     held = [depth for depth in STATIC_DEPTHS if depth in tiers] or [depth for depth in tiers if depth]

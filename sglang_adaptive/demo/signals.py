@@ -1,4 +1,4 @@
-"""Ctrl-C and its like, turned into one exception that never strikes between a start and its bookkeeping."""
+"""Turns Ctrl-C and similar signals into one exception, which is deferred inside `StopSignals.held`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """The demo was asked to stop, by the signal `signum`."""
+    """The demo has to stop because of the signal `signum`."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -47,7 +47,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let what is inside finish first; a signal that came meanwhile is raised after it."""
+        """Defer signals inside the ``with``; one that arrives is raised after it."""
         self._holds += 1
         try:
             yield

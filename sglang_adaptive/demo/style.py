@@ -1,4 +1,4 @@
-"""What the terminal can show: columns, colour, and characters beyond ASCII."""
+"""Columns, colour and characters that the terminal can show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 
 NARROWEST, WIDEST = 80, 120
 PROSE = 100
-"""Columns after which a sentence becomes hard to read."""
+"""The most columns of a line of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Style:
         return self._paint(text, {"easy": "32", "hard": "33"}.get(family, "36"))
 
     def prose(self, text: str) -> str:
-        """Return *text* broken into lines."""
+        """Return *text* wrapped into lines."""
         return textwrap.fill(text, min(self.columns, PROSE), break_long_words=False, break_on_hyphens=False)
 
     def _paint(self, text: str, code: str) -> str:

@@ -1,4 +1,4 @@
-"""The policy's switches, collected before the server forgets them."""
+"""Collects the policy's switches while the server still lists them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from sglang_adaptive.demo.results import Switch
 
 READ_SECONDS = 2.0
-"""The server remembers its latest switches only; a read costs it some milliseconds."""
+"""Seconds between two reads; the server lists its latest switches only, and a read costs it some milliseconds."""
 
 _OURS = ("forced", "released")
-"""Causes of switches that the demo asked for; they are not the policy's."""
+"""Causes of switches that the demo requested; they are not the policy's."""
 
 
 class SwitchLog:
@@ -21,17 +21,17 @@ class SwitchLog:
     def __init__(self, before: dict[str, Any] | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.switches: list[Switch] = []
         self.unseen = 0
-        """Switches that came and were forgotten between two reads."""
+        """Switches that the server dropped from its list between two reads."""
         self._count = 0 if before is None else before["switches"]
         self._clock = clock
         self._read_at = clock()
 
     def is_due(self) -> bool:
-        """Return whether the server should be asked again."""
+        """Return whether the next read is due."""
         return self._clock() - self._read_at >= READ_SECONDS
 
     def read(self, state: dict[str, Any] | None) -> None:
-        """Take what is new in *state*."""
+        """Add the new switches of *state*."""
         self._read_at = self._clock()
         if state is None:
             return

@@ -1,4 +1,4 @@
-"""The two tables: how fast each contender was, and how deep it drafted with what success."""
+"""The two tables: tokens/s of each contender, and its accept length and steps."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _FAMILIES = ("easy", "hard", None)
 
 
 def in_table_order(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs as the tables list them: no speculation, static depths, adaptive."""
+    """Return the runs in the order of the tables: no speculation, fixed steps, adaptive."""
     return sorted(runs, key=lambda run: (run.contender.adaptive, run.contender.forced_steps or 0))
 
 
 def best_static(runs: Sequence[Run]) -> Run:
-    """Return the static depth with the highest overall tokens/s."""
+    """Return the fixed steps with the highest overall tokens/s."""
     static = [run for run in runs if run.contender.forced_steps is not None]
     return max(static, key=lambda run: tokens_per_second(run.phases))
 
 
 def speed_table(runs: Sequence[Run], style: Style) -> list[str]:
-    """Return the lines of tokens/s by phase and overall, with ratios within the run."""
+    """Return the lines of tokens/s by phase and overall, with ratios."""
     plain, best = in_table_order(runs)[0], best_static(runs)
     groups = [list(group) for _, group in groupby(plain.phases, key=lambda result: result.phase.concurrency)]
     lines = [style.bold("Tokens per second"), *_speed_heading(groups)]
@@ -38,7 +38,7 @@ def speed_table(runs: Sequence[Run], style: Style) -> list[str]:
 
 
 def depth_table(runs: Sequence[Run], style: Style) -> list[str]:
-    """Return the lines of accept length by family and the share of rounds at each depth."""
+    """Return the lines of accept length by family and the share of rounds by steps."""
     speculating = [run for run in in_table_order(runs) if run.tiers]
     depths = sorted({depth for run in speculating for depth in rounds_by_depth(run.phases)})
     lines = [

@@ -1,4 +1,4 @@
-"""The depth over time, as points for the report and as lines for the terminal."""
+"""The steps over time, as points for the report and as a chart for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_adaptive.demo.style import Style
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one phase at one depth; times in seconds from the phase's beginning."""
+    """A part of one phase with the same steps; times in seconds from the start of the phase."""
 
     begin: float
     end: float
@@ -22,7 +22,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """From `seconds` on, measured time without the pauses between phases, the depth is `steps`."""
+    """From `seconds` on, without the pauses between phases, `steps` are live."""
 
     policy: str
     phase: str
@@ -31,7 +31,7 @@ class Point:
 
 
 def spans(result: PhaseResult) -> list[Span]:
-    """Return the depths of a phase from its beginning to its end; empty without speculation."""
+    """Return the steps of a phase from its start to its end; empty without speculation."""
     if result.first_steps is None:
         return []
     found: list[Span] = []
@@ -46,7 +46,7 @@ def spans(result: PhaseResult) -> list[Span]:
 
 
 def points(run: Run) -> list[Point]:
-    """Return the timeline of a run: one point at each phase's beginning, one at each switch."""
+    """Return the timeline of a run: one point at the start of each phase, one at each switch."""
     found: list[Point] = []
     before = 0.0
     for result in run.phases:
@@ -75,7 +75,7 @@ _INDENT = " " * (len(_MARGIN) + 4)
 
 
 def draw(run: Run, style: Style) -> list[str]:
-    """Return the lines of the chart: a row for each depth, the same width for each phase."""
+    """Return the lines of the chart: a row for each number of steps, the same width for each phase."""
     marks = _UNICODE if style.unicode else _ASCII
     width = (style.columns - len(_INDENT) - len(run.phases)) // len(run.phases)
     columns = [_columns(result, width) for result in run.phases]
@@ -93,7 +93,7 @@ def draw(run: Run, style: Style) -> list[str]:
 
 
 def _concurrencies(run: Run, width: int) -> str:
-    """Return the line that says how many requests ran together, over the phases where they did."""
+    """Return the line with the concurrent requests above their phases."""
     labels = []
     for concurrency, group in groupby(run.phases, key=lambda result: result.phase.concurrency):
         label = "one request at a time" if concurrency == 1 else f"{concurrency} requests at a time"
@@ -113,7 +113,7 @@ def _durations(run: Run, width: int) -> str:
 
 
 def _columns(result: PhaseResult, width: int) -> list[dict[int, float]]:
-    """Return, for each column of a phase, the seconds that each depth was live in it."""
+    """Return, for each column of a phase, the seconds in it by live steps."""
     seconds: list[dict[int, float]] = [defaultdict(float) for _ in range(width)]
     for span in spans(result):
         for column, share in _pieces(span, result.seconds / width, width):

@@ -1,4 +1,4 @@
-"""What one sees in the run, in sentences, and what makes it a failure."""
+"""Describes the result in sentences, and lists the failures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MISMATCHES_SHOWN = 5
 
 
 def sentences(runs: Sequence[Run]) -> list[str]:
-    """Return what the numbers say: where the depth went, and who was fastest."""
+    """Return sentences about the steps over time and about the fastest contender."""
     adaptive = [run for run in runs if run.contender.adaptive]
     return [*map(_where_it_went, adaptive), who_was_fastest(runs, adaptive)]
 
 
 def failures(runs: Sequence[Run], wrong: Sequence[Mismatch]) -> list[str]:
-    """Return one line for each thing that must not happen; empty when the demo succeeded."""
+    """Return one line for each failure; empty when the demo succeeded."""
     lines = [str(mismatch) for mismatch in wrong[:MISMATCHES_SHOWN]]
     if len(wrong) > MISMATCHES_SHOWN:
         lines.append(f"and {len(wrong) - MISMATCHES_SHOWN} more requests whose tokens differ")
@@ -38,13 +38,13 @@ def _where_it_went(run: Run) -> str:
 
 
 def _mean_depth(run: Run, family: str) -> float:
-    """Return the mean over the server's rounds on a family of text."""
+    """Return the mean steps of the server's rounds on a family of text."""
     counts = rounds_by_depth(run.of(family))
     return sum(depth * count for depth, count in counts.items()) / sum(counts.values())
 
 
 def who_was_fastest(runs: Sequence[Run], adaptive: Sequence[Run]) -> str:
-    """Return the fastest contender, and the adaptive ones against the best static depth and no speculation."""
+    """Return the fastest contender, and the adaptive ones against the best fixed steps and no speculation."""
     rate = {run.contender.title: tokens_per_second(run.phases) for run in runs}
     fastest = max(rate, key=lambda title: rate[title])
     best, plain = best_static(runs).contender.title, runs[0].contender.title

@@ -1,4 +1,4 @@
-"""What the demo says around its numbers."""
+"""The texts of the demo around its tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sglang_adaptive.demo.verdict import sentences
 from sglang_adaptive.demo.workload import SEVERAL
 
 GIGABYTES_A_SERVER = 2.4
-"""Measured as proportional set size, three servers up and warm: 6.8 GiB together, mostly PyTorch's own."""
+"""Measured as proportional set size of three warm servers: 6.8 GiB together, mostly of PyTorch."""
 
 
 def introduction(style: Style, policies: Sequence[str], load: float) -> str:
-    """Return what is about to happen, for someone who has never seen the project."""
+    """Return the introduction, for a reader who is new to the project."""
     sglang = provenance.versions("sglang")["sglang"]
     return "\n\n".join(
         [
@@ -80,9 +80,9 @@ def kept(url: str, pid: int, title: str, folder: Path) -> str:
 
 
 def warnings(policies: Sequence[str], load: float, gigabytes: float | None, wanted: float | None = None) -> list[str]:
-    """Return what in this machine's state will be felt: its load average, and its free *gigabytes*.
+    """Return warnings about the machine's load average and its free *gigabytes*.
 
-    *wanted* are the gigabytes that the servers take, by default those of the tiny pair's.
+    *wanted* are the gigabytes that the servers need, by default those of the tiny pair.
     """
     remarks = []
     wanted = _gigabytes(policies) if wanted is None else wanted
@@ -102,7 +102,7 @@ def _gigabytes(policies: Sequence[str]) -> float:
 
 
 def available_gigabytes() -> float | None:
-    """Return the memory that is free to be used; None where the system does not say."""
+    """Return the available memory in GB; None where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("MemAvailable:"))

@@ -1,4 +1,4 @@
-"""What every contender is asked to write: easy, hard and easy text, one request at a time and then several."""
+"""The workload of every contender: easy, hard and easy text, one request at a time and then several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REQUESTS = {1: 3, SEVERAL: 8}
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of one kind of text at one concurrency; its requests are sent in order."""
+    """Requests for one kind of text at one concurrency, sent in order."""
 
     name: str
     family: str
@@ -25,7 +25,7 @@ class Phase:
 
     @property
     def spoken(self) -> str:
-        """The phase in a progress line."""
+        """The phase's name in a progress line."""
         requests = "1 request" if self.concurrency == 1 else f"{self.concurrency} requests"
         return f"{self.family} text, {requests} at a time"
 
@@ -33,7 +33,7 @@ class Phase:
 def workload(prompts_of: Callable[[str], Sequence[str]], tokens: int) -> tuple[Phase, ...]:
     """Return the phases, each request generating *tokens*; *prompts_of* gives the prompts of a family.
 
-    Phases of one family take different prompts as long as there are enough, and start over after the last.
+    Phases of one family use different prompts as long as there are enough, and then begin again.
     """
     taken = dict.fromkeys(FAMILIES, 0)
     phases: list[Phase] = []

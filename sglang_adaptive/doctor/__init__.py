@@ -1,1 +1,1 @@
-"""``sglang-adaptive doctor``: is everything here that adaptive speculation needs, and would it run?"""
+"""``sglang-adaptive doctor``: checks whether adaptive speculation can run on this machine, and with a launch line."""

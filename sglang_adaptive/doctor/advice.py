@@ -1,4 +1,4 @@
-"""What to change in a launch line that would not adapt, in flags, and what that is expected to bring."""
+"""The flags to change in a launch line that would not adapt, and the expected gain."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EAGLE3 = (
     "with a draft trained for this model it would adapt: --speculative-algorithm EAGLE3 "
     "--speculative-draft-model-path DRAFT --speculative-eagle-topk 1"
 )
-_SPS_TABLE = (
-    "DSPARK plans its own widths, from a table: `sglang-adaptive calibrate --dspark` measures one for "
-    "--speculative-dspark-sps-table-path, with SGLANG_RAGGED_VERIFY_MODE=compact (SGLang #35413 reports 14.4%). "
-    "A model with an MTP layer, as DeepSeek V4, adapts with --speculative-algorithm EAGLE --speculative-eagle-topk 1"
+_DSPARK = (
+    "DSPARK plans its own widths in SGLANG_RAGGED_VERIFY_MODE=compact, from --speculative-dspark-sps-table-path "
+    "(SGLang #35413 reports 14.4%). A model with an MTP layer, as DeepSeek V4, adapts with "
+    "--speculative-algorithm EAGLE --speculative-eagle-topk 1"
 )
 _ATTENTION_DP = (
     "tensor parallelism alone adapts: leave out --enable-dp-attention, --dp-size and --attn-dp-size. Lines for low "
@@ -30,10 +30,10 @@ _ATTENTION_DP = (
 
 
 def advice(reason: str, drafts: Mapping[str, Any]) -> str | None:
-    """Return what to change about *reason*, why a line would not adapt; None where there is nothing to say.
+    """Return the change for *reason*, why a line would not adapt; None where none is known.
 
-    *drafts* is how the line speculates: ``topk``, ``steps``, ``draft_tokens`` and, where it names a configuration, the
-    ``depths`` of that.
+    *drafts* is how the line speculates: ``topk``, ``steps``, ``draft_tokens`` and ``depths``, the candidate steps of
+    its configuration, if it names one.
     """
     for words, answer in _ANSWERS.items():
         if words in reason:
@@ -56,7 +56,7 @@ def _chain(drafts: Mapping[str, Any]) -> str:
 
 
 def _depth(steps: int | None, depths: Any) -> int:
-    """Return the depth of *depths* for a chain after a tree of *steps*: the same, or the deepest below it."""
+    """Return from *depths* the steps of a chain that replaces a tree of *steps*: the same, or the most below them."""
     wanted = steps or CHAIN.steps
     fitting = [depth for depth in depths if 0 < depth <= wanted]
     return int(max(fitting, default=wanted))
@@ -71,10 +71,14 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "a prefill server": "nothing to change here: it is the decode server that adapts, so check its line",
     "speculative_eagle_topk=": _chain,
     "attention DP": _ATTENTION_DP,
-    "DSPARK": _SPS_TABLE,
+    "DSPARK": _DSPARK,
     "FROZEN_KV_MTP": f"no flag changes what a Gemma 4 assistant needs; {_EAGLE3}",
     "DFLASH": _EAGLE3,
-    "NGRAM": _EAGLE3,
+    "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
+    "Mamba2": (
+        "one depth is right and stays so: leave out --speculative-adaptive-config, and compare "
+        "--speculative-num-steps 1, 2 and 3 yourself"
+    ),
     "enable_multi_layer_eagle": f"no flag changes what this architecture's drafts need; {_EAGLE3}",
     "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
     "enable_pdmux": _without("--enable-pdmux"),
@@ -84,4 +88,4 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "LoRA's": "merge the adapter into the model, and " + _without("--enable-lora", "--lora-paths"),
     "SGLANG_ENABLE_PP_SPEC": _without("SGLANG_ENABLE_PP_SPEC"),
 }
-"""By words of the reason, the first that is in it: SGLang's own, and those of this package's checks."""
+"""By words of the reason, SGLang's or this package's; the first that occur in it apply."""

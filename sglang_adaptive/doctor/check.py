@@ -1,4 +1,4 @@
-"""One thing that was looked at, and what came of it."""
+"""One check and its result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-"""Fine; worth knowing; adaptive speculation will not run until it is mended."""
+"""Passed; a hint; adaptive speculation cannot run until it is fixed."""
 
 
 @dataclass(frozen=True, slots=True)

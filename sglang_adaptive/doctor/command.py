@@ -1,4 +1,4 @@
-"""``sglang-adaptive doctor``: parse, run the checks, give the verdict."""
+"""``sglang-adaptive doctor``: parses, runs the checks, and prints the verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = "--speculative-adaptive-config"
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command; the launch line after ``--`` is not its to parse."""
+    """Return the parser of the command, without the launch line after ``--``."""
     found = CommandParser(
         "doctor",
         "Checks what adaptive speculation needs and gives a verdict: SGLang's version and everything in it that this "
@@ -45,7 +45,7 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0 when nothing is wrong, 1 when something is, 2 for bad usage."""
+    """Run the command; returns 0 when no check failed, 1 when one did, 2 for bad usage."""
     words = list(argv)
     own, line_words = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, None)
     arguments = parser().parse_args(own)

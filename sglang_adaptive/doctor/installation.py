@@ -1,4 +1,4 @@
-"""Checks of this machine: versions, the device, the contract with SGLang, the plugin, and a launch line."""
+"""Checks of this machine: versions, the device, SGLang's signatures, the plugin, and a launch line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.cpu_engine.launcher import LaunchError, default_arguments, environment, sglang_arguments
+from sglang_adaptive.doctor import dspark
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine
@@ -23,7 +24,7 @@ from sglang_adaptive.sglang_plugin.hooking.contract import SUPPORTED
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
 LINE, FLAGS = "launch line", "renamed flags"
 PATIENCE_SECONDS = 300.0
-"""SGLang's imports take ten seconds of a processor, and a minute on a busy machine."""
+"""Limit in seconds; SGLang's imports take 10 s, a minute on a busy machine."""
 
 
 def checks(line: LaunchLine | None) -> Iterator[Check]:
@@ -45,7 +46,7 @@ def checks(line: LaunchLine | None) -> Iterator[Check]:
 
 
 def _answered(answer: dict[str, Any], plugin_listed: bool) -> Iterator[Check]:
-    """Yield the checks that the process with SGLang in it made, as far as it got."""
+    """Yield the checks of the process that imported SGLang, up to its first failure."""
     if "device" in answer:
         yield _device(answer["device"])
     if "sglang" in answer and "contract" in answer:
@@ -104,6 +105,8 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")
     for words in launch.get("left_out", ()) if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
+    if (table := dspark.check(launch.get("dspark"))) is not None:
+        yield table
     if launch.get("attention_backend") is not None:
         yield Check("attention backend", OK, f"{launch['attention_backend']} on {launch['device']}")
 
@@ -114,7 +117,7 @@ def _renamed(change: dict[str, str | None]) -> str:
 
 
 def _ask(line: LaunchLine | None) -> dict[str, Any]:
-    """Let SGLang answer in a process of its own. Raises LaunchError when serve-cpu would refuse *line*."""
+    """Run SGLang's part of the checks in a separate process. Raises LaunchError when serve-cpu would refuse *line*."""
     arguments, variables = None, dict(os.environ)
     if line is not None:
         arguments = line.arguments

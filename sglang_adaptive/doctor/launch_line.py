@@ -1,4 +1,4 @@
-"""Taking a launch line apart: which arguments SGLang gets, and in which environment."""
+"""Splits a launch line into SGLang's arguments and the environment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EXPECTED = "python -m sglang.launch_server ..., sglang serve ..., sglang-adaptiv
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """A launch line as it was typed."""
+    """The parts of a launch line."""
 
     arguments: list[str]
-    """What SGLang's parser gets; of serve-cpu what its user typed."""
+    """SGLang's arguments; for serve-cpu those that the user typed."""
 
     variables: dict[str, str]
     """Environment variables that were set in front of the command."""
@@ -26,7 +26,7 @@ class LaunchLine:
 
 
 def take_apart(words: Sequence[str]) -> LaunchLine:
-    """Return the parts of the launch line *words*. Raises ValueError, in one line, when it is none."""
+    """Return the parts of the launch line *words*. Raises ValueError with one line when they are no launch line."""
     rest = list(words)
     variables = {}
     while rest and (found := _ASSIGNMENT.fullmatch(rest[0])):

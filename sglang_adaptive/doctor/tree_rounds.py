@@ -1,4 +1,4 @@
-"""What a round of a tree of drafts takes beside one of a chain: an excerpt of benchmarks/results/h200/tree-rounds.json.
+"""Round times of trees of drafts and of chains: an excerpt of benchmarks/results/h200/tree-rounds.json.
 
 Milliseconds on one H200, Llama-3.1-8B shape with its EAGLE-3 shape, dummy weights, CUDA graphs, SGLang 0.5.23.
 """
@@ -29,17 +29,17 @@ TREES = (
     Round(6, 8, 32, (9.634, 12.812)),
     Round(8, 10, 60, (10.663, 20.006)),
 )
-"""On the attention backend that SGLang picks for trees there. With triton, 5x4x16 takes 7.260 and 8.690."""
+"""On SGLang's attention backend for trees. With triton, 5x4x16 takes 7.260 and 8.690 ms."""
 
 
 def nearest(topk: int, draft_tokens: int | None) -> Round:
-    """Return the measured tree most like one of *draft_tokens* tokens; None leaves the comparison to *topk*."""
+    """Return the measured tree closest to *draft_tokens* tokens; with None, the closest to *topk*."""
     if draft_tokens is None:
         return min(TREES, key=lambda tree: abs(tree.topk - topk))
     return min(TREES, key=lambda tree: (abs(tree.draft_tokens - draft_tokens), abs(tree.topk - topk)))
 
 
 def tokens_to_break_even(tree: Round) -> tuple[float, float]:
-    """Return how many times the tokens of a chain's round *tree* must bring to equal it, at each of BATCH_SIZES."""
+    """Return the ratio of tokens, over a chain's round, at which *tree* is as fast, at each of BATCH_SIZES."""
     at_one, at_eight = (t / c for t, c in zip(tree.milliseconds, CHAIN.milliseconds, strict=True))
     return at_one, at_eight

@@ -1,4 +1,4 @@
-"""What a report is made of, whatever it is written as."""
+"""The parts of a report, for all output formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading result files and telling by their keys what measured them."""
+"""Reads result files, and recognises their kind by their keys."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Row:
     case: Case
     tokens_per_second: float
     more: Mapping[str, Any]
-    """The row as it stands in the file, for what only some workloads have."""
+    """The row of the file, for keys that only some workloads have."""
 
 
 def rows(results: Sequence[Result]) -> list[Row]:

@@ -1,1 +1,1 @@
-"""Which depth is live, and when it may change: pure Python, no torch, no sglang."""
+"""Applies the steps that a policy chooses, and counts and times rounds; imports neither torch nor sglang."""

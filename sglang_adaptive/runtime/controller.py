@@ -1,4 +1,4 @@
-"""The controller: runtime states, rounds, and what an operator may ask and change."""
+"""The controller: runtime states, rounds, and the operator's interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sglang_adaptive.runtime.states import AdaptiveWorker
 
 
 class AdaptiveController(Rounds):
-    """What SGLang's worker calls: :class:`RuntimeStates`, :class:`Rounds`, and the operator's side on top."""
+    """The object that SGLang's worker calls: :class:`Rounds` with the operator's methods."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class AdaptiveController(Rounds):
         self._config_changed: dict[str, Any] | None = None
 
     def force_steps(self, steps: int | None) -> None:
-        """Hold the depth at *steps* from the next round on, or release it with None.
+        """Hold *steps* from the next round on, or release them with None.
 
-        Raises ValueError, naming the depths that exist, when no runtime state was built for *steps*.
+        Raises ValueError, which lists the steps with a runtime state, when *steps* have none.
         """
         if steps is not None and steps not in self._states:
             built = ", ".join(map(str, self.tiers))
@@ -57,14 +57,14 @@ class AdaptiveController(Rounds):
         share_cost: Callable[[Any], Any] | None = None,
         profile_saved_at: Callable[[], float | None] | None = None,
     ) -> None:
-        """Let *policy* decide from the next round on, instead of the one that does; *by* is who asked for it.
+        """Replace the policy from the next round on; *by* is the client that requested it.
 
-        To be called between two :meth:`activate_step_by_batch`, at the same round on every tensor-parallel rank. A
-        round in flight keeps its depth, and its result is credited to that depth as ever; the new policy hears of
-        it. What was counted so far and a forced depth stay, a failure of the old policy is forgotten.
+        Call it between two :meth:`activate_step_by_batch`, at the same round on every tensor-parallel rank. A round in
+        flight keeps its steps; its result is credited to them and passed to the new policy. Counts and forced steps
+        are kept; a failure of the old policy is cleared.
 
-        *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and leaves everything as it
-        was, when the policy may choose a depth that has no runtime state.
+        *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and changes nothing, when the
+        policy may choose steps without a runtime state.
         """
         missing = [steps for steps in policy.candidate_steps if steps not in self._states]
         if missing:
@@ -78,7 +78,7 @@ class AdaptiveController(Rounds):
         self._config_changed = {"time": self._wall_time(), "by": by}
 
     def snapshot(self) -> ControllerSnapshot:
-        """Return the state of this moment; safe to keep."""
+        """Return the current state; it does not change later."""
         counters = self._counters
         return ControllerSnapshot(
             policy=self.params.name,
@@ -109,7 +109,7 @@ class AdaptiveController(Rounds):
         return None if history is None else history.span(span)
 
     def read_meters(self) -> MeterReading:
-        """Return what metrics report; cheaper than a snapshot."""
+        """Return the values of the metrics; cheaper than a snapshot."""
         return read_meters(
             self.params if self._degraded is None else None,
             self._counters,
@@ -124,7 +124,7 @@ class AdaptiveController(Rounds):
         return None if history is None else history.speedup()
 
     def _config(self) -> dict[str, Any] | None:
-        # Policies that are not made from a configuration, as a program's own, have no such attribute.
+        # Policies that are not built from a configuration lack this attribute.
         config = getattr(self.params, "config", None)
         return config.as_dict() if isinstance(config, AdaptiveConfig) else None
 

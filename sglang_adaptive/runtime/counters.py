@@ -1,4 +1,4 @@
-"""What a server counts since it started: rounds, drafts, tokens and switches, in bounded memory."""
+"""Counts rounds, drafts, tokens and switches since the start of the server, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
 CAUSES = ("acceptance", "batch size", "probe", "forced", "released", "configuration", "degraded")
-"""Why the live depth changes; "probe" is the way into a probe and the way back."""
+"""Causes of a switch; "probe" is a switch to a probe's steps or back."""
 
 LARGEST_REGION = 10
 REGIONS = (
@@ -19,7 +19,7 @@ REGIONS = (
     *(f"{1 << (key - 1)}-{(1 << key) - 1}" for key in range(2, LARGEST_REGION)),
     f"{1 << (LARGEST_REGION - 1)}+",
 )
-"""Names of the batch regions: powers of two, and all beyond the last."""
+"""Names of the batch regions: ranges between powers of two, and all sizes above the last."""
 
 
 def region_of(batch_size: int) -> str:
@@ -29,7 +29,7 @@ def region_of(batch_size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwitchRecord:
-    """One change of the live depth."""
+    """One switch."""
 
     time: float
     """Unix time in seconds."""
@@ -37,7 +37,7 @@ class SwitchRecord:
     from_steps: int
     to_steps: int
     batch_size: int
-    """Requests in the round that the switch was made for."""
+    """Requests in the first round after the switch."""
 
     cause: str
     """One of CAUSES."""
@@ -49,7 +49,7 @@ class SwitchRecord:
 
 @dataclass(slots=True)
 class Region:
-    """What rounds of one batch region yielded; ``seconds`` and ``tokens`` are of the rounds that could be timed."""
+    """Totals of the rounds of one batch region; ``seconds`` and ``tokens`` are of the rounds that could be timed."""
 
     seconds: float = 0.0
     tokens: int = 0
@@ -57,11 +57,11 @@ class Region:
     """Requests of its latest round."""
 
     steps: int = 0
-    """Draft steps of its latest round."""
+    """Steps of its latest round."""
 
 
 class Counters:
-    """Totals by draft steps and by batch region, and the latest switches."""
+    """Totals by steps and by batch region, and the latest switches."""
 
     def __init__(self) -> None:
         self.switches = 0
@@ -75,7 +75,7 @@ class Counters:
         """The region of the latest round."""
         self.round_times = RoundTimes()
         self._accept_counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        """By steps, how many requests of a round had so many drafts accepted."""
+        """By steps: requests of a round by their number of accepted drafts."""
 
     def add_round(self, observation: RoundObservation) -> None:
         """Count a verified round under the steps that drafted it and under its batch region."""
@@ -88,7 +88,7 @@ class Counters:
         self._add_to_region(observation)
 
     def add_switch(self, switch: SwitchRecord) -> None:
-        """Count a switch and keep it among the latest."""
+        """Count a switch and keep it among the latest ones."""
         self.switches += 1
         self.switches_by_cause[switch.cause] += 1
         self.recent_switches.append(switch)
@@ -96,7 +96,7 @@ class Counters:
     def tokens(self) -> dict[int, int]:
         """Return output tokens by steps: accepted drafts, and a bonus token for each request of a round.
 
-        Tokens past the end of a request are counted, too: a round may verify more than the request still needed.
+        Includes tokens past the end of a request, where a round verified more than the request needed.
         """
         return {
             steps: sum((accepted + 1) * requests for accepted, requests in counts.items())
@@ -104,9 +104,9 @@ class Counters:
         }
 
     def by_position(self) -> list[dict[str, int]]:
-        """Return for each draft position, from 1, how often it was reached and how often accepted.
+        """Return for each position, from 1, how often it was reached and how often accepted.
 
-        A position is reached when a draft was made there and all before it were accepted.
+        A position is reached when a draft was proposed there and all before it were accepted.
         """
         deepest = max(self._accept_counts, default=0)
         reached, accepted = [0] * deepest, [0] * deepest

@@ -1,4 +1,4 @@
-"""What the scheduler knows of a round when its result arrives."""
+"""A round as it was drafted, noted when its result arrives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A round as it was drafted; with overlap scheduling the live depth may have changed since."""
+    """Steps and requests of a round; with overlap scheduling the live steps may have changed since."""
 
     steps: int
     context_tokens: int | None = None

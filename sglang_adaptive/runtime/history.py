@@ -1,8 +1,9 @@
-"""An hour of rounds in bounded memory, coarser as it ages, by batch region and depth.
+"""The last hour of rounds by batch region and steps, in bounded memory.
 
-Rounds are counted second by second and priced when their second is over. Each second is added to three rings: the last
-minute by the second, the last quarter of an hour by 5 seconds, the last hour by 20. Seconds without a round take no
-room. A full history of two batch regions and eight depths takes about 300 kB (a test holds it to that).
+Rounds are counted second by second. When a second is over, its rounds are compared with fixed steps and added to three
+rings: the last minute by the second, the last quarter of an hour by 5 seconds, the last hour by 20. Seconds without a
+round take no memory. A full history of two batch regions and eight numbers of steps takes about 300 kB; a test checks
+it.
 """
 
 from __future__ import annotations
@@ -20,34 +21,35 @@ from sglang_adaptive.runtime.round_mix import RoundMix
 from sglang_adaptive.runtime.speedup import Speedup, at_fixed_depths
 
 SPANS = {60: 1, 900: 5, 3600: 20}
-"""Seconds that a ring covers, and seconds of one of its buckets."""
+"""By seconds that a ring covers: seconds of one of its buckets."""
 HOUR = max(SPANS)
 SPEEDUP_SECONDS = 5
-"""Summing an hour up takes a fraction of a millisecond; it is done anew after so many seconds, when somebody asks."""
+"""Seconds for which the sum of the hour is reused; computing it takes a fraction of a millisecond."""
 REQUESTS, TOKENS, SECONDS = range(3)
 HEAD = 3
-"""Of a row: requests, tokens and seconds of the rounds; then by depth rounds, and seconds taken, fixed and doubted."""
+"""Columns of a row before those by steps: requests, tokens and seconds of the rounds. By steps there are rounds, their
+seconds, the seconds at fixed steps, and the deviation of these."""
 
 Bucket = dict[int, "array[float]"]
 """A row for each batch region, by its index in REGIONS."""
 
 
 class History:
-    """Rounds of the last hour; times are on *clock*, a monotonic one in seconds."""
+    """Rounds of the last hour; *clock* is monotonic, in seconds."""
 
     def __init__(self, depths: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
-        """*depths* are all that rounds may be drafted with, ascending."""
+        """*depths* are all steps that rounds may be drafted with, ascending."""
         self.depths = tuple(depths)
         self._place = {steps: place for place, steps in enumerate(self.depths)}
         self._clock = clock
         self._second = int(clock())
-        """The second that is being counted."""
+        """The current second."""
         self._mixes: dict[tuple[int, int, bool], RoundMix] = {}
         self._rings = {span: deque[tuple[int, Bucket]](maxlen=span // period) for span, period in SPANS.items()}
         self._speedups: tuple[int, dict[str, Any] | None] = (-1, None)
 
     def add(self, observation: RoundObservation) -> None:
-        """Count a round in the second that is being counted; :meth:`close` comes first."""
+        """Count a round in the current second; call :meth:`close` first."""
         key = (observation.batch_size, observation.steps, observation.chosen)
         mix = self._mixes.get(key)
         if mix is None:
@@ -55,7 +57,7 @@ class History:
         mix.add(observation)
 
     def close(self, policy: Any) -> None:
-        """Price and file what was counted in a second that is over; a *policy* that is no ``Prices`` prices nothing."""
+        """Compare a finished second with fixed steps, by *policy* if it has ``Prices``, and add it to the rings."""
         now = int(self._clock())
         if now == self._second:
             return
@@ -65,10 +67,10 @@ class History:
             self._file(second, self._rows(mixes.values(), policy if isinstance(policy, Prices) else None))
 
     def speedup(self) -> dict[str, Any] | None:
-        """Return what the last hour was worth over each fixed depth; None where no round of it could be priced.
+        """Return the speedup of the last hour over fixed steps; None where no round had a modelled time.
 
-        A dict with ``seconds``, from the first to the last of these rounds, and ``against``: ``steps``, ``times`` and
-        ``deviation`` of each fixed depth, the standard deviation of ``times`` at most.
+        A dict with ``seconds``, from the first to the last of these rounds, and ``against``: for each number of fixed
+        steps ``steps``, ``times`` (the speedup) and ``deviation`` (an upper bound on its standard deviation).
         """
         due = self._second // SPEEDUP_SECONDS
         if self._speedups[0] != due:
@@ -102,7 +104,7 @@ class History:
             row[TOKENS] += mix.tokens
             row[SECONDS] += taken
             row[HEAD + self._place[mix.steps]] += mix.rounds
-            if prices is not None and mix.chosen:  # what an operator chose says nothing of the policy
+            if prices is not None and mix.chosen:  # forced rounds say nothing of the policy
                 for fixed in at_fixed_depths(mix, prices):
                     at = HEAD + count + 3 * self._place[fixed.steps]
                     row[at] += taken
@@ -158,7 +160,7 @@ class History:
         return {"seconds": (kept[-1][0] + 1 - kept[0][0]) * period, "against": against}
 
     def _sums(self, rows: list[array[float]]) -> Iterator[Speedup]:
-        """Yield the sums of every depth that some round could be priced for."""
+        """Yield the sums for all fixed steps with a modelled time for some round."""
         begin = HEAD + len(self.depths)
         for place, steps in enumerate(self.depths):
             at = begin + 3 * place

@@ -1,4 +1,4 @@
-"""What metrics report of a controller: cheaper than a snapshot, because it is read whenever SGLang logs."""
+"""The controller's values for metrics; cheaper than a snapshot, because SGLang reads them whenever it logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RegionReading:
-    """One batch region: its timed rounds so far, and what the policy expects of a round like its latest."""
+    """Timed rounds of one batch region, and the rate that the policy expects of a round like its latest."""
 
     tokens: int
     seconds: float
@@ -25,7 +25,7 @@ class RegionReading:
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """Totals since the server started, under the names of ``ControllerSnapshot``, and the state of this moment."""
+    """Totals since the start of the server, under the names of ``ControllerSnapshot``, and the current state."""
 
     current_steps: int
     degraded: bool
@@ -38,17 +38,17 @@ class MeterReading:
     switches_by_cause: Mapping[str, int]
     regions: Mapping[str, RegionReading]
     speedup: float | None
-    """Expected rate over no speculation, for a round like the latest; None when the policy cannot say."""
+    """Expected rate over no speculation, for a round like the latest; None without a cost model."""
 
     acceptance: tuple[float, ...]
     """The policy's estimate by position; empty when it has none."""
 
     probes: ProbeTotals | None
     profile_saved_at: float | None
-    """Unix time at which this server's cost profile was written to disk; None when there is none."""
+    """Unix time in seconds at which this server's cost profile was written to disk; None when there is none."""
 
     hour: Mapping[str, Any] | None = None
-    """What the last hour was worth over fixed depths; see ``History.speedup``."""
+    """Speedup of the last hour over fixed steps; see ``History.speedup``."""
 
 
 def read_meters(
@@ -60,7 +60,7 @@ def read_meters(
     profile_saved_at: float | None,
     hour: Mapping[str, Any] | None = None,
 ) -> MeterReading:
-    """Read *counters*; *policy* None is one that was set aside, and is not asked anything any more."""
+    """Read *counters* and *policy*, which is None after it failed."""
     forecaster = policy if isinstance(policy, Forecasts) else None
     latest = _forecast(forecaster, counters.latest)
     return MeterReading(

@@ -1,4 +1,4 @@
-"""Which rows of the draft's extend are owed, and where the held rows of each request lie."""
+"""The pending rows of deferred draft extends: how many each request has, and where they are."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """One extend of the draft over everything that the requests of a batch owe."""
+    """One draft extend over all pending tokens of the requests of a batch."""
 
     rows: tuple[int, ...]
-    """Rows of the batch that owe something, ascending."""
+    """Rows of the batch with pending tokens, ascending."""
 
     counts: tuple[int, ...]
-    """Tokens owed by each of them, at least one."""
+    """Pending tokens of each of them, at least one."""
 
     sources: tuple[tuple[int, ...], ...]
-    """For each of them, its tokens' places among all held tokens, oldest first."""
+    """For each of them, its tokens' places among all pending tokens, oldest first."""
 
     def padded_sources(self, width: int) -> list[int]:
-        """Return the sources at *width* tokens a request, flat; a short one repeats its last, as filling."""
+        """Return the sources at *width* tokens a request, flat; a short one repeats its last token."""
         return [place for own in self.sources for place in (*own, *(own[-1],) * (width - len(own)))]
 
     def is_one_of_each(self, held: Sequence[int]) -> bool:
-        """Whether every request owes one token of each held round, and all rounds held these alone, in this order.
+        """Whether all pending rounds had exactly these requests, in this order, with one token each.
 
-        *held* is how many tokens each round held.
+        *held* are the tokens of each round.
         """
         requests = len(self.rows)
         if any(tokens != requests for tokens in held):
@@ -34,16 +34,16 @@ class CatchUp:
         return all(own == tuple(range(row, requests * len(held), requests)) for row, own in enumerate(self.sources))
 
     def last_places(self, width: int) -> list[int]:
-        """Return where each request's last token lies in :meth:`padded_sources`."""
+        """Return the place of each request's last token in :meth:`padded_sources`."""
         return [index * width + count - 1 for index, count in enumerate(self.counts)]
 
 
 class PendingDrafts:
-    """The tokens that zero-step rounds verified and the draft has not seen yet.
+    """The tokens of zero-step rounds that the draft has not processed yet.
 
-    Every such round yields one token a request, so who owes how much is known without looking at a device. A key
-    names a request's place in the pools for as long as it holds it. Held are the tokens of the rounds since the last
-    :meth:`settle`, one after the other; that they stay few is the caller's promise to settle in time.
+    Every such round yields one token a request, so the counts are known without a read from a device. A key identifies
+    a request by its row of the pools. Kept are the tokens of the rounds since the last :meth:`settle`, round after
+    round; the caller settles before there are too many.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class PendingDrafts:
 
     @property
     def rounds(self) -> int:
-        """Rounds held."""
+        """Pending rounds."""
         return self._rounds
 
     def hold(self, keys: Sequence[Hashable]) -> None:
@@ -67,11 +67,11 @@ class PendingDrafts:
         self._rounds += 1
 
     def owed(self, key: Hashable) -> int:
-        """Return how many of the request's latest tokens the draft has not seen."""
+        """Return how many of the request's latest tokens the draft has not processed."""
         return len(self._places.get(key, ())) or self._left_out.get(key, 0)
 
     def catch_up(self, keys: Sequence[Hashable]) -> CatchUp | None:
-        """Return what the batch of *keys* owes, None when that is nothing."""
+        """Return the pending tokens of the batch of *keys*; None when there are none."""
         owing = [(row, self._places[key]) for row, key in enumerate(keys) if key in self._places]
         if not owing:
             return None
@@ -82,21 +82,21 @@ class PendingDrafts:
         )
 
     def all_in_latest(self, keys: Sequence[Hashable]) -> bool:
-        """Whether the latest round held a token of each of *keys*."""
+        """Whether the latest round has a token of each of *keys*."""
         return all(self._places.get(key, (-1,))[-1] >= self._latest for key in keys)
 
     def keep_latest(self, keys: Sequence[Hashable]) -> None:
-        """Let go of all but the latest round, which held a token of each of *keys*; their others were written."""
+        """Drop all but the latest round, which has a token of each of *keys*; the draft's KV has the others."""
         kept = {key: [self._places[key][-1] - self._latest] for key in keys}
         tokens = self._tokens - self._latest
         self.settle(keys)
         self._places, self._tokens, self._rounds = kept, tokens, 1
 
     def settle(self, keys: Sequence[Hashable] = ()) -> None:
-        """Let go of all that is held: the requests of *keys* were extended, and the others are leaving.
+        """Drop all pending rounds: the requests of *keys* were extended, and the others are leaving.
 
-        A scheduler that works ahead leaves a request out of the next round as soon as it knows that the round before
-        is its last, and lets it go only after that next round began. Until the next call it is told what it owes.
+        With overlap the scheduler leaves a finished request out of the next round, and releases it only after that
+        round began. So :meth:`owed` still counts such a request until the next call.
         """
         extended = set(keys)
         self._left_out = {key: len(places) for key, places in self._places.items() if key not in extended}

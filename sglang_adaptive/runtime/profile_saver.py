@@ -1,4 +1,4 @@
-"""Saves a profile now and then, off the thread that serves."""
+"""Saves a cost profile at intervals, in another thread than the serving one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLOSE_SECONDS = 10.0
 
 
 class ProfileSaver:
-    """Writes at most once in ``SAVE_SECONDS`` while serving, and at the end."""
+    """Writes a profile at most once in ``SAVE_SECONDS``, and at the end."""
 
     def __init__(self, store: ProfileStore, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -23,9 +23,9 @@ class ProfileSaver:
         self._thread: threading.Thread | None = None
 
     def offer(self, make: Callable[[], CostProfile]) -> bool:
-        """Write what *make* returns if it is time; return whether a write was begun.
+        """Write what *make* returns if a save is due; return whether a write was begun.
 
-        *make* runs here, so it may read what the serving thread changes; the disk is waited for elsewhere.
+        *make* runs in the calling thread, so it may read the serving thread's state. Another thread writes.
         """
         if self._now() < self._next or (self._thread is not None and self._thread.is_alive()):
             return False

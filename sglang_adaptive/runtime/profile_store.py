@@ -1,4 +1,4 @@
-"""Cost profiles on disk: one file a key, written whole or not at all, shared by servers that have the same key."""
+"""Cost profiles on disk: one file a key, replaced atomically, shared by servers with the same key."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,15 +17,16 @@ from sglang_adaptive.policy.profile.profile_json import ProfileError, loads_prof
 
 try:
     import fcntl
-except ImportError:  # not on Windows; two servers may then lose each other's newest cells, never a whole file
+except ImportError:  # not on Windows: two servers may then overwrite each other's newest cells, never a whole file
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 LOCK_SECONDS = 2.0
 STALE_SECONDS = 3600.0
-"""Temporary files older than this were left by a server that was killed."""
+"""Temporary files older than this remain from a server that was killed."""
 
 
 def default_folder() -> Path:
@@ -35,7 +37,7 @@ def default_folder() -> Path:
 
 
 class ProfileStore:
-    """The profile of one key in a folder. Nothing here raises for what is found on disk: it warns, once a cause."""
+    """The profile of one key in a folder. Problems with files are logged, once a cause, and not raised."""
 
     def __init__(self, key: ProfileKey, folder: Path | None = None) -> None:
         self.key = key
@@ -43,15 +45,15 @@ class ProfileStore:
         words = re.sub(r"[^A-Za-z0-9]+", "-", key.target_model).strip("-")[-40:].lower() or "model"
         self.path = self.folder / f"{words}-{key.digest()}.v{VERSION}.json"
         self.saved_at: float | None = None
-        """Unix time at which the file that this store loaded or wrote was written; None when there is none."""
+        """Unix time in seconds at which the loaded or saved file was written; None when there is none."""
         self._warned: set[str] = set()
 
     def load(self) -> CostProfile | None:
-        """Return the stored profile; None when there is none that can be used. A bad file is set aside."""
+        """Return the stored profile; None without a usable one. An invalid file is renamed."""
         try:
             return self._read()
         except ProfileError:
-            pass  # decided again below, where no other server can replace the file meanwhile
+            pass  # tried again below with the lock, where no other server can replace the file
         except OSError as error:
             self._warn("read", f"cost profile {self.path}: cannot be read ({error.strerror}); starting without it")
             return None
@@ -59,10 +61,10 @@ class ProfileStore:
             return self._read_or_set_aside() if locked else None
 
     def save(self, profile: CostProfile) -> bool:
-        """Write *profile*; cells that only the file has are kept. Return whether it was written.
+        """Write *profile*, with the cells that only the file has. Return whether it was written.
 
-        A crash at any moment leaves the old file or the new one. When another server holds the lock for
-        ``LOCK_SECONDS``, or the disk refuses, nothing is written.
+        After a crash the file is the old or the new one. Nothing is written when another server holds the lock for
+        ``LOCK_SECONDS``, or the disk fails.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -79,12 +81,16 @@ class ProfileStore:
 
     def _read(self) -> CostProfile | None:
         try:
-            with open(self.path, "rb") as stream:
-                data = stream.read(MAX_BYTES + 1)
-                written = os.fstat(stream.fileno()).st_mtime
+            # Without blocking, because a FIFO would block the start of the server.
+            with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE)) as stream:
+                status = os.fstat(stream.fileno())
+                data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
+                written = status.st_mtime
         except FileNotFoundError:
             return None
         name = str(self.path)
+        if data is None:
+            raise ProfileError(name, None, "is not a regular file", "a cost profile")
         if len(data) > MAX_BYTES:
             raise ProfileError(name, None, f"is larger than {MAX_BYTES} bytes", "a cost profile")
         try:
@@ -97,7 +103,7 @@ class ProfileStore:
         return profile
 
     def _read_or_set_aside(self) -> CostProfile | None:
-        """Return what is stored, moving a file that cannot be used out of the way; the lock must be held."""
+        """Return the stored profile, and rename a file that cannot be used; the lock must be held."""
         try:
             return self._read()
         except ProfileError as error:
@@ -137,7 +143,7 @@ class ProfileStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Hold the key's lock; yield False when another server keeps it. The lock ends with its process."""
+        """Hold the key's lock; yield False when another server holds it. The lock ends with its process."""
         if fcntl is None:
             yield True
             return

@@ -1,4 +1,4 @@
-"""Verified rounds of one batch size and depth, counted together until they are priced."""
+"""Sums over verified rounds of one batch size and number of steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class RoundMix:
     batch_size: int
     steps: int
     chosen: bool
-    """Whether the policy chose the depth; False while an operator holds it."""
+    """Whether the policy chose the steps; False while an operator holds them."""
 
     rounds: int = 0
     timed: int = 0
-    """Rounds whose time is known; ``timed_seconds`` is theirs."""
+    """Rounds with a measured time; ``timed_seconds`` is their sum."""
 
     timed_seconds: float = 0.0
     accepted: Counter[int] = field(default_factory=Counter)
-    """Requests by how many of their drafts were accepted."""
+    """Requests by their accepted drafts."""
 
     def add(self, observation: RoundObservation) -> None:
         """Count a round."""
@@ -36,7 +36,7 @@ class RoundMix:
 
     @property
     def requests(self) -> int:
-        """Requests of all rounds; each got one token that was no draft."""
+        """Requests of all rounds; each got one bonus token a round."""
         return self.accepted.total()
 
     @property
@@ -45,15 +45,15 @@ class RoundMix:
         return sum((count + 1) * requests for count, requests in self.accepted.items())
 
     def seconds(self, of_a_round: float) -> float:
-        """Return what the rounds took; one that could not be timed like the others, else *of_a_round* seconds."""
+        """Return the seconds of all rounds; an untimed one counts as the mean of the others, else *of_a_round*."""
         mean = self.timed_seconds / self.timed if self.timed else of_a_round
         return self.timed_seconds + (self.rounds - self.timed) * mean
 
     def tokens_at(self, steps: int, expected: Sequence[float]) -> float:
-        """Return the tokens that the same requests would have got of as many rounds of another depth.
+        """Return the tokens that as many rounds of *steps* would have yielded for the same requests.
 
-        Up to the depth that was drafted this is what was accepted. Beyond it, a request all of whose drafts were
-        accepted goes on as *expected*: tokens of one request in a round, indexed by steps from 0.
+        Up to the drafted steps this follows from the accepted drafts. Beyond them, a request with all drafts accepted
+        continues as *expected*: tokens of one request in a round, indexed by steps from 0.
         """
         certain = sum((min(count, steps) + 1) * requests for count, requests in self.accepted.items())
         if steps <= self.steps:

@@ -1,4 +1,4 @@
-"""Recent round times by batch size and depth, whatever the policy: what calibration and monitoring read."""
+"""Recent round times by batch size and steps, with any policy, for calibration and monitoring."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Cell:
 
 
 class RoundTimes:
-    """Keeps the latest comparable round times of each (batch size, depth) in bounded memory.
+    """Keeps the latest round times of each (batch size, steps) in bounded memory.
 
     Of zero steps it keeps the means of whole cycles, and counts their rounds; see ``zero_cycle``.
     """
@@ -32,7 +32,7 @@ class RoundTimes:
         self._zero_batch_size = 0
 
     def add(self, observation: RoundObservation) -> None:
-        """Take the round's time if it has one; past MAX_CELLS the cell seen first makes room."""
+        """Add the round's time if it has one; past MAX_CELLS the oldest cell is removed."""
         timed = self._at_zero(observation) if not observation.steps else (observation.seconds, 1)
         if observation.steps:
             self._cycle.begin()
@@ -48,14 +48,14 @@ class RoundTimes:
         cell.recent.append(timed[0])
 
     def _at_zero(self, observation: RoundObservation) -> tuple[float, int] | None:
-        """Return the mean of the cycle that the round completes, in seconds, and its timed rounds."""
+        """Return the mean round time of the zero-step cycle that the round ends, in seconds, and its timed rounds."""
         if observation.batch_size != self._zero_batch_size:
             self._zero_batch_size = observation.batch_size
             self._cycle.restart()
         return self._cycle.add(observation.seconds, observation.extended)
 
     def as_list(self) -> list[dict[str, Any]]:
-        """Return each cell's median over what was kept of it, in seconds, with its rounds so far."""
+        """Return the median of each cell's kept times, in seconds, and its rounds so far."""
         return [
             {"batch_size": batch_size, "steps": steps, "seconds": median(cell.recent), "rounds": cell.rounds}
             for (batch_size, steps), cell in sorted(self._cells.items())

@@ -1,14 +1,13 @@
-"""Writes down what the controller learns of each round: steps, and accepted drafts by request. No text, no tokens.
+"""Records each round in a file: steps, and accepted drafts by request; no text, no tokens.
 
 The file is lines of text. The first is a JSON object with ``format`` and ``version``. Then
 
     @ 3f0c... 91ab...    the requests of the rounds that follow, in this order, under salted ids
     3 20                 a round of 3 steps: the first request had 2 drafts accepted, the second none
-    ! 12                 12 rounds were not written, for the disk was too slow
+    ! 12                 12 rounds were not written, because the disk was too slow
 
-Accepted drafts are one base-36 digit each. The salt is drawn when the server starts and never written, so the ids of
-two starts have nothing in common. A file that has half of the space allowed becomes ``FILE.1``, in place of an older
-one, and a new file begins; ids stay.
+Accepted drafts are one base-36 digit each. The salt is drawn when the server starts and never written, so ids of two
+starts are unrelated. A file that reaches half of the allowed size replaces ``FILE.1``, and a new file begins; ids stay.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ FORMAT, VERSION = "sglang-adaptive rounds", 1
 WHO, LOST = "@", "!"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 WRITE_SECONDS = 0.5
-"""Seconds between two writes, which is how much of the end a killed server leaves out."""
+"""Seconds between two writes; a killed server loses at most as many."""
 MOST_WAITING = 4096
-"""Rounds that wait for the disk; further ones are lost. Ten seconds of the fastest rounds, some MB."""
+"""The most rounds that wait for the disk, some MB; further ones are lost. Ten seconds of the fastest rounds."""
 ID_BYTES = 6
-"""Of a salted id: two of a million requests share one with a probability of 0.2%."""
+"""Digits of a salted id: with a million requests, two share one with a probability of 0.2%."""
 
 
 class RoundTrace:
-    """A trace of rounds. Nothing waits for the disk: a thread writes, and whatever goes wrong ends the trace alone."""
+    """A trace of rounds. A thread writes it, so serving never waits for the disk; an error ends only the trace."""
 
     def __init__(self, file: Path, max_bytes: float) -> None:
-        """Begin *file*; one that is there becomes ``FILE.1``. The first fault of the disk is logged, once."""
+        """Begin *file*; an existing one becomes ``FILE.1``. The first error of the disk is logged."""
         self.file = file
         self._most = max_bytes / 2.0
         self._key = secrets.token_bytes(16)
@@ -57,7 +56,7 @@ class RoundTrace:
         self._thread.start()
 
     def add(self, observation: RoundObservation) -> None:
-        """Take in a round; one whose requests are not known is left out."""
+        """Add a round; one with unknown requests is left out."""
         if not observation.requests:
             return
         if len(self._waiting) < MOST_WAITING:
@@ -66,11 +65,11 @@ class RoundTrace:
             self._lost += 1
 
     def end(self) -> None:
-        """Take in no more; what there is gets written by and by."""
+        """Accept no more rounds; the thread writes those that wait."""
         self._over.set()
 
     def close(self) -> None:
-        """Write what has been taken in, and wait until it is written."""
+        """Accept no more rounds, and wait until all are written."""
         self.end()
         self._thread.join()
 
@@ -97,7 +96,7 @@ class RoundTrace:
         self._line(json.dumps({"format": FORMAT, "version": VERSION}))
 
     def _write(self) -> None:
-        """Write every round that waits."""
+        """Write every waiting round."""
         for _ in range(len(self._waiting)):
             done = self._waiting.popleft()
             if self._written > self._most:

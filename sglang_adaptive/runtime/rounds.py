@@ -1,4 +1,4 @@
-"""The round: which steps it drafts, and what its result teaches."""
+"""Chooses the steps of each round, and passes its result to the policy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class Rounds(RuntimeStates):
-    """Asks the policy before every round, and hands it every verified result.
+    """Asks the policy before every round, and passes it every result.
 
-    Three rules hold. The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a
-    round drafts, so a round never changes depth half way. A result is credited to the depth that drafted it, which
-    with overlap scheduling need not be the live one. And a policy that fails is set aside until another replaces it:
-    the depth goes back to the one given at launch and serving goes on.
+    - The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a round drafts, so steps
+      never change within a round.
+    - A result is credited to the steps that drafted it, which with overlap scheduling may not be live any more.
+    - A policy that raises is not asked again until another replaces it. The launch steps run, unless an operator holds
+      others.
     """
 
     def __init__(
@@ -47,24 +48,24 @@ class Rounds(RuntimeStates):
         self._wall_time = wall_time
         self._counters = Counters()
         self._history: History | None = None
-        """None until depths are built, and once keeping it has failed."""
+        """None before :meth:`init_states`, and after an error in the history."""
         self.trace: RoundTrace | None = None
-        """Where each round is written down, None for nowhere."""
+        """Records each round; None for no trace."""
         self._forced_steps: int | None = None
-        self._pending_cause: str | None = None  # what an operator did, which the next change of depth comes from
+        self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
         self._last_batch_size: int | None = None
         self._probed_from: int | None = None
-        """The depth that a probe under way left; None without a probe."""
+        """The steps before the current probe; None without a probe."""
         self._adopt(policy)
 
     def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
-        """Build every runtime state, as :meth:`RuntimeStates.init_states`, and begin the history."""
+        """Build every runtime state, as :meth:`RuntimeStates.init_states`, and start the history."""
         super().init_states(cuda_graph_bs)
         self._history = History(self.tiers, self._clock.now)
 
     def end_warm_up(self) -> None:
-        """End the warm-up and let the policy decide again; to be called while no request runs."""
+        """End the warm-up and ask the policy again; call it while no request runs."""
         if self._warm_up is not None:
             super().end_warm_up()
             self.interrupt()
@@ -72,12 +73,12 @@ class Rounds(RuntimeStates):
 
     @property
     def wants_shadow_drafts(self) -> bool:
-        """Whether the policy wants more of what zero steps foretell; none does in the warm-up, or when set aside."""
+        """Whether the policy wants more shadow drafts; False in the warm-up and after the policy failed."""
         learns = self._warm_up is None and self._degraded is None
         return learns and bool(getattr(self.params, "wants_shadow_drafts", False))
 
     def activate_step_by_batch(self, batch_size: int) -> None:
-        """Make the depth for the round about to start live; *batch_size* is its number of requests."""
+        """Make the steps for the next round live; *batch_size* is its number of requests."""
         if self._warm_up is not None:
             self._warm(self._warm_up, batch_size)
             return
@@ -87,16 +88,16 @@ class Rounds(RuntimeStates):
             self._switch(target, batch_size, cause)
 
     def interrupt(self) -> None:
-        """Say that a prefill, its launch or an idle spell separates the next result from the last one."""
+        """Note that a prefill, its launch or an idle period separates the next result from the last one."""
         self._clock.interrupt()
 
     def on_verify_complete(
         self, num_correct_drafts_per_req: Sequence[int], batch_size: int, drafted: Drafted | None = None
     ) -> None:
-        """Learn from one verified round; a decision that follows takes effect before the next draft.
+        """Count and time a verified round, and pass it to the policy; the steps change before the next draft at most.
 
-        ``num_correct_drafts_per_req`` holds the accepted drafts of each request, bonus tokens not counted. Without
-        *drafted* the round is taken to be the live depth's, which is right without overlap.
+        ``num_correct_drafts_per_req`` are the accepted drafts of each request, bonus tokens not counted. Without
+        *drafted* the round counts for the live steps, which is right without overlap.
         """
         if self._warm_up is not None:
             return
@@ -125,18 +126,18 @@ class Rounds(RuntimeStates):
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
 
     def _adopt(self, policy: AdaptivePolicy) -> None:
-        """Let *policy* decide, and note what else it can do."""
+        """Use *policy*, and note which optional protocols it implements."""
         self.params = policy
         self._learner = policy if isinstance(policy, LearnsCost) else None
         self._probes = policy if isinstance(policy, Probes) else None
         self._probed_from = None
 
     def _choose(self, batch_size: int) -> tuple[int, str]:
-        if self._degraded is not None:
-            return self._launch_steps, "degraded"
-        if self._forced_steps is not None:
+        if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
             self._pending_cause = "released"
             return self._forced_steps, "forced"
+        if self._degraded is not None:
+            return self._launch_steps, "degraded"
         try:
             target = self.params.get_steps_for_batch(batch_size)
         except Exception as error:
@@ -148,7 +149,7 @@ class Rounds(RuntimeStates):
         return target, self._cause(target, batch_size)
 
     def _cause(self, target: int, batch_size: int) -> str:
-        """Say what made the policy's choice differ, if it does; only one thing changes between rounds."""
+        """Return the cause of a switch to *target*, if there is one."""
         pending, self._pending_cause = self._pending_cause, None
         before, self._probed_from = self._probed_from, None
         if self._probes is not None and self._probes.probing:
@@ -166,7 +167,7 @@ class Rounds(RuntimeStates):
         logger.debug("draft steps %d -> %d at batch size %d (%s)", before, target, batch_size, cause)
 
     def _hand_over_cost(self, policy: LearnsCost) -> None:
-        """Give every rank the first rank's table; a rank that fails still takes part, or the others would wait."""
+        """Broadcast the first rank's table; a rank that fails still takes part, because the others wait for it."""
         try:
             payload = policy.export_cost()
         except Exception:
@@ -178,7 +179,7 @@ class Rounds(RuntimeStates):
         policy.import_cost(shared)
 
     def _degrade(self, why: str, error: Exception | None = None) -> None:
-        """Set the policy aside, and log it: nothing asks the policy again, so it is logged once."""
+        """Stop asking the policy, and log why; this happens once a policy."""
         self._degraded = why
         logger.error("adaptive speculation degraded to %d steps: %s", self._launch_steps, why, exc_info=error)
 
@@ -189,10 +190,10 @@ class Rounds(RuntimeStates):
             history.add(observation)
 
     def _closed_history(self) -> History | None:
-        """Return the history with the seconds priced that are over. A failure costs the history, not the round."""
+        """Return the history up to the last full second. An error ends the history, not the round."""
         if self._history is not None:
             try:
-                # A policy that was set aside is not asked anything any more.
+                # A policy that failed is not asked again.
                 self._history.close(self.params if self._degraded is None else None)
             except Exception:
                 self._history = None

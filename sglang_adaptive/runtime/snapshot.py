@@ -1,4 +1,4 @@
-"""The controller's state as monitoring sees it."""
+"""The controller's state for monitoring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sglang_adaptive.runtime.counters import SwitchRecord
 
 @dataclass(frozen=True, slots=True)
 class ControllerSnapshot:
-    """A moment's view; nothing in it changes afterwards."""
+    """The controller's state at one moment."""
 
     policy: str
     current_steps: int
@@ -22,27 +22,27 @@ class ControllerSnapshot:
     recent_switches: tuple[SwitchRecord, ...]
     rounds_by_tier: Mapping[int, int]
     drafted_by_tier: Mapping[int, int]
-    """Draft tokens proposed, by the depth that proposed them."""
+    """Drafts proposed, by steps."""
 
     accepted_by_tier: Mapping[int, int]
-    """Draft tokens accepted, by the depth that proposed them; bonus tokens not counted."""
+    """Drafts accepted, by steps; bonus tokens not counted."""
 
     tokens_by_tier: Mapping[int, int]
-    """Output tokens, accepted drafts and bonus tokens, by the depth that drafted them."""
+    """Output tokens, accepted drafts and bonus tokens, by steps."""
 
     accepted_by_position: tuple[Mapping[str, int], ...]
-    """How often each draft position was reached and accepted; see ``accept_counts``."""
+    """How often each position was reached and accepted; see ``Counters.by_position``."""
 
     round_times: tuple[Mapping[str, Any], ...]
-    """Median seconds of a round by batch size and steps, with the rounds counted; see ``round_times``."""
+    """Median seconds of a round by batch size and steps, with the number of rounds; see ``RoundTimes``."""
 
     degraded: str | None
-    """Why the policy was set aside, or None while it decides."""
+    """Why the policy failed; None while it is used."""
 
     profile_saved_at: float | None
-    """Unix time at which this server's cost profile was last written to disk; None when there is none."""
+    """Unix time in seconds at which this server's cost profile was last written to disk; None when there is none."""
     config: Mapping[str, Any] | None
-    """The configuration in force, every default spelt out; None for a policy that was not built from one."""
+    """The configuration in force, with every default; None for a policy that was not built from one."""
 
     config_changed: Mapping[str, Any] | None
     """{"time": Unix seconds, "by": who asked} of the latest change; None since start-up."""
@@ -50,10 +50,10 @@ class ControllerSnapshot:
     policy_state: Mapping[str, Any]
 
     startup: Mapping[str, Any]
-    """What start-up cost; see ``StartUp``."""
+    """Seconds and memory of start-up; see ``StartUp``."""
 
     speedup: Mapping[str, Any] | None = None
-    """What the last hour was worth over fixed depths; see ``History.speedup``."""
+    """Speedup of the last hour over fixed steps; see ``History.speedup``."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins; object keys are strings."""

@@ -1,17 +1,17 @@
-"""What adaptive speculation is worth: the time of its rounds beside that of a fixed depth.
+"""The speedup of adaptive speculation: the time of its rounds against the modelled time of fixed steps.
 
-The rounds yielded k tokens in t seconds. At a fixed depth s the same tokens would have taken
+The rounds yielded k tokens in t seconds. With s fixed steps the same tokens would have taken
 
     t(s) = t * T(b, s) / T(b, d) * k / k(s)
 
-where d is the depth that was drafted, T the cost model's round time at batch size b, and k(s) the tokens that as many
-rounds of depth s would have yielded: up to d what was accepted, beyond it what the policy expects. The time is scaled
-by a ratio of two modelled times, not replaced by one, so that what disturbs a round disturbs both sides. At s = d the
-two are equal. The speedup over s is the sum of t(s) over the sum of t.
+where d are the drafted steps, T is the cost model's round time at batch size b, and k(s) are the tokens that as many
+rounds of s steps would have yielded: up to d steps by what was accepted, beyond by what the policy expects. The
+measured time is scaled by a ratio of modelled times, so a disturbance of a round affects both sides. At s = d they are
+equal. The speedup over s is the sum of t(s) over the sum of t.
 
-How sure that is comes from the deviations of T(b, s), T(b, d) and the expected tokens. A cell that is wrong is wrong in
-every round, so their deviations are averaged over the rounds as if all went wrong together: the result is an upper
-bound on the standard deviation. Prefill, queueing and switches are in neither side.
+The deviation follows from those of T(b, s), T(b, d) and the expected tokens. An error of a cell is the same in every
+round, so the deviations are averaged as if they were fully correlated: an upper bound on the standard deviation.
+Prefill, queueing and switches are in neither side.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sglang_adaptive.runtime.round_mix import RoundMix
 
 @dataclass(frozen=True, slots=True)
 class FixedDepth:
-    """What some rounds would have taken at a fixed depth."""
+    """The modelled time of some rounds at fixed steps."""
 
     steps: int
     seconds: float
@@ -36,9 +36,9 @@ class FixedDepth:
 
 
 def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:
-    """Yield what the tokens of *mix* would have taken at every depth that has a price; nothing without one of its own.
+    """Yield the time of the tokens of *mix* at all steps with a modelled round time; nothing if its own have none.
 
-    *prices* are those of the mix's batch size, for rounds of its depth.
+    *prices* are those of the mix's batch size, for rounds of its steps.
     """
     own = prices.seconds.get(mix.steps)
     if own is None or not mix.requests:
@@ -50,7 +50,7 @@ def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:
 
 
 def _doubt(prices: RoundPrices, drafted: int, steps: int) -> float:
-    """Return the relative standard deviation of what rounds of *drafted* steps would have taken at *steps*."""
+    """Return the relative standard deviation of the time that rounds of *drafted* steps would have taken at *steps*."""
     if steps == drafted:
         return 0.0
     tokens = prices.tokens_deviation.get(steps, 0.0) if steps > drafted else 0.0
@@ -59,17 +59,17 @@ def _doubt(prices: RoundPrices, drafted: int, steps: int) -> float:
 
 @dataclass(slots=True)
 class Speedup:
-    """Sums over rounds, for one fixed depth."""
+    """Sums over rounds, for one number of fixed steps."""
 
     steps: int
     taken: float = 0.0
-    """Seconds of the rounds that this depth could be priced for."""
+    """Measured seconds of the rounds that have a modelled time at these steps."""
 
     fixed: float = 0.0
-    """Seconds of the same at this depth."""
+    """Modelled seconds of these rounds at these steps."""
 
     doubt: float = 0.0
-    """Standard deviation of ``fixed`` at most, in seconds."""
+    """Upper bound on the standard deviation of ``fixed``, in seconds."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the speedup and its standard deviation as JSON builtins."""

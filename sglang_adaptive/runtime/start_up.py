@@ -1,4 +1,4 @@
-"""What start-up cost: each depth's seconds and memory, its graphs, and the warm-up."""
+"""Seconds and memory of start-up for each runtime state, its graphs, and the warm-up."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TierBuild:
-    """How one depth was built."""
+    """Seconds, memory and graphs of one runtime state."""
 
     steps: int
     seconds: float | None
-    """None for the launch depth, which SGLang builds with everything else."""
+    """None for the launch steps, whose state SGLang builds."""
 
     gigabytes: float | None
-    """Device memory that was free before and not after, in GB of 2**30 bytes."""
+    """Decrease of free device memory, in GB of 2**30 bytes."""
 
     graph_batch_sizes: tuple[int, ...] | None
     """Batch sizes with CUDA graphs, ascending; None when graphs are off."""
 
 
 class Device:
-    """What start-up asks of the device; this one captures what it is told to, and does not know its memory."""
+    """Batch sizes to capture and free memory of a device; this base class captures all and knows no memory."""
 
     def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
-        """Return every batch size that graphs are captured for, None when graphs are off; *passed* is SGLang's list."""
+        """Return every batch size with graphs, None when graphs are off; *passed* is SGLang's list."""
         return passed
 
     def sizes_to_capture(self, wanted: list[int] | None, every: list[int] | None) -> list[int] | None:
-        """Return what is captured for a depth that can be chosen at the sizes *wanted*, out of *every*."""
+        """Return the sizes to capture, out of *every*, for steps that can be chosen at the sizes *wanted*."""
         return wanted
 
     def free_gigabytes(self) -> float | None:
-        """Return the free device memory in GB of 2**30 bytes, None where it is not known."""
+        """Return the free device memory in GB of 2**30 bytes; None where it is not known."""
         return None
 
 
 @dataclass(slots=True)
 class StartUp:
-    """Filled while the server starts."""
+    """The report of start-up, filled while the server starts."""
 
     tiers: list[TierBuild] = field(default_factory=list)
     warm_up_seconds: float | None = None
-    """From the first warm-up message to the last; None when there was none."""
+    """Seconds from the first warm-up message to the last; None when there was none."""
 
     warm_up_rounds: int = 0
     warmed_batch_sizes: Sequence[int] = ()
-    """Batch sizes at which every reachable depth has run, in the latest pass."""
+    """Batch sizes at which all reachable steps have run, in the latest pass."""
 
     late_kernel_loads: list[str] | None = None
-    """Names of Triton kernels that loaded after start-up, the first few; None where that is not watched."""
+    """Names of the first Triton kernels that loaded after start-up; None where that is not watched."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins."""
@@ -76,7 +76,7 @@ class StartUp:
 def timed_build(
     steps: int, sizes: Sequence[int] | None, device: Device, build: Callable[[], Any]
 ) -> tuple[Any, TierBuild]:
-    """Return what *build* returns, and what it took."""
+    """Return what *build* returns, with its seconds and memory."""
     free, begun = device.free_gigabytes(), time.perf_counter()
     state = build()
     seconds, left = time.perf_counter() - begun, device.free_gigabytes()

@@ -1,4 +1,4 @@
-"""The runtime states of a server: one set of attention backends and CUDA graphs for each number of draft steps."""
+"""The runtime states of a server: attention backends and CUDA graphs for each number of steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class AdaptiveWorker(Protocol):
-    """What the controller needs of a speculative worker; SGLang's EAGLEWorkerV2 has it."""
+    """The methods of a speculative worker that the controller calls; SGLang's EAGLEWorkerV2 has them."""
 
     speculative_num_steps: int
 
@@ -46,41 +46,41 @@ class RuntimeStates:
 
     @property
     def candidate_steps(self) -> list[int]:
-        """Every depth that the policy may choose, ascending."""
+        """The steps that the policy may choose, ascending."""
         return self.params.candidate_steps
 
     @property
     def tiers(self) -> tuple[int, ...]:
-        """The depths that have a runtime state, ascending."""
+        """The steps with a runtime state, ascending."""
         return tuple(sorted(self._states))
 
     @property
     def built(self) -> CapturedSteps:
-        """The depths that have a runtime state, and their CUDA graphs."""
+        """The steps with a runtime state, and the batch sizes of their CUDA graphs."""
         return CapturedSteps({steps: self._graphs.get(steps) for steps in self.tiers})
 
     @property
     def states(self) -> list[SpecRuntimeState]:
-        """The runtime state of every depth, by ascending depth."""
+        """All runtime states, by ascending steps."""
         return [self._states[steps] for steps in self.tiers]
 
     def register(self, state: SpecRuntimeState, steps: int | None = None) -> None:
-        """Add a runtime state that is already built, under its own depth unless *steps* is given."""
+        """Add a runtime state that is already built, under its own steps unless *steps* is given."""
         self._states[state.speculative_num_steps if steps is None else steps] = state
 
     def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
-        """Build the state of every candidate depth that is not registered; the launch depth stays live.
+        """Build the states of all candidate steps that are not registered; the launch steps stay live.
 
-        *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off; the device may know
-        better. A depth is captured for the batch sizes at which the policy may choose it. The launch depth, which
-        SGLang has built by now, has them all: it is what a failing policy falls back to.
+        *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off; the device may replace it.
+        Graphs are captured for the batch sizes at which the policy may choose the steps. The launch steps, which run
+        after a failure of the policy, have all graphs; SGLang has built them.
         """
         self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
         self.params.set_cuda_graph_bs(every)
-        for steps in self._states:  # built by the worker for its own depth, at every size
+        for steps in self._states:  # built by the worker for its own steps, at every size
             self._graphs[steps] = None if every is None else tuple(every)
             self.startup.tiers.append(TierBuild(steps, None, None, self._graphs[steps]))
-        # The deepest first: graphs share one memory pool, and the widest pass leaves room for every other.
+        # The most steps first: graphs share one memory pool, and the widest pass allocates enough for the others.
         for steps in reversed(self.candidate_steps):
             if steps not in self._states:
                 self._build(steps, every)
@@ -89,7 +89,7 @@ class RuntimeStates:
         self.worker.apply_runtime_state(self._states[self._launch_steps])
 
     def begin_warm_up(self) -> None:
-        """Run every reachable depth in turn from the next round on, and learn nothing; again to start a new pass."""
+        """Run all reachable steps in turn from the next round on, without the policy; again to start a new pass."""
         if self._warm_up_begun is None:
             self._warm_up_begun = time.perf_counter()
         self._keep_warm_up()
@@ -97,11 +97,11 @@ class RuntimeStates:
 
     @property
     def warms_up(self) -> bool:
-        """Whether rounds are those of the warm-up."""
+        """Whether the warm-up runs."""
         return self._warm_up is not None
 
     def end_warm_up(self) -> None:
-        """End the warm-up with the launch depth live; to be called while no request runs."""
+        """End the warm-up with the launch steps live; call it while no request runs."""
         if self._warm_up is None or self._warm_up_begun is None:
             return
         self._keep_warm_up()
@@ -110,7 +110,7 @@ class RuntimeStates:
         self._apply(self._launch_steps)
 
     def _apply(self, steps: int) -> None:
-        """Make the state of *steps* live, unless it is."""
+        """Make the state of *steps* live, if it is not."""
         if self.worker.speculative_num_steps != steps:
             self.worker.apply_runtime_state(self._states[steps])
 
@@ -128,7 +128,7 @@ class RuntimeStates:
         self.startup.tiers.append(built)
 
     def _reachable(self, batch_size: int) -> list[int]:
-        """Return the depths that a round of *batch_size* may run: those with a graph, where any has one."""
+        """Return the steps that a round of *batch_size* may run: those with a graph, where any have one."""
         padded = next((size for size in self._cuda_graph_bs or () if size >= batch_size), None)
         if padded is None:
             return list(self.tiers)

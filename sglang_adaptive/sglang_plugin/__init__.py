@@ -1,10 +1,10 @@
-"""The only part of the package that knows SGLang's internals (with cpu_engine, which serves without a GPU).
+"""The only package that uses SGLang's internals (with cpu_engine, which serves without a GPU).
 
-SGLang calls :func:`register` in every process of a server, before it parses arguments. Two doors are hooked, both on
-``ServerArgs``. In a launcher they see whether adaptive speculation is asked for, check the configuration and this
-SGLang's shape, and only then hook anything else; in other processes nobody passes through them. A child process
-hooks more only when its launcher said so through the environment. So a server that is not asked to be adaptive runs
-stock code, two pass-through doors aside.
+SGLang calls :func:`register` in every process of a server, before it parses arguments. It hooks two functions of
+``ServerArgs``. In a launcher these check whether adaptive speculation is requested, the configuration, and this
+SGLang's signatures; only then they add the other hooks. Other processes do not call them. A child process adds hooks
+only where its launcher set ACTIVE in the environment. So a server without adaptive speculation runs stock code, except
+these two functions, which call the original unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 
 ACTIVE = "SGLANG_ADAPTIVE_ACTIVE"
-"""Environment variable by which the launcher tells its children that the server is asked to be adaptive."""
+"""Environment variable that the launcher of an adaptive server sets to "1" for its children."""
 
 
 def register() -> None:
@@ -25,7 +25,7 @@ def register() -> None:
     registry.add(registry.hooks(Process.ENTRY))
     if os.environ.get(ACTIVE) == "1" and multiprocessing.parent_process() is not None:
         registry.add(registry.hooks(Process.EVERY))
-        # The scheduler's entry function lives in this module, so only a scheduler has it loaded this early;
-        # in a detokenizer the same hooks would import the whole model stack for nothing.
+        # The scheduler's entry function is in this module, so only a scheduler has it loaded this early. In a
+        # detokenizer the same hooks would import the whole model stack.
         if "sglang.srt.managers.scheduler" in sys.modules:
             registry.add(registry.of_scheduler())

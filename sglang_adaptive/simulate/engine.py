@@ -12,7 +12,7 @@ import numpy as np
 
 from sglang_adaptive.policy.config.schema import ZERO_STEP_EXTEND_EVERY
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.hearing import rounds_between_outputs
+from sglang_adaptive.runtime.extend_schedule import rounds_between_outputs
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.population import IntArray

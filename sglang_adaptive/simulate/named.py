@@ -18,7 +18,8 @@ def maker(name: str) -> Callable[[Launch], Drivable]:
     those of `sglang_adaptive.policy.base.AdaptivePolicy`.
 
     Raises:
-        SimulationError: there is no such module, no such name in it, or it cannot be called.
+        SimulationError: there is no such module, no such name in it, or it cannot be called. The
+            callable that is returned raises it where *name* fails.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -27,5 +28,15 @@ def maker(name: str) -> Callable[[Launch], Drivable]:
         raise SimulationError(f"--policy {name}: {type(error).__name__}: {error}; expected MODULE:CALLABLE") from error
     if not callable(made):
         raise SimulationError(f"--policy {name}: a {type(made).__name__}; expected a callable that makes a policy")
-    checked: Callable[[Launch], Drivable] = made
-    return checked
+
+    def make(launch: Launch) -> Drivable:
+        try:
+            policy: Drivable = made(launch)
+        except Exception as error:
+            raise SimulationError(
+                f"--policy {name}: {type(error).__name__}: {error}; "
+                "expected a callable that takes a Launch and returns a policy"
+            ) from error
+        return policy
+
+    return make

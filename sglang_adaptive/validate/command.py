@@ -1,4 +1,4 @@
-"""``sglang-adaptive validate``: parse, check as a server would, and read the configuration back."""
+"""``sglang-adaptive validate``: parses, checks as a server does, and prints the configuration in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checked configuration will do, as JSON builtins; the policy's own classes are asked, nothing is repeated."""
+"""The behaviour of a checked configuration, as JSON builtins, computed with the policy's own classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEANINGS = {key.name: key.meaning for key in (*TUNING_KEYS, *NUMBER_KEYS)} | {
 
 
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
-    """Return policy, depths, behaviour by batch size, and what differs from the defaults."""
+    """Return policy, steps, behaviour by batch size, and differences from the defaults."""
     found: dict[str, Any] = {
         "policy": config.policy,
         "candidate_steps": config.candidate_steps,
@@ -51,7 +51,7 @@ def _slots(config: AdaptiveConfig) -> list[dict[str, Any]]:
 
 
 def _moves(slot: SlotConfig, steps: int) -> dict[str, Any]:
-    """Return where the slot goes from *steps*, and the averages of accepted drafts at which it does."""
+    """Return the steps that follow *steps* in the slot, and the averages of accepted drafts at which they do."""
     ladder = slot.candidate_steps
     here = ladder.index(steps)
     drop_at, rise_above = AdaptiveStepSlot(steps, slot.as_slot_cfg()).thresholds

@@ -12,7 +12,7 @@ from sglang_adaptive.command_line import listed
 
 def words(found: dict[str, Any]) -> Iterator[str]:
     """Yield lines about what ``facts`` found."""
-    yield from _throughput(found["options"]) if found["policy"] == "throughput" else _ema(found)
+    yield from {"ema": _ema, "throughput": _throughput}[found["policy"]](found)
     if found["watch"]:
         yield "The server reads the file again when it changes, and goes on with the old one if the new one is bad."
     yield ""
@@ -66,7 +66,8 @@ def _drop(move: dict[str, Any]) -> str:
     return f"{here} to {there} at {move['drop_at']:.2f} or below"
 
 
-def _throughput(options: dict[str, Any]) -> Iterator[str]:
+def _throughput(found: dict[str, Any]) -> Iterator[str]:
+    options = found["options"]
     ladder = options["candidate_steps"]
     yield 'Policy "throughput": before every round, the depth that promises the most tokens per second, from the'
     yield "acceptance and the round times that it measures while it serves."
@@ -125,7 +126,7 @@ def batch_sizes(batch_range: list[int | None]) -> str:
 
 
 def steps(count: int) -> str:
-    """Return a depth in words."""
+    """Return a number of steps in words."""
     return "no drafts" if count == 0 else _count(count, "draft step")
 
 

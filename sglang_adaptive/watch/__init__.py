@@ -1,1 +1,1 @@
-"""``sglang-adaptive watch``: what a live server's speculation does, reading after reading."""
+"""``sglang-adaptive watch``: shows a live server's steps, rates and acceptance at intervals."""

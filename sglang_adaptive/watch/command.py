@@ -1,4 +1,4 @@
-"""``sglang-adaptive watch``: parse, and read the server again and again."""
+"""``sglang-adaptive watch``: parses, and reads the server at intervals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sglang_adaptive.watch.view import HEALTHY, view
 
 READINGS_KEPT = 60
 PATIENCE_SECONDS = 15.0
-"""A scheduler answers between two rounds, and a long prefill is one."""
+"""Limit in seconds of a request; a scheduler answers between two rounds, so after a long prefill."""
 
 
 def parser() -> CommandParser:
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _views(client: Client, replica: int, interval: float) -> Iterator[dict[str, Any]]:
-    """Yield a view at once and then one an *interval*; the first knows no rates."""
+    """Yield a view at once and then one an *interval*; the first has no rates."""
     before = None
     while True:
         now = read(client, replica)

@@ -11,15 +11,15 @@ from sglang_adaptive.command_line import listed
 from sglang_adaptive.watch.view import HEALTHY
 
 WORTH_EVERY = 60.0
-"""Seconds between two lines of what speculation is worth: over an hour it changes slowly."""
+"""Seconds between two lines of the speedup, which is a mean over an hour."""
 
 
 class Lines:
-    """One line a reading; a switch that is new has a line of its own."""
+    """One line for each reading and one for each new switch."""
 
     def __init__(self) -> None:
         self._latest: float | None = None
-        """Time of the latest switch that was told; None before the first reading."""
+        """Time of the latest printed switch; None before the first reading."""
         self._told_worth = -math.inf
 
     def of(self, view: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One look at a server: its internal state, or why there is none."""
+"""One reading of a server: its internal state, or why there is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_adaptive.client import Client, RequestError
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a server answered at one moment."""
+    """A server's answer and its time."""
 
     at: float
     """Seconds on a monotonic clock."""
@@ -29,13 +29,13 @@ class Reading:
 
     @property
     def adaptive(self) -> dict[str, Any] | None:
-        """The block that this package adds, when speculation is adaptive."""
+        """The block of this package, when speculation is adaptive."""
         block = (self.internal or {}).get("adaptive")
         return block if block and block["active"] else None
 
     @property
     def inactive_reason(self) -> str | None:
-        """Why a server that was asked to adapt does not; None when it was not asked."""
+        """Why a server that should adapt does not; None for other servers."""
         block = (self.internal or {}).get("adaptive")
         return None if block is None else block["reason"] or "its log says why"
 

@@ -1,4 +1,4 @@
-"""The view as it is drawn on a terminal, with rich."""
+"""Draws the view on a terminal, with rich."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ROOMY = 76
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The characters and the room that a terminal has."""
+    """The characters and the width of a terminal."""
 
     bar: str = "█"
     levels: str = "▁▂▃▄▅▆▇█"
     roomy: bool = True
-    """Whether bars and remarks fit beside the figures."""
+    """Whether bars and notes fit beside the figures."""
 
     @classmethod
     def of(cls, encoding: str, columns: int) -> Marks:

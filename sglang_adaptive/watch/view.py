@@ -1,4 +1,4 @@
-"""What is shown of a server: one JSON object made of two readings, the later one and the one before it."""
+"""Computes the displayed values of a server, one JSON object, from two successive readings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEALTHY = (SERVING, IDLE)
 
 
 def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
-    """Return what *now* shows; rates and counts cover the time since *before*."""
+    """Return the view of *now*; rates and counts cover the time since *before*."""
     base = {"schema": SCHEMA, "time": now.time, "url": url}
     if now.internal is None:
         return {**base, "state": GONE, "words": now.problem}
@@ -61,7 +61,7 @@ def _state(state: dict[str, Any], passed: dict[str, Any] | None) -> tuple[str, s
 
 
 def _passed(earlier: dict[str, Any], state: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Return what happened between two states *seconds* apart: rounds, tokens and their rate."""
+    """Return rounds, tokens and their rate between two states *seconds* apart."""
     rounds = _grown(earlier, state, "rounds_by_tier")
     drafted = sum(_grown(earlier, state, "drafted_by_tier").values())
     accepted = sum(_grown(earlier, state, "accepted_by_tier").values())
@@ -79,13 +79,13 @@ def _passed(earlier: dict[str, Any], state: dict[str, Any], seconds: float) -> d
 
 
 def _grown(earlier: dict[str, Any], state: dict[str, Any], key: str) -> dict[str, int]:
-    """Return by how much the counts under *key* have grown, by depth; those that have not are left out."""
+    """Return the increase of the counts under *key*, by steps; zeros are left out."""
     grown = {depth: count - earlier[key].get(depth, 0) for depth, count in state[key].items()}
     return {depth: count for depth, count in grown.items() if count}
 
 
 def _acceptance(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return P(accepted, given the draft before was) by position: what the policy goes by, else the counts so far."""
+    """Return acceptance by position: the policy's estimate, else from the counts so far."""
     if "acceptance" in state:
         return [{key: entry[key] for key in ("position", "probability")} for entry in state["acceptance"]]
     return [
@@ -96,7 +96,7 @@ def _acceptance(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return for each depth its share of the rounds, its accept length so far, and what it promises if known."""
+    """Return for each number of steps its share of the rounds, its accept length, and its expected rate if known."""
     rates = {rate["steps"]: rate for rate in state.get("rates", ())}
     recent = passed["rounds_by_depth"] if passed is not None else {}
     total = sum(recent.values())

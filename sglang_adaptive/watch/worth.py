@@ -1,4 +1,4 @@
-"""What adaptive speculation is worth, in words; the page says the same in assets/worth.js."""
+"""Formats the speedup of the last hour; assets/worth.js does the same for the page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def worth(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the speedups that an operator asks for, with words; None where the server cannot say.
+    """Return the speedups over no speculation and over the launch steps; None without a cost model.
 
-    *state* is the ``adaptive`` part of a server's state. Keys: ``words``, ``seconds`` from the first to the last round
-    that counts, and by name ``times`` and ``deviation``: ``no_speculation`` where zero steps are among the depths, and
-    ``launch_depth``.
+    *state* is the ``adaptive`` part of a server's state. Keys: ``words``, ``seconds`` from the first to the last
+    counted round, and with ``times`` and ``deviation`` each ``no_speculation``, where zero steps have a runtime state,
+    and ``launch_depth``.
     """
     speedup = state.get("speedup")
     if speedup is None:
@@ -26,7 +26,7 @@ def worth(state: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _times(one: Mapping[str, float]) -> str:
-    # Two standard deviations; the server gives the largest that they can be.
+    # Two standard deviations; the server reports an upper bound.
     doubt = 2.0 * one["deviation"]
     decimals = 2 if doubt < 0.095 else 1  # a second decimal only where it means something
     return f"{one['times']:.{decimals}f} (± {doubt:.{decimals}f})"

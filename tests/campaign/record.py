@@ -28,7 +28,7 @@ class Unit:
     seed: int
     tried: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
-    """Differences that are known and documented, by what they are."""
+    """Differences that stock SGLang has as well, by what they are."""
 
     lost: Counter[str] = field(default_factory=Counter)
     losses: list[dict[str, str]] = field(default_factory=list)

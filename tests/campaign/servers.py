@@ -1,4 +1,4 @@
-"""The servers of a campaign: one without speculation, and one that adapts, is checked, and has a key."""
+"""The servers of a campaign: one without speculation, and those that adapt, are checked, and have a key."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ LENGTH = 2048
 POOL = 3000
 """KV slots of the adapting server: few enough that requests are retracted."""
 JUMPY = {"policy": "ema", "watch": True, "1": engine.JUMPY_SLOT | {"candidate_steps": [0, 1, 3, 7]}}
+THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}, "warm_up": False}
 
 _SAME = ("--context-length", str(LENGTH), "--enable-priority-scheduling", "--allow-auto-truncate")
+_SMALL = ("--max-total-tokens", str(POOL), "--max-running-requests", "8")
+MIXED = "small pool, mixed prefill"
+VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
+    MIXED: (JUMPY, (*_SMALL, "--page-size", "4", "--enable-mixed-chunk")),
+    "small pool, rows of zero steps held back": (JUMPY, (*_SMALL, "--page-size", "4")),
+    "radix cache off": (JUMPY, (*_SMALL, "--disable-radix-cache")),
+    "throughput policy, large chunks": (THROUGHPUT, ("--chunked-prefill-size", "1024", "--page-size", "16")),
+}
+"""A configuration and flags each; every server runs every kind of request. A hierarchical cache needs a GPU."""
 
 
 def plain(folder: Path) -> CpuServer:
@@ -23,17 +33,29 @@ def plain(folder: Path) -> CpuServer:
     return engine._server(folder, "campaign-plain", *_SAME)
 
 
-def adapting(folder: Path) -> CpuServer:
-    """The EMA policy at every depth, a small pool, SGLang's own checks of its accounts after every round."""
-    config = engine._config(folder, "campaign", JUMPY)
-    few = ("--max-total-tokens", str(POOL), "--max-running-requests", "8", "--page-size", "4")
+def adapting(folder: Path, variant: str = MIXED, **variables: str) -> CpuServer:
+    """A server that adapts at every depth, with a key, and SGLang's own checks of its accounts after every round."""
+    content, flags = VARIANTS[variant]
+    folder.mkdir(parents=True, exist_ok=True)
+    config = engine._config(folder, "campaign", content)
     return engine._server(
         folder,
         "campaign-adapting",
         *engine._speculation("--speculative-adaptive-config", config, "--speculative-num-steps", "3"),
-        *(*_SAME, *few, "--admin-api-key", ADMIN_KEY, "--enable-metrics", "--enable-mixed-chunk"),
+        *(*_SAME, *flags, "--admin-api-key", ADMIN_KEY, "--enable-metrics"),
         **engine._CHECKED,
+        **variables,
     )
+
+
+def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
+    """The throughput policy with its profiles in *profiles*."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {**THROUGHPUT["throughput"], "profile_dir": str(profiles)}  # type: ignore[dict-item]
+    config = engine._config(folder, name, {"throughput": options, "warm_up": False})
+    flags = (*engine._speculation("--speculative-adaptive-config", config), *_SAME)
+    # SGLang waits a minute for core dumps of CUDA when a scheduler is killed.
+    return engine._server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
 
 
 def operator(server: CpuServer) -> Client:

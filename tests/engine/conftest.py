@@ -17,17 +17,24 @@ from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
 from tests.launch_lab import LaunchLab
 
+ALONE = ("test_stepped", "test_released_internals")
 
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run engine tests that need no server first, while the servers start; then one server's after the other's."""
+    """Run engine tests that need no server first, while the servers start; then one server's after the other's.
+
+    All of them run in one process of pytest-xdist, but those of ``ALONE``: they start no server, and take a core.
+    """
     here = [index for index, item in enumerate(items) if _is_here(item)]
     waiting = sorted((items[index] for index in here), key=_last_server)
     for index, item in zip(here, waiting, strict=True):
         items[index] = item
+        item.add_marker(pytest.mark.xdist_group("servers"))
 
 
 def _is_here(item: pytest.Item) -> bool:
-    return Path(__file__).parent in item.path.parents
+    return Path(__file__).parent in item.path.parents and item.path.stem not in ALONE
 
 
 def _last_server(item: pytest.Item) -> int:
@@ -42,9 +49,16 @@ def _servers_of(item: pytest.Item) -> list[str]:
     return [name for name in SERVERS if name in named]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
+def _start_servers(request: pytest.FixtureRequest) -> None:
+    """Start the servers of later tests while the first ones run."""
+    if _is_here(request.node):
+        request.getfixturevalue("fleet")
+
+
+@pytest.fixture(scope="session")
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Every server that a selected test uses; they start when the first engine test does."""
+    """Every server that a selected test uses; they start when the first of these tests does."""
     used = [name for item in request.session.items if _is_here(item) for name in _servers_of(item)]
     folder = tmp_path_factory.mktemp("servers")
     fleet = Fleet({name: partial(SERVERS[name], folder) for name in dict.fromkeys(used)}, Counter(used))
@@ -64,7 +78,8 @@ def _fixture(name: str) -> Callable[[Fleet], Iterator[CpuServer]]:
 
 plain, ema, stock = _fixture("plain"), _fixture("ema"), _fixture("stock")
 static, faulty, tree = _fixture("static"), _fixture("faulty"), _fixture("tree")
-two_ranks, standalone, ngram = _fixture("two_ranks"), _fixture("standalone"), _fixture("ngram")
+two_ranks, replicas = _fixture("two_ranks"), _fixture("replicas")
+standalone, ngram = _fixture("standalone"), _fixture("ngram")
 
 
 class Reference:

@@ -117,6 +117,14 @@ def throughput(folder: Path, profiles: Path) -> CpuServer:
     return _server(folder, "throughput", *_speculation("--speculative-adaptive-config", config), *few)
 
 
+def replicas(folder: Path) -> CpuServer:
+    """Two data-parallel replicas, each with a throughput policy of its own."""
+    config = _config(folder, "replicas", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
+    speculation = _speculation("--speculative-adaptive-config", config)
+    # SGLang would look for a memory node a replica.
+    return _server(folder, "replicas", *speculation, "--dp-size", "2", SGLANG_CPU_OMP_THREADS_BIND="0|1")
+
+
 def standalone(folder: Path) -> CpuServer:
     """A model of its own drafts, the target's first two layers, under the throughput policy."""
     draft = cut.write(folder / "cut", 2, Path(models.target_path()))
@@ -133,7 +141,8 @@ def ngram(folder: Path) -> CpuServer:
 
 
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
-    server.__name__: server for server in (plain, ema, stock, faulty, tree, static, two_ranks, standalone, ngram)
+    server.__name__: server
+    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, ngram)
 }
 """The fixture of each name gives the running server."""
 

@@ -21,8 +21,8 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     """Run every script with an extend in every round and with held rows, and once with rows never extended."""
     pairs = [pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [pair(lab, name, every=3, overlap=False) for name in IN_BOTH_LOOPS]
-    warmth = lab.warmth
-    with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
+    deferred = lab.deferred
+    with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
         pairs.append(pair(lab, "resume after 21", every=8, fault="never extended"))
     return pairs
 

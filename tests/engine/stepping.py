@@ -20,7 +20,7 @@ from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.hook import Process
-from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
@@ -44,22 +44,22 @@ class Stepper:
         self.scheduler._war_barrier_enabled = False  # set where the loop starts; a CPU has one stream
         self.worker = self.scheduler.draft_worker
         self.controller = self.worker.adaptive_controller
-        self.warmth = deferred_draft_extend.live()
-        assert self.warmth is not None, "rows are not held back"
+        self.deferred = extend_hooks.live()
+        assert self.deferred is not None, "rows are not held back"
         self.drafts: list[tuple[int, int, list[int]]] = []
         """(prompt's first token, position, tokens proposed) of every request in every round that drafts."""
         self.chosen: list[tuple[int, int, int]] = []
         """The same of the draft's choice after every extend of a zero-step round: one token."""
-        self.foretold: list[tuple[Any, int, int]] = []
-        """(request, position, token) of every token that was foretold for a zero-step round."""
-        self.heard: list[int] = []
+        self.shadow_drafts: list[tuple[Any, int, int]] = []
+        """(request, position, token) of every shadow draft that a zero-step round checked."""
+        self.shadow_accepts: list[int] = []
         """What the policy was told of them: 1 for right, 0 for wrong."""
         self.cycles = 0
         """Zero-step rounds of which the policy was told that they ended a cycle."""
         self.reqs: dict[str, Any] = {}
         self._log_drafts()
         self._log_choices()
-        self._log_foretold()
+        self._log_shadow_drafts()
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.scheduler.tokenizer.encode(text, add_special_tokens=False)
@@ -72,15 +72,15 @@ class Stepper:
         """
         self.scheduler.enable_overlap = overlap
         self.scheduler.enable_skip_finishing_decode = False
-        self.warmth.set_every(every)
+        self.deferred.set_every(every)
         self.controller.force_steps(None)
         assert self.scheduler.flush_cache()
         self._forget_keys_and_values()
-        for log in (self.drafts, self.chosen, self.foretold, self.heard, self.reqs):
+        for log in (self.drafts, self.chosen, self.shadow_drafts, self.shadow_accepts, self.reqs):
             log.clear()
         self.cycles = 0
-        self.warmth._since_heard = 0
-        before = dict(self.warmth.snapshot())
+        self.deferred._kv_only_since_output = 0
+        before = dict(self.deferred.snapshot())
         steps = script(self)
         ended = False
 
@@ -95,7 +95,7 @@ class Stepper:
         self.scheduler.gracefully_exit = False
         (self.scheduler.event_loop_overlap if overlap else self.scheduler.event_loop_normal)()
         self.scheduler.last_batch = None
-        after, pool = self.warmth.snapshot(), self.scheduler.token_to_kv_pool_allocator
+        after, pool = self.deferred.snapshot(), self.scheduler.token_to_kv_pool_allocator
         return {
             # A last round may accept more than was asked for; nobody is sent that.
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
@@ -103,8 +103,8 @@ class Stepper:
             "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
             "drafts": sorted(self.drafts),
             "chosen": list(self.chosen),
-            "foretold": [(*_next_token(req, position), token) for req, position, token in self.foretold],
-            "heard": list(self.heard),
+            "shadow_drafts": [(*_next_token(req, position), token) for req, position, token in self.shadow_drafts],
+            "shadow_accepts": list(self.shadow_accepts),
             "cycles": self.cycles,
             "held_rounds": after["held_rounds"] - before["held_rounds"],
             "extends": after["extends"] - before["extends"],
@@ -180,23 +180,23 @@ class Stepper:
 
         draft_worker._draft_extend_for_decode = logged
 
-    def _log_foretold(self) -> None:
-        listen, learn = self.warmth._listen, self.controller.on_verify_complete
+    def _log_shadow_drafts(self) -> None:
+        after_verify, learn = self.deferred.after_verify, self.controller.on_verify_complete
 
-        def logged(batch: Any, result: Any, keys: list[tuple[int, int]]) -> None:
-            foretold = self.warmth._foretold
-            rows = zip(batch.reqs, keys, batch.seq_lens.tolist(), strict=True)
-            for req, key, position in rows if foretold else ():
-                if key in foretold.places:
-                    self.foretold.append((req, position, int(foretold.tokens[foretold.places[key]])))
-            listen(batch, result, keys)
+        def logged(extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
+            shadow = self.deferred._shadow_drafts
+            rows = zip(batch.reqs, self.deferred._keys(batch), batch.seq_lens.tolist(), strict=True)
+            for req, key, position in rows if shadow else ():
+                if key in shadow.places:
+                    self.shadow_drafts.append((req, position, int(shadow.tokens[shadow.places[key]])))
+            after_verify(extend, batch, result, **kwargs)
 
         def told(counts: list[int], batch_size: int, drafted: Drafted) -> None:
-            self.heard.extend(drafted.shadow_accepts)
+            self.shadow_accepts.extend(drafted.shadow_accepts)
             self.cycles += drafted.extended and not drafted.steps
             learn(counts, batch_size, drafted)
 
-        self.warmth._listen, self.controller.on_verify_complete = logged, told
+        self.deferred.after_verify, self.controller.on_verify_complete = logged, told
 
 
 def _next_token(req: Any, position: int) -> tuple[int, int, int | None]:

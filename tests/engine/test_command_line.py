@@ -38,13 +38,16 @@ QUICK = {"calibrate": ["--rounds", "2", "--tokens", "64", "--batch-sizes", "1"]}
 
 
 def examples(*commands: str, server: bool) -> list[list[str]]:
-    """Return the words of the examples of *commands* that do, or do not, name a server."""
+    """Return the words of the examples of *commands* that do, or do not, name a server.
+
+    That of DSPARK is run by test_dspark_table.py.
+    """
     every = [
         [name, *QUICK.get(name, []), *shlex.split(arguments)]
         for name in commands
         for arguments, _ in import_module(COMMANDS[name][0]).parser().examples
     ]
-    return [words for words in every if (DEFAULT_URL in words) is server]
+    return [words for words in every if (DEFAULT_URL in words) is server and "--dspark" not in words]
 
 
 def for_good(words: list[str]) -> bool:

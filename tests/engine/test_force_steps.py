@@ -53,7 +53,7 @@ def test_refused_value(ema: CpuServer, value: Any) -> None:
         ema.force_steps(value)
     status, _, body = str(refusal.value).removeprefix(f"POST {PATH}: ").partition(" ")
     assert status == "400"
-    shown = json.dumps(value, separators=(",", ":"))
+    shown = json.dumps(value)
     told = f"adaptive_force_steps: got {shown}; expected one of 0, 1, 3, 7, or null to release"
     assert json.loads(body) == {"error": {"message": told}}
     assert adaptive(ema)["forced_steps"] is None

@@ -84,13 +84,13 @@ def test_most_of_what_is_held_can_be_written_alone(sound: list[Pair]) -> None:
             assert held["writes"] > 0, pair["name"]
 
 
-def test_what_the_draft_would_have_drafted_is_heard_of(sound: list[Pair]) -> None:
+def test_shadow_drafts_are_those_of_sglangs_own_extend(sound: list[Pair]) -> None:
     """The draft's choice is that of SGLang's own extend in every round, and it is held against the text."""
     right = wrong = 0
     for pair in sound:
         held, chosen = pair["held"], {(first, at): token for first, at, token in pair["wanted"]["chosen"]}
-        assert len(held["heard"]) == len(held["foretold"]), pair["name"]
-        for hit, (first, at, written, token) in zip(held["heard"], held["foretold"], strict=True):
+        assert len(held["shadow_accepts"]) == len(held["shadow_drafts"]), pair["name"]
+        for hit, (first, at, written, token) in zip(held["shadow_accepts"], held["shadow_drafts"], strict=True):
             assert chosen[first, at] == token, pair["name"]
             if written is not None:  # with overlap a round runs after the last token
                 assert hit == (token == written), pair["name"]

@@ -9,7 +9,7 @@ from unittest import mock
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.runtime.hearing import MOST_WRITES
+from sglang_adaptive.runtime.extend_schedule import MOST_WRITES
 from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend, kv_only_backend
 from tests.engine.stepping import Script, Stepper
 
@@ -136,7 +136,7 @@ def hold_fewer(lab: Stepper) -> Iterator[None]:
     two_at_zero(lab)
     for _ in range(7):
         yield
-    lab.warmth.set_every(min(3, lab.warmth.snapshot()["extend_every"]))
+    lab.deferred.set_every(min(3, lab.deferred.snapshot()["extend_every"]))
     for _ in range(9):
         yield
     lab.force(7)
@@ -171,12 +171,12 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs += [pair(lab, name, every=3, written=MOST_WRITES) for name in WRITTEN]
     pairs += [pair(lab, name, every=8, written=MOST_WRITES, overlap=False) for name in WRITTEN]
     pairs += [pair(lab, name, every=8, written=1) for name in ("resume after 40", "come and go", "retract")]
-    with mock.patch.object(kv_only_backend.WritesAlone, "forward", side_effect=kv_only_backend.Written):
+    with mock.patch.object(kv_only_backend.KvOnlyBackend, "forward", side_effect=kv_only_backend.Written):
         pairs.append(pair(lab, "resume after 40", every=8, written=MOST_WRITES, fault="never written"))
-    warmth = lab.warmth
-    with mock.patch.object(warmth, "_run", lambda *_, **__: warmth._pending.settle() or warmth._held.clear()):
+    deferred = lab.deferred
+    with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
         pairs.append(pair(lab, "resume after 21", every=8, fault="never extended"))
-    with mock.patch.object(warmth, "owned_length", lambda owned, req: owned):
+    with mock.patch.object(deferred, "owned_length", lambda owned, req: owned):
         pairs.append(pair(lab, "second turn", every=8, fault="cached all the same"))
     return pairs
 
@@ -186,7 +186,7 @@ def pair(
 ) -> dict[str, Any]:
     """*written* times what is held is written alone between two extends."""
     how = f"every {every}, {'overlap' if overlap else 'normal'} loop, written {written} times"
-    with mock.patch.object(deferred_draft_extend, "hearing", lambda requests, every, curious: (every, written)):
+    with mock.patch.object(deferred_draft_extend, "extend_schedule", lambda requests, every, curious: (every, written)):
         held = lab.run(SCRIPTS[name], every=every, overlap=overlap)
     return {
         "name": f"{name}, {how}",

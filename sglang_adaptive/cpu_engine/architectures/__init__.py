@@ -1,5 +1,5 @@
-"""Model classes that SGLang finds without importing all of its own, which takes a tenth of a server's start.
+"""Model classes that SGLang finds without importing all of its own, which saves a tenth of a server's start.
 
-SGLang looks here first because the launcher names this package as its external model package, and goes through its
-own models only for an architecture that is not here.
+The launcher names this package as SGLang's external model package, which SGLang searches first. It imports its own
+models only for an architecture that is not here.
 """

@@ -1,4 +1,4 @@
-"""Llama, and its EAGLE-3 draft, as SGLang has them."""
+"""SGLang's own classes for Llama and its EAGLE-3 draft."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What SGLang's CPU path takes from `sgl_kernel` on the EAGLE path, restated in PyTorch.
+"""The functions of `sgl_kernel` that SGLang's EAGLE path calls on a CPU, written in PyTorch.
 
-The functions keep SGLang's names and argument order, since SGLang calls them by position, and write their results
-into tensors that the caller owns. None of them imports SGLang.
+They keep SGLang's names and argument order, because SGLang calls them by position, and write their results into tensors
+of the caller. None of them imports SGLang.
 """
 
 from __future__ import annotations

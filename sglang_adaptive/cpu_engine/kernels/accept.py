@@ -1,4 +1,4 @@
-"""Picking out what a verify round accepted."""
+"""Selects the accepted tokens and slots of a verify pass."""
 
 from __future__ import annotations
 

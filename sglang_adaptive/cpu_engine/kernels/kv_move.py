@@ -1,4 +1,4 @@
-"""Moving rows inside the KV buffers, which SGLang passes as raw addresses."""
+"""Moves rows inside the KV buffers, which SGLang passes as addresses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _bytes_at(address: int, rows: int, row_bytes: int) -> Tensor:
 def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
     """In every buffer b, copy row src_loc[i] onto row tgt_loc[i], reading all rows before writing any.
 
-    `data_ptrs` [buffers]: address of row 0; `strides` [buffers]: bytes a row. The caller vouches that every row named
-    lies inside its buffer.
+    `data_ptrs` [buffers]: address of row 0; `strides` [buffers]: bytes a row. The caller makes sure that every row
+    is inside its buffer.
     """
     if tgt_loc.numel() == 0:
         return

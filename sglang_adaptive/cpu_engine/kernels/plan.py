@@ -1,8 +1,8 @@
-"""Which KV slots each query may attend to; made once a forward pass and used by every layer.
+"""Plans which KV slots each query may attend to, once a forward pass, for all layers.
 
-Two shapes cover the serving path. Decode, verify and draft rounds have the same few queries for every request, so all
-requests go through one padded call (`PaddedPlan`). Prefill has long and unequal ones, so each request gets a call of
-its own (`RaggedPlan`).
+There are two forms. Decode, verify and draft rounds have the same few queries for every request, so all
+requests go through one padded call (`PaddedPlan`). Prefill has long and unequal ones, so each request gets a separate
+call (`RaggedPlan`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
 def _prefix(table: Tensor, rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
     """Slots [bs, longest] of positions 0 .. lengths[i]-1, and which entries are real (None: all).
 
-    What the table holds past a request's length is not meaningful, so padding reads slot 0, which SGLang keeps free
-    and finite.
+    Entries past a request's length are not valid, so padding reads slot 0, which SGLang keeps free and finite.
     """
     longest = int(lengths.max())
     slots = table[rows.long(), :longest].long()

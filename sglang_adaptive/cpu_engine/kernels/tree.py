@@ -1,6 +1,6 @@
-"""From the draft's candidates to the token tree that the target verifies.
+"""Builds the token tree that the target verifies from the draft's candidates.
 
-A tree has `draft_token_num` = n nodes a request: node 0 is the root (the last token that is certain), nodes 1 .. n-1
+A tree has `draft_token_num` = n nodes a request: node 0 is the root (the last verified token), nodes 1 .. n-1
 are the selected candidates, in ascending candidate id. Ids count the candidates as drafted: the root's topk children
 are 0 .. topk-1; every later step expands topk parents by topk children each. So id // topk names the parent's place in
 `parent_list`, place 0 being the root, and `parent_list` [bs, places] holds the parent's own candidate id.

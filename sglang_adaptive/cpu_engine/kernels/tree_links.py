@@ -1,4 +1,4 @@
-"""From a token tree's mask to the links by which it is verified; NGRAM's trees come as masks."""
+"""Computes the links by which a token tree is verified from its mask; NGRAM returns masks."""
 
 from __future__ import annotations
 

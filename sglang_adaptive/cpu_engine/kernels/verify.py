@@ -9,7 +9,7 @@ from torch import Tensor
 def _accepted_path(
     candidates: list[int], child: list[int], sibling: list[int], wanted: list[int], limit: int
 ) -> list[int]:
-    """Nodes from the root down, each drafted token being what the target predicts at its parent; at most `limit`."""
+    """Return the accepted nodes from the root on: each draft is the target's token at its parent; at most `limit`."""
     path = [0]
     while len(path) < limit:
         target = wanted[path[-1]]
@@ -33,7 +33,7 @@ def verify_tree_greedy_cpu(
     retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Walk every tree from its root as long as a child carries the target's own next token.
+    """Walk every tree from its root as long as a child is the target's own next token.
 
     In, all [bs, n]: `candidates` drafted tokens, `target_predict` the target's argmax after each node, and the links
     of `build_tree_kernel_efficient_cpu` (SGLang spells these keywords `retrive_*`).

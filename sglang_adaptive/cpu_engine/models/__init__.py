@@ -25,12 +25,12 @@ def families() -> list[str]:
 
 
 def prompts(family: str) -> list[str]:
-    """Prompts that neither model saw in training. Raises KeyError for a family that is not in `families()`."""
+    """Prompts that neither model was trained on. Raises KeyError for a family that is not in `families()`."""
     return _read("prompts.json")[family]
 
 
 def evaluation() -> dict:
-    """What the pair was measured to do, by family and depth, and where that was measured."""
+    """Measured rounds of the pair, by family and steps, with the machine of the measurement."""
     return _read("evaluation.json")
 
 

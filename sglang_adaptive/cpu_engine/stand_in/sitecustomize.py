@@ -1,7 +1,7 @@
-"""Runs first in every process started by the CPU engine, and pauses garbage collection while SGLang is imported.
+"""Disables garbage collection in every process of the CPU engine while SGLang is imported.
 
-Imports make objects that stay; looking through them again and again takes a fifth of a server's start. The plugin,
-which SGLang calls in each process once it is imported, turns collection on again.
+Imports create objects that stay; collecting them repeatedly takes a fifth of a server's start. The plugin, which SGLang
+calls in each process after the import, enables collection again.
 """
 
 import gc

@@ -1,1 +1,1 @@
-"""The demo with a real language model: questions that a person can read, and the speed of their answers."""
+"""The demo with a real language model: readable questions, and the speed of the answers."""

@@ -1,4 +1,4 @@
-"""One question to one server: its answer as it grows, and what it took."""
+"""Sends one question to one server, shows the growing answer, and times it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sglang_adaptive.demo.switch_log import SwitchLog
 from sglang_adaptive.demo.workload import Phase
 
 Grown = Callable[[str, int], None]
-"""Called with the whole text so far, and its tokens."""
+"""Called with the text so far and its number of tokens."""
 
 
 def measure_answer(client: Client, phase: Phase, prompt: Sequence[int], grown: Grown) -> PhaseResult:

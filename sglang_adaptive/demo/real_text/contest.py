@@ -1,4 +1,4 @@
-"""The contenders in turns: each answers the same question before the next question is asked."""
+"""Asks the contenders in turns: each answers the same question before the next one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sglang_adaptive.demo.style import Style
 from sglang_adaptive.demo.workload import Phase
 
 HELD = "static"
-"""Key of the server on which static depths are held, so that they leave the adaptive ones as they are."""
+"""Key of the server on which fixed steps are held, so that they do not affect the adaptive servers."""
 
 
 def entrants(policies: Sequence[str]) -> list[Contender]:
-    """Return who takes turns, the one without speculation first."""
+    """Return the contenders, the one without speculation first."""
     static = [Contender(f"static-{depth}", f"static {depth}", HELD, depth) for depth in STATIC_DEPTHS]
     adaptive = [Contender(policy, TITLES[policy], policy, adaptive=True) for policy in policies]
     return [Contender(PLAIN, "no speculation", PLAIN), *static, *adaptive]
@@ -32,7 +32,7 @@ def entrants(policies: Sequence[str]) -> list[Contender]:
 
 @dataclass
 class Contest:
-    """Asks every contender every question, *turns* times; the first adaptive one's first answers are shown."""
+    """Asks every contender every question, *turns* times; shows the first answers of the first adaptive one."""
 
     fleet: Fleet
     contenders: Sequence[Contender]
@@ -42,7 +42,7 @@ class Contest:
     _results: dict[str, list[PhaseResult]] = field(default_factory=dict)
 
     def run(self, turns: int, tokens: int) -> list[Run]:
-        """Return what came of it, in the order of the contenders."""
+        """Return the runs, in the order of the contenders."""
         self._warm_up(tokens)
         shown = next(contender for contender in self.contenders if contender.adaptive)
         for turn in range(1, turns + 1):
@@ -82,7 +82,7 @@ class Contest:
         self._results.setdefault(contender.key, []).append(result)
 
     def _warm_up(self, tokens: int) -> None:
-        """Ask what is not measured, so that no measured answer is a first one."""
+        """Ask unmeasured questions first, so that none measured is a server's first."""
         for contender in self.contenders:
             server = self.fleet[contender.server]
             self.progress.now(f"warming up: {contender.title}")

@@ -1,4 +1,4 @@
-"""``sglang-adaptive demo --pair smollm2``: the demo's frame around the contest."""
+"""``sglang-adaptive demo --pair smollm2``: the demo with the contest as its measurement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIGABYTES_A_SERVER = 2.6
 
 
 class RealTextDemo(Demo):
-    """SmolLM2 without speculation, at static depths and adaptive, on the same questions in turns."""
+    """SmolLM2 without speculation, at fixed steps and adaptive, on the same questions in turns."""
 
     @property
     def policies(self) -> list[str]:

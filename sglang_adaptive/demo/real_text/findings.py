@@ -1,4 +1,4 @@
-"""What came of the contest: a table by kind of text, the depth over time, and who was fastest."""
+"""The contest's results: a table by kind of text, the steps over time, and the fastest contender."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def findings(runs: Sequence[Run], style: Style) -> str:
 
 
 def failures(runs: Sequence[Run], mismatches: Sequence[object]) -> list[str]:
-    """Return one line for each thing that must not happen."""
+    """Return one line for each failure."""
     lines = [str(mismatch) for mismatch in mismatches]
     return lines + [f"{run.contender.title}: the policy was set aside: {run.degraded}" for run in runs if run.degraded]
 

@@ -1,4 +1,4 @@
-"""What the real model is asked, by kind: text is easier to draft the more of it can be foreseen."""
+"""The questions to the real model, by kind: the more predictable the text, the more drafts are accepted."""
 
 from __future__ import annotations
 

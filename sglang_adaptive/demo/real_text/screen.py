@@ -1,4 +1,4 @@
-"""An answer as it is written, line by line, with the draft steps of its rounds beside it."""
+"""Shows a growing answer line by line, with the steps of its rounds beside it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _CLEAR = "\r\x1b[K"
 
 
 class AnswerScreen:
-    """Prints to *stream*; *rounds* says what the server has decoded so far, None where it does not speculate.
+    """Prints to *stream*; *rounds* returns the server's counts so far, None where it does not speculate.
 
-    On a terminal the line that grows is shown too; elsewhere a line is printed when it is whole.
+    On a terminal the unfinished line is shown too; elsewhere a line is printed when it is complete.
     """
 
     def __init__(self, stream: TextIO, style: Style, rounds: Callable[[], Drafting | None]) -> None:
@@ -27,7 +27,7 @@ class AnswerScreen:
         self._before, self._tokens_before, self._tokens = rounds(), 0, 0
 
     def heading(self) -> None:
-        """Say what stands in the margin."""
+        """Print the heading of the margin."""
         self._write(self._style.dim(f"{'steps':>7}{'per round':>10} {self._bar}"), "\n")
 
     def grown(self, text: str, tokens: int) -> None:
@@ -42,13 +42,13 @@ class AnswerScreen:
             self._write(_CLEAR, self._beside(""), self._line)
 
     def end(self) -> None:
-        """Print what is left."""
+        """Print the rest of the answer."""
         if self._line:
             self._finish(self._line)
             self._line = ""
 
     def _cut(self) -> int | None:
-        """Return where the line ends; None while it may grow."""
+        """Return the end of the line; None while it may grow."""
         newline = self._line.find("\n")
         if 0 <= newline <= self._width:
             return newline
@@ -60,7 +60,7 @@ class AnswerScreen:
         self._write(_CLEAR if self._live else "", self._beside(self._margin()), line, "\n")
 
     def _margin(self) -> str:
-        """Return the commonest steps of the rounds since the line before, and how many tokens each round brought."""
+        """Return the most frequent steps of the rounds since the line before, and their tokens per round."""
         now = self._rounds()
         if now is None or self._before is None:
             return ""

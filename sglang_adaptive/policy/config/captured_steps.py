@@ -45,14 +45,14 @@ class CapturedSteps:
                 raise ConfigError(config.source, place, problem, f"depths among {_listed(self.graphs)}")
             for size in sizes:
                 lacking = set(steps) - self.at(size)
-                if lacking and (config.policy == "ema" or lacking == set(steps)):
+                if lacking and (config.policy != "throughput" or lacking == set(steps)):
                     problem = f"needs {_listed(lacking)}, which has no CUDA graphs at batch size {size}"
                     raise ConfigError(config.source, place, problem, f"depths among {_listed(self.at(size))} there")
 
     def _demands(self, config: AdaptiveConfig) -> Iterator[tuple[str, tuple[int, ...], list[int]]]:
         """Yield the key of each list of depths, the list, and the batch sizes with graphs that it governs."""
-        if config.policy == "throughput":
-            yield f"throughput.{CANDIDATE_STEPS}", config.throughput.candidate_steps, self.graph_sizes
+        if config.policy != "ema":  # one list for every batch size, in the object that bears the policy's name
+            yield f"{config.policy}.{CANDIDATE_STEPS}", tuple(config.candidate_steps), self.graph_sizes
             return
         starts = [0, *(slot.batch_size for slot in config.slots[1:])]  # the first slot also has what lies below it
         for slot, start, end in zip(config.slots, starts, [*starts[1:], math.inf], strict=True):

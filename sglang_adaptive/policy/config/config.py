@@ -99,7 +99,11 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     if not isinstance(cfg.get(schema.WATCH, False), bool):
         raise ConfigError(source, schema.WATCH, f"got {shown(cfg[schema.WATCH])}", schema.WATCH_EXPECTED)
     slot_keys = sorted((key for key in cfg if _SLOT_KEY.fullmatch(key)), key=int)
-    make = _throughput_config if _policy(cfg, bool(slot_keys), source) == "throughput" else _ema_config
+    policy = _policy(cfg, bool(slot_keys), source)
+    for other in schema.POLICY_NAMES:
+        if other in cfg and other != policy:
+            raise ConfigError(source, other, f'not an option of the policy "{policy}"', "no options of another policy")
+    make = {"ema": _ema_config, "throughput": _throughput_config}[policy]
     every = _zero_step_extend_every(cfg, source)
     switches, trace = _switches(cfg, source), parse_trace(cfg, source)
     return replace(make(cfg, slot_keys, source), **switches, zero_step_extend_every=every, trace=trace)
@@ -146,9 +150,6 @@ def _policy(cfg: Mapping[str, Any], has_slots: bool, source: str) -> str:
 
 
 def _ema_config(cfg: Mapping[str, Any], slot_keys: list[str], source: str) -> AdaptiveConfig:
-    if "throughput" in cfg:
-        problem = 'not an option of the policy "ema"'
-        raise ConfigError(source, "throughput", problem, "slots and their tuning keys")
     if not slot_keys:
         problem = f"no slot among the keys {shown(list(cfg))}"
         raise ConfigError(source, None, problem, f"at least one, as in {_SLOT_EXAMPLE}")

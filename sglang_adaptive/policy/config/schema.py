@@ -91,3 +91,4 @@ OF_THE_SERVER = (WATCH, *(switch.name for switch in SWITCHES), ZERO_STEP_EXTEND_
 TOP_LEVEL_KEYS = ("policy", "throughput", *OF_THE_SERVER, *TUNING_BY_NAME)
 
 POLICY_NAMES = ("ema", "throughput")
+"""What a configuration may name; ``tests/unit/policy/test_every_policy.py`` finds the places that a new one lacks."""

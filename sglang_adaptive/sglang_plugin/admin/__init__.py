@@ -1,4 +1,4 @@
-"""What an operator may ask and change: /server_info, /set_internal_state, the configuration while serving.
+"""The operator's interface: /server_info, /set_internal_state, and changes of the configuration while serving.
 
 May import every room but page.
 """

@@ -1,4 +1,4 @@
-"""The HTTP server's side of changing the configuration: one way in for a request, SIGHUP and a watched file."""
+"""Changes of the configuration in the HTTP server's process: by a request, SIGHUP or a watched file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""Time between two looks at a watched file; it is read once two looks agree, so that nobody reads half a file."""
+"""Seconds between two checks of a watched file; it is read once two checks agree, so never half written."""
 
 Stamp = tuple[int, int, int] | None
 
 
 class ConfigChanges:
-    """Checks configurations as the launch does, and hands them to the schedulers, one at a time."""
+    """Checks configurations as the launch does, and sends them to the schedulers, one at a time."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class ConfigChanges:
         config: dict[str, Any],
         stamp: Stamp,
     ) -> None:
-        """*send* hands a change to the schedulers and returns, for each, whether it took it.
+        """*send* sends a change to the schedulers and returns, for each, whether it applied it.
 
-        *path* is the server's file, if it has one; *config* and *stamp* are what the launch found in it.
+        *path* is the server's file, if it has one; *config* and *stamp* are its content and stamp at launch.
         """
         self._send = send
         self._built = built
@@ -47,7 +47,7 @@ class ConfigChanges:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Listen for SIGHUP and watch the file, in the running event loop; the server starts without if it must."""
+        """Listen for SIGHUP and watch the file, in the running event loop; an error is logged only."""
         try:
             if threading.current_thread() is threading.main_thread():  # Python's rule for signals
                 loop = asyncio.get_running_loop()
@@ -58,19 +58,19 @@ class ConfigChanges:
             logger.exception("adaptive: the configuration file will not be read again")
 
     async def request(self, content: Any, by: str) -> list[bool]:
-        """Apply the configuration object *content* that the client *by* sent; return True by scheduler that took it.
+        """Apply the configuration object *content* of the client *by*; return for each scheduler whether it applied it.
 
-        Raises ConfigError, with one line, when it is refused; the old configuration goes on.
+        Raises ConfigError, with one line, when it is refused; the old configuration stays in force.
         """
         if not isinstance(content, dict):
             raise ConfigError(CONFIG_KEY, None, f"got {shown(content)}", "a configuration object")
         stamp = None if self._path is None else await asyncio.to_thread(file_stamp, self._path)
         updated = await self._apply(content, CONFIG_KEY, by)
-        self._handled = stamp  # a watched file counts from here on
+        self._handled = stamp  # only later changes of a watched file count
         return updated
 
     async def _reread(self, by: str) -> None:
-        """Apply the file; what is wrong with it costs one line in the log."""
+        """Read and apply the file; log an error in one line."""
         try:
             if self._path is None:
                 flag = "--speculative-adaptive-config"
@@ -97,7 +97,7 @@ class ConfigChanges:
         return updated
 
     async def _watch(self, path: str) -> None:
-        """Read the file again whenever it has changed, while the configuration in force says so."""
+        """Read the file after each change, while the configuration in force has ``watch``."""
         seen = self._handled
         while True:
             await asyncio.sleep(POLL_SECONDS)

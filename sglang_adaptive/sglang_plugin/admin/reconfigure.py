@@ -1,13 +1,13 @@
-"""A new configuration arrives in a scheduler, between two rounds.
+"""Applies a new configuration in a scheduler, between two rounds.
 
-SGLang's message carries numbers under names. A name is a string, so the configuration travels inside one: the launcher
-packs it, and before the message is handled it is unpacked into an ordinary value.
+SGLang's message has numbers under names. A name is a string, so the launcher packs the configuration into a name, and
+it is unpacked before the message is handled.
 
-All tensor-parallel ranks change at the same round, because SGLang's loop receives once an iteration, before it chooses
-a batch: rank 0 reads its socket and broadcasts the list of messages (``SchedulerRequestReceiver.recv_requests``), and
-every rank handles the whole list before it goes on. What decides here is the message, and state that is equal on all
-ranks; round times, which are not, come from rank 0. Data-parallel replicas each get the message and change by
-themselves, as they decide by themselves.
+All tensor-parallel ranks change at the same round, because SGLang's loop receives messages once an iteration, before it
+chooses a batch. Rank 0 reads its socket and broadcasts the list (``SchedulerRequestReceiver.recv_requests``), and every
+rank handles the whole list before it goes on. The result depends on the message and on state that is equal on all
+ranks; round times, which are not, come from rank 0. Each data-parallel replica gets the message and changes
+independently.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor
 from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
-from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 logger = logging.getLogger(__name__)
 
 CONFIG_KEY = "adaptive_config"
 PACKED = f"{CONFIG_KEY} "
-"""How a name begins that carries a packed change."""
+"""Prefix of a name that has a packed change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Change:
     """A request to run another configuration."""
 
     config: dict[str, Any]
-    """The configuration object, as it was given."""
+    """The configuration object, as sent."""
 
     source: str
-    """Where it comes from, for error lines: the file, or CONFIG_KEY."""
+    """Its source, for error lines: the file, or CONFIG_KEY."""
 
     by: str
-    """Who asked: a client's address, "SIGHUP" or "watch"."""
+    """Who sent it: a client's address, "SIGHUP" or "watch"."""
 
     def pack(self) -> dict[str, int]:
         """Return the ``server_args`` of SGLang's message."""
@@ -53,7 +53,7 @@ class Change:
 
     @classmethod
     def unpacked(cls, name: str) -> Change | None:
-        """Return the change that *name* carries, None when it carries none: not everybody packs as ``pack`` does."""
+        """Return the change packed in *name*; None when it has none, as names from other clients."""
         try:
             change = cls(**json.loads(name.removeprefix(PACKED)))
         except (ValueError, TypeError, RecursionError):
@@ -72,14 +72,14 @@ def unpack(state_controller: Any, recv_req: Any, *args: Any, **kwargs: Any) -> N
 
 
 class Reconfigure:
-    """Handler of ``adaptive_config``, with the two methods that SGLang calls one after the other."""
+    """Handler of ``adaptive_config``: SGLang calls ``validate``, then ``apply``."""
 
     def __init__(self, controller: AdaptiveController | None) -> None:
         self._controller = controller
         self._successor: tuple[AdaptivePolicy, CostSharing] | None = None
 
     def validate(self, key: str, value: Any) -> None:
-        """Check the change and build its policy, so that nothing is left to fail. Raises SGLang's UpdateRejected."""
+        """Check the change and build its policy, so that ``apply`` cannot fail. Raises SGLang's UpdateRejected."""
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
         controller = self._controller
@@ -100,7 +100,7 @@ class Reconfigure:
             raise UpdateRejected(f"{key}: {type(error).__name__}: {error}") from error
 
     def apply(self, key: str, value: Change) -> None:
-        """Put the new policy instead of the old one."""
+        """Replace the policy, the interval of the draft extend and the trace."""
         controller = self._controller
         assert controller is not None and self._successor is not None, "validate came first"
         policy, sharing = self._successor
@@ -109,8 +109,8 @@ class Reconfigure:
         if isinstance(retiring, CostSharing):
             retiring.retire()
         config = check_config(value.config, value.source)
-        if (warmth := deferred_draft_extend.live()) is not None:
-            warmth.set_every(config.zero_step_extend_every)
+        if (deferred := extend_hooks.live()) is not None:
+            deferred.set_every(config.zero_step_extend_every)
         trace_rounds(controller, config.trace)
         if _is_first_rank():
             changes = describe_change(before, _config_of(controller))

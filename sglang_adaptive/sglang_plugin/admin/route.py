@@ -1,9 +1,9 @@
-"""The launcher's side of POST /set_internal_state: null and objects as values, and a reason for a refusal.
+"""POST /set_internal_state in the launcher: accepts null and objects as values, and answers why a value is refused.
 
-SGLang's own route answers ``[false]`` to whatever its scheduler refuses, and accepts numbers alone. This ASGI layer
-looks at requests that name a key of ours, answers 400 with one line when the value cannot be used, and passes
-everything else on untouched. It runs inside SGLang's API-key check, which is added later and so wraps it. That check
-goes by the route that a request matches, so a method that SGLang's route does not have is not ours either.
+SGLang's own route accepts only numbers, and answers ``[false]`` where its scheduler refuses one. This ASGI layer checks
+requests with a key of this package, answers 400 with one line when the value is invalid, and passes all others on
+unchanged. It runs inside SGLang's API-key check, which is added later and so wraps it. That check depends on the route
+that a request matches, so this layer handles only the methods of SGLang's route.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def install(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Before SGLang sets up its HTTP server: put the layer into its application."""
+    """Before SGLang sets up its HTTP server: add the ASGI layer to its application."""
     from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.entrypoints.http_server import app
 
@@ -53,7 +53,7 @@ def install(
         path = cfg.speculative_adaptive_config
         changes = ConfigChanges(partial(_to_schedulers, tokenizer_manager), built, path, note["config"], note["stamp"])
         if (cfg.tokenizer_worker_num or 1) > 1:
-            # Those workers are started without plugins, and uvicorn's supervisor has its own use for SIGHUP.
+            # Those workers load no plugins, and uvicorn's supervisor handles SIGHUP itself.
             logger.warning("adaptive: with several tokenizer workers the configuration cannot change while serving")
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 
@@ -78,9 +78,9 @@ class AdminRoute:
         self._app, self._tiers, self._inactive, self._changes = app, tiers, inactive, changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request for PATH; hand everything else to SGLang as it came."""
+        """Check a request for PATH; pass all others to SGLang unchanged."""
         if scope["type"] == "lifespan" and self._changes is not None:
-            self._changes.start()  # the server's event loop is running, and no request has come yet
+            self._changes.start()  # the event loop is running, and no request has arrived yet
         if not _is_ours(scope):
             return await self._app(scope, receive, send)
         body = await _read(receive)
@@ -92,7 +92,7 @@ class AdminRoute:
         await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
 
     async def _configure(self, scope: Scope, body: bytes, send: Send) -> None:
-        """Answer a request for another configuration: [true] by data-parallel replica, or 400 and one line."""
+        """Answer a request with a configuration: 200 and a true for each data-parallel replica, or 400 and one line."""
         client = scope.get("client")
         by = f"{client[0]}:{client[1]}" if client else "a client without an address"
         try:
@@ -104,20 +104,20 @@ class AdminRoute:
             await _refuse(send, str(error))
 
     def _checked(self, body: bytes) -> tuple[str | None, bytes]:
-        """Return what is wrong with our key, if anything, and the body that SGLang shall see."""
+        """Return the problem with this package's key, or None, and the body to pass to SGLang."""
         try:
             message = orjson.loads(body)
             values = message["server_args"]
             steps = values[FORCE_KEY]
         except (ValueError, KeyError, TypeError):
-            return None, body  # not ours, or malformed: SGLang answers
+            return None, body  # no key of this package, or malformed: SGLang answers
         if self._inactive is not None:
             return f"{FORCE_KEY}: adaptive speculation is off: {self._inactive}", body
         if steps is None:
             values[FORCE_KEY] = RELEASE
         elif isinstance(steps, bool) or not isinstance(steps, int) or steps not in self._tiers:
             built = ", ".join(map(str, self._tiers))
-            return f"{FORCE_KEY}: got {orjson.dumps(steps).decode()}; expected one of {built}, or null to release", body
+            return f"{FORCE_KEY}: got {shown(steps)}; expected one of {built}, or null to release", body
         return None, orjson.dumps(message)
 
 
@@ -129,7 +129,7 @@ def _is_ours(scope: Scope) -> bool:
 
 
 def _names(body: bytes) -> list[str]:
-    """Return the keys that a request wants to set; none when it is malformed, which is for SGLang to say."""
+    """Return the keys that a request sets; none when it is malformed, which SGLang reports."""
     try:
         return list(orjson.loads(body)["server_args"].keys())
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -137,7 +137,7 @@ def _names(body: bytes) -> list[str]:
 
 
 def _configuration(body: bytes) -> Any:
-    """Return the value of CONFIG_KEY in a request. Raises ConfigError when it does not stand alone."""
+    """Return the value of CONFIG_KEY in a request. Raises ConfigError when the request has other keys."""
     if len(body) > MAX_BYTES:
         raise ConfigError(CONFIG_KEY, None, f"the request is larger than {MAX_BYTES} bytes", "a configuration object")
     values = parse_object(CONFIG_KEY, body.decode())["server_args"]  # as a file is parsed: no key twice
@@ -159,7 +159,7 @@ async def _read(receive: Receive) -> bytes:
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
-    """Return a receive that gives *body* and then whatever follows on the connection."""
+    """Return a receive that yields *body* and then the later messages of the connection."""
     pending = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> dict[str, Any]:

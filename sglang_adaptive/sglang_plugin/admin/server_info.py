@@ -1,4 +1,4 @@
-"""The scheduler's side of /server_info and /set_internal_state."""
+"""/server_info and /set_internal_state in the scheduler."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from sglang_adaptive.sglang_plugin.launch.activation import NOTE
 from sglang_adaptive.sglang_plugin.scheduler.profile_key import profile_key
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
-from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
+from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
 
 logger = logging.getLogger(__name__)
 
 FORCE_KEY = "adaptive_force_steps"
 EXTEND_KEY = "adaptive_zero_step_extend_every"
 LOOK = "sglang-adaptive look"
-"""Id of a request for the internal state that wants our part of it alone."""
+"""Id of a request for this package's part of the internal state alone."""
 HISTORY = "sglang-adaptive history "
-"""Id of a request that wants our history alone: this, and the seconds of one of ``runtime.history.SPANS``."""
+"""Id of a request for the history alone: this, and the seconds of one of ``runtime.history.SPANS``."""
 RELEASE = -1
-"""SGLang's message type carries numbers alone; null becomes this on the way to the scheduler."""
+"""SGLang's message type has only numbers, so null becomes this on the way to the scheduler."""
 
 
 def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) -> None:
-    """After SGLang filled the speculative part of the internal state: add ours, or why there is none."""
+    """After SGLang filled the speculative part of the internal state: add ours, or why speculation is not adaptive."""
     from sglang.srt.runtime_context import get_parallel
 
     scheduler = controller_of_state.scheduler
@@ -38,16 +39,16 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
         state["adaptive"] = {"active": False, "reason": note.get("reason")}
     else:
         state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
-        if (warmth := deferred_draft_extend.live()) is not None:
-            state["adaptive"]["zero_steps"] = warmth.snapshot()
+        if (deferred := extend_hooks.live()) is not None:
+            state["adaptive"]["zero_steps"] = deferred.snapshot()
     # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
     state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
 
 
 def answer_look(original: Callable[..., Any], state_controller: Any, recv_req: Any) -> Any:
-    """Around SGLang's readback of the internal state: to a look, answer with our part alone, or with our history.
+    """Around SGLang's get_internal_state: answer a request with LOOK or HISTORY as id with our part alone.
 
-    The whole state holds more than 500 fields, which take a scheduler milliseconds to gather; ours is ready at hand.
+    The whole state has more than 500 fields, which take a scheduler milliseconds to collect.
     """
     span = _span_asked(recv_req.rid)
     if recv_req.rid != LOOK and span is None:
@@ -63,7 +64,7 @@ def answer_look(original: Callable[..., Any], state_controller: Any, recv_req: A
 
 
 def add_history(state_controller: Any, state: dict[str, Any], span: int) -> None:
-    """Put the last *span* seconds into *state*; a rank without a history says so."""
+    """Put the last *span* seconds into *state*; None on a rank without a history."""
     from sglang.srt.runtime_context import get_parallel
 
     controller = controller_of(state_controller.scheduler.draft_worker)
@@ -72,14 +73,14 @@ def add_history(state_controller: Any, state: dict[str, Any], span: int) -> None
 
 
 def _span_asked(rid: Any) -> int | None:
-    """Return the span that an id asks for; None of any other id."""
+    """Return the span of a HISTORY id in seconds; None for any other id."""
     if not isinstance(rid, str) or not rid.startswith(HISTORY):
         return None
     return next((span for span in SPANS if rid == f"{HISTORY}{span}"), None)
 
 
 async def look(tokenizer_manager: Any, rid: str = LOOK) -> list[dict[str, Any]]:
-    """Ask every replica's scheduler for our part of its internal state, through SGLang's own communicator."""
+    """Return our part of the internal state of every replica's scheduler, through SGLang's own communicator."""
     from sglang.srt.managers.io_struct import GetInternalStateReq
 
     tokenizer_manager.auto_create_handle_loop()
@@ -88,25 +89,25 @@ async def look(tokenizer_manager: Any, rid: str = LOOK) -> list[dict[str, Any]]:
 
 
 def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:
-    """After SGLang listed what /set_internal_state may change: add the forced depth, the configuration, the rest."""
+    """After SGLang listed the handlers of /set_internal_state: add those of this package."""
     controller = controller_of(state_controller.scheduler.draft_worker)
     return {
         **handlers,
         FORCE_KEY: ForceSteps(controller),
         CONFIG_KEY: Reconfigure(controller),
         WARM_UP_KEY: WarmUpSwitch(controller),
-        EXTEND_KEY: ExtendEvery(deferred_draft_extend.live()),
+        EXTEND_KEY: ExtendEvery(extend_hooks.live()),
     }
 
 
 class ForceSteps:
-    """Handler of ``adaptive_force_steps``, with the two methods that SGLang calls."""
+    """Handler of ``adaptive_force_steps``: SGLang calls ``validate``, then ``apply``."""
 
     def __init__(self, controller: AdaptiveController | None) -> None:
         self._controller = controller
 
     def validate(self, key: str, value: Any) -> None:
-        """Raise SGLang's UpdateRejected unless *value* is a depth that was built, or RELEASE."""
+        """Raise SGLang's UpdateRejected unless *value* are steps with a runtime state, or RELEASE."""
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
         if self._controller is None:
@@ -116,29 +117,29 @@ class ForceSteps:
             raise UpdateRejected(f"{key}: got {value!r}; expected one of {built}, or null to release")
 
     def apply(self, key: str, value: Any) -> None:
-        """Hold or release the depth from the next round on."""
+        """Hold or release the steps from the next round on."""
         assert self._controller is not None, "validate came first"
         self._controller.force_steps(None if value == RELEASE else int(value))
         logger.info("adaptive: draft steps %s", "released" if value == RELEASE else f"held at {int(value)}")
 
 
 class ExtendEvery:
-    """Handler of ``adaptive_zero_step_extend_every``: how many zero-step rounds share one extend of the draft."""
+    """Handler of ``adaptive_zero_step_extend_every``: how many zero-step rounds share one draft extend."""
 
-    def __init__(self, warmth: deferred_draft_extend.DraftWarmth | None) -> None:
-        self._warmth = warmth
+    def __init__(self, deferred: DeferredDraftExtend | None) -> None:
+        self._deferred = deferred
 
     def validate(self, key: str, value: Any) -> None:
-        """Raise SGLang's UpdateRejected unless *value* is a number of rounds that some tier is wide enough for."""
+        """Raise SGLang's UpdateRejected unless *value* is an integer from 1 to the most draft tokens."""
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
-        if self._warmth is None:
+        if self._deferred is None:
             raise UpdateRejected(f"{key}: this server runs the draft's extend in every zero-step round")
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self._warmth.max_every:
-            raise UpdateRejected(f"{key}: got {value!r}; expected an integer from 1 to {self._warmth.max_every}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self._deferred.max_every:
+            raise UpdateRejected(f"{key}: got {value!r}; expected an integer from 1 to {self._deferred.max_every}")
 
     def apply(self, key: str, value: Any) -> None:
-        """Change it from the next round on."""
-        assert self._warmth is not None, "validate came first"
-        self._warmth.set_every(value)
+        """Change the interval from the next round on."""
+        assert self._deferred is not None, "validate came first"
+        self._deferred.set_every(value)
         logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)

@@ -1,6 +1,6 @@
-"""Repairs of speed: work that SGLang does in every round and that gives the same bits when left out.
+"""Leaves out work that SGLang repeats in every round, with bit-identical results.
 
-May import hooking, scheduler and runtime. Each file falls back to SGLang's own way on its first error.
+May import hooking, scheduler and runtime. Each file falls back to SGLang's own code on its first error.
 """
 
 from __future__ import annotations

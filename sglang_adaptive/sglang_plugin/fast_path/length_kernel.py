@@ -1,11 +1,11 @@
-"""fa3's lengths and page tables of a round, by one kernel that is as long as the requests are.
+"""Fills in fa3's lengths and page tables of a round with one kernel whose work follows the requests' lengths.
 
-Before each pass, and inside the graph of the draft's extend, SGLang 0.5.23 fills in the requests' lengths, their prefix
-sums and their page tables. Its kernel adds the lengths up one after the other in a single thread, and launches a block
-for every 256 tokens of the longest context that the model allows: 21 us at batch 64 and 131,072 tokens on an H200, once
-in a round without drafts and n + 1 times in one of n steps. This one adds them up in a tree, and its blocks walk along
-a request for as long as it is. Page tables of sliding windows and of virtual memory stay with SGLang's.
-SGLANG_ADAPTIVE_LENGTH_KERNEL=0 in the server's environment leaves all to it.
+Before each pass, and inside the graph of the draft extend, SGLang 0.5.23 fills in the requests' lengths, their prefix
+sums and their page tables. Its kernel adds the lengths one by one in a single thread, and launches a block for every
+256 tokens of the longest context that the model allows. On an H200 it takes 21 us at batch 64 and 131,072 tokens, and
+runs once in a zero-step round and n + 1 times in a round of n steps. This kernel adds in a tree, and its blocks cover
+each request's own length. SGLang's code fills in page tables of sliding windows and of virtual memory.
+SGLANG_ADAPTIVE_LENGTH_KERNEL=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 BLOCK, PARTS = 512, 4
-"""Pages that a block takes at a time, and blocks a request."""
+"""Pages that a block copies at a time, and blocks a request."""
 
 LEAST_REQUESTS = 256
-"""The prefix sum is compiled for a power of two of requests; batches up to this one share a variant."""
+"""Batches up to this size share a variant of the prefix sum, which is compiled for a power of two of requests."""
 
-_way = OwnWay("adaptive: lengths and page tables are SGLang's again from now on", "SGLANG_ADAPTIVE_LENGTH_KERNEL")
+_fallback = Fallback(
+    "adaptive: lengths and page tables are SGLang's again from now on", "SGLANG_ADAPTIVE_LENGTH_KERNEL"
+)
 
 
 @triton.jit(do_not_specialize=["requests", "most_pages"])  # type: ignore[untyped-decorator, unused-ignore]
@@ -58,11 +60,15 @@ def fill(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
     most_pages: int, query_lens: Any = None, query_ends: Any = None,
 ) -> None:  # fmt: skip
-    """Fill in what fa3 reads of a batch of b requests, all on the device and nothing waits for it.
+    """Fill in what fa3 reads of a batch of b requests, on the device; nothing waits for it.
 
-    Writes *lengths*, [b] int32: *seq_lens* and *more*; *key_ends*, [b + 1] int32: their prefix sums from 0; the live
-    part of each row of *page_table*, [b or more, pages] int32: the request's slots in *request_table* at its row, of
-    every *page*-th token, over *page*; and with *query_lens*, [b], *query_ends*, [b + 1] int32, its prefix sums.
+    Writes
+
+    - *lengths*, [b] int32: *seq_lens* + *more*;
+    - *key_ends*, [b + 1] int32: their prefix sums, from 0;
+    - the used part of each row of *page_table*, [>= b, pages] int32: the slot of every *page*-th token of the request,
+      from its row of *request_table*, divided by *page*;
+    - with *query_lens*, [b]: *query_ends*, [b + 1] int32, its prefix sums from 0.
     """
     requests = lengths.shape[0]
     _fill[(requests, PARTS)](
@@ -77,16 +83,16 @@ def normal_decode_set_metadata(
     req_pool_indices: Any, max_seq_pages: int, seq_lens: Any, seq_len_delta: int, page_size: int, *more: Any,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Around SGLang's function of this name, as fa3's backend calls it for a decode, a draft or a verify pass."""
+    """Around SGLang's function of this name: fill in the metadata of a decode, draft or verify pass on fa3."""
     given = (cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices)
-    # Positional or not, whatever else is asked for is None or False in the case that is ours.
+    # Any other argument has to be None or False; SGLang's code runs otherwise.
     asked = any(option is not None and option is not False for option in (*more, *options.values()))
     if asked or not _filled(*given, seq_lens, seq_len_delta, page_size, max_seq_pages):
         original(*given, max_seq_pages, seq_lens, seq_len_delta, page_size, *more, **options)
 
 
 def draft_extend_set_metadata(original: Callable[..., None], **given: Any) -> None:
-    """Around SGLang's function of this name, as fa3's backend calls it inside the graph of the draft's extend."""
+    """Around SGLang's function of this name: fill in the metadata inside the draft extend's graph, on fa3."""
     mine = given.get("full_to_swa_index_mapping") is None and _filled(
         given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
         given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],
@@ -100,9 +106,9 @@ def _filled(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
     most_pages: int, *queries: Any,
 ) -> bool:  # fmt: skip
-    if not _way.used:
+    if _fallback.in_use:
         return False
-    with _way:
+    with _fallback:
         dense = (lengths, key_ends, rows, seq_lens, *queries)
         strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
         if any(stride != 1 for stride in strides):

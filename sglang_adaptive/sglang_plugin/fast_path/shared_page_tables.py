@@ -1,12 +1,12 @@
-"""fa3's page tables, one set for all depths instead of one a draft of each depth.
+"""Shares one set of fa3's page tables among all runtime states, instead of one set a backend.
 
-Every attention backend of fa3 that CUDA graphs are captured on keeps four tables of (largest batch, pages of the
-longest context) int32 numbers: 0.13 GB at batch 64 and 131,072 tokens, 0.5 GB at batch 256. A depth of n steps has
-n + 1 such backends: one for the verify, one for the draft's extend, and one for each of its drafts but the first; each
-uses one of its four. Only one depth runs at a time, and a table is filled anew before each graph that reads it runs, so
-all depths can use the same. The drafts of one depth are filled together and run after that; they can share one, too,
-for what stands at a place of a request's row does not depend on the draft: a later draft's row is longer by one token,
-and each reads as far as its own lengths tell.
+Every attention backend of fa3 with CUDA graphs keeps four tables of (largest batch, pages of the longest context) int32
+numbers: 0.13 GB at batch 64 and 131,072 tokens, 0.5 GB at batch 256. The state of n steps has n + 1 such backends: one
+for verify, one for the draft extend, and one for each draft but the first. Each uses one of its four tables.
+
+Only one state runs at a time, and a table is filled again before each graph that reads it, so all states can share
+them. The draft passes of a round are filled together and then run; they can share a table too. A request's row has the
+same entries for each of them; it is one token longer for each later draft, and each reads up to its own length.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _TABLES = {
     "target_verify_metadata": ("page_table", "swa_page_table", "strided_indices"),
     "draft_extend_metadata": ("page_table", "swa_page_table", "strided_indices"),
 }
-"""Attributes of the backend, each a dict, and which of its entries are tables; strided indices are never written."""
+"""Attributes of the backend, each a dict, and its entries that are tables; strided indices are never written."""
 
 _shared: dict[Hashable, Any] = {}
 
 
 def share(runner: Any) -> None:
-    """Before DecodeCudaGraphRunner.capture: use the tables of the first backends in the same places."""
+    """Before DecodeCudaGraphRunner.capture: replace its backends' tables by those of the first backends."""
     try:
         for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
             if type(backend).__name__ == "FlashAttentionBackend":

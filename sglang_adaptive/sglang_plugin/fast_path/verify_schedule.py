@@ -1,10 +1,10 @@
-"""fa3's tile schedule of a verify pass, computed once a pass instead of once a layer.
+"""Computes fa3's tile schedule of a verify pass once a pass instead of once a layer.
 
-FlashAttention 3 begins each call with variable lengths by a kernel that lays out its tiles. In a plain decode SGLang
-0.5.23 computes the layout once and hands it to every layer; in a verify pass, of one token a request as well, each
-layer computes it again: 32 kernels a round of an 8B model, 0.1 ms of an H200's time. The layout follows from the
-lengths, which are those of the pass. Here the first layer's call makes it, also inside a CUDA graph, and the others of
-the pass use it. SGLANG_ADAPTIVE_VERIFY_SCHEDULE=0 in the server's environment leaves SGLang's way.
+FlashAttention 3 begins each call with variable lengths with a kernel that lays out its tiles. In a plain decode SGLang
+0.5.23 computes the layout once for all layers. In a verify pass, also of one draft token a request, each layer computes
+it again: 32 kernels a round of an 8B model, 0.1 ms on an H200. The layout depends on the lengths alone, which are the
+same in all layers. Here the first layer's call computes it, also inside a CUDA graph, and the other layers use it.
+SGLANG_ADAPTIVE_VERIFY_SCHEDULE=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 _ON_BACKEND = "_sglang_adaptive_schedule"
 
 _current: Any = None
-"""The schedule for the attention call that runs now, None for a call that makes its own."""
+"""The schedule for the current attention call; None for a call that computes its own."""
 
-_way = OwnWay(
+_fallback = Fallback(
     "adaptive: each layer of a verify pass makes its own schedule from now on", "SGLANG_ADAPTIVE_VERIFY_SCHEDULE"
 )
 
@@ -28,10 +28,10 @@ def forward_extend(
     original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
     **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Around FlashAttentionBackend.forward_extend: in a verify pass, have one tile schedule for all layers."""
+    """Around FlashAttentionBackend.forward_extend: use one tile schedule for all layers of a verify pass."""
     global _current
-    if _way.used and forward_batch.forward_mode.is_target_verify():
-        with _way:
+    if not _fallback.in_use and forward_batch.forward_mode.is_target_verify():
+        with _fallback:
             _current = _schedule(backend, layer, forward_batch)
     try:
         return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
@@ -40,16 +40,16 @@ def forward_extend(
 
 
 def flash_attn_with_kvcache(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around the kernel's function, as fa3's backend calls it: hand it the pass's schedule."""
+    """Around fa3's flash_attn_with_kvcache: pass the schedule of the verify pass."""
     if _current is not None:
         kwargs["scheduler_metadata"] = _current
     return original(*args, **kwargs)
 
 
 def _schedule(backend: Any, layer: Any, forward_batch: Any) -> Any:
-    """Return the schedule of the pass that *layer* is in; None where the layer needs another than the pass's.
+    """Return the schedule of the pass that *layer* is in; None where the layer needs one of its own.
 
-    A pass goes through the layers in ascending order, so a layer that is not behind the one before begins another.
+    A pass runs the layers in ascending order, so a layer id that does not increase begins another pass.
     """
     if not _plain(backend, layer, forward_batch):
         return None
@@ -61,7 +61,7 @@ def _schedule(backend: Any, layer: Any, forward_batch: Any) -> Any:
 
 
 def _plain(backend: Any, layer: Any, forward_batch: Any) -> bool:
-    """Whether the layer attends to all of each request's own tokens, as a chain's verify does."""
+    """Whether the layer attends to all tokens of each request, as the verify pass of a chain does."""
     window = layer.sliding_window_size
     return (
         backend._get_scheduler_metadata is not None
@@ -79,12 +79,12 @@ def _plain(backend: Any, layer: Any, forward_batch: Any) -> bool:
 
 
 def _computed(backend: Any) -> Any:
-    """Return the schedule for the call that SGLang makes in a verify pass; on the device, nothing waits for it."""
+    """Return the schedule for SGLang's call in a verify pass, on the device; nothing waits for it."""
     metadata = backend.forward_metadata
     return backend._get_scheduler_metadata(
         batch_size=metadata.cache_seqlens_int32.shape[0],
         max_seqlen_q=metadata.max_seq_len_q,
-        # What the kernel takes from a page table: as long as it is wide.
+        # The kernel's own value: the width of the page table.
         max_seqlen_k=metadata.page_table.shape[1] * backend.page_size,
         num_heads=backend.num_attention_heads,
         num_heads_k=backend.num_kv_heads,

@@ -1,4 +1,4 @@
-"""How SGLang is hooked: what a hook is, what is needed of SGLang, and what happens when our way fails.
+"""Hooks on SGLang's functions, the check of what they need of SGLang, and the fallback after an error.
 
 Every other room imports this one; it imports no room.
 """

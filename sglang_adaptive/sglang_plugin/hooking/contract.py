@@ -1,7 +1,7 @@
-"""The SGLang release that this package was written against, and the error when the installed one differs.
+"""The SGLang release that this package supports, and the error when the installed one differs.
 
-SGLang logs and swallows an error while it applies hooks. Without a check, a function that moved would turn adaptive
-speculation off and nobody would know.
+SGLang logs and swallows errors while it applies hooks. Without a check, a renamed function would turn adaptive
+speculation off without a message.
 """
 
 SUPPORTED = "sglang 0.5.23"

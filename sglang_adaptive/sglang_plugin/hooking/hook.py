@@ -1,4 +1,4 @@
-"""A hook on one of SGLang's functions, and what the package needs of an attribute of SGLang."""
+"""A hook on a function of SGLang, and a need: an attribute that SGLang has to have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Need:
     parameters: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     patched: str | None = None
-    """A parameter that only a source with this project's patches has; plugin and patches exclude each other."""
+    """A parameter that only a source with this project's patches has; use the plugin or the patches, not both."""
 
     on_cuda: bool = False
     """Whether the attribute's module can be imported only with a CUDA device."""
@@ -81,7 +81,7 @@ class Hook:
         return function
 
     def need(self) -> Need:
-        """Return what this hook needs of SGLang."""
+        """Return the need of this hook: its target with its parameters."""
         return Need(self.target, self.parameters, on_cuda=self.process is Process.SCHEDULER_CUDA)
 
 

@@ -1,4 +1,4 @@
-"""What hooking itself needs of SGLang."""
+"""The attributes of SGLang that hooking itself needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds up the hooks of all rooms, registers them with SGLang, and checks that they landed."""
+"""Collects the hooks of all rooms, registers them with SGLang, and checks that they are applied."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def hooks(*processes: Process) -> tuple[Hook, ...]:
 
 
 def needs(on_cuda: bool) -> Iterator[Need]:
-    """Yield what the rooms need of SGLang: of what a CUDA device is needed to import, or of all else."""
+    """Yield the needs of the rooms: those that can be imported only with a CUDA device, or all others."""
     for room in (*ROOMS, "hooking.needs"):
         hooked = (hook.need() for hook in getattr(_room(room), "HOOKS", ()))
         yield from (need for need in (*hooked, *getattr(_room(room), "NEEDS", ())) if need.on_cuda is on_cuda)
 
 
 def of_launcher() -> tuple[Hook, ...]:
-    """Return the hooks of a launcher whose server is asked to be adaptive."""
+    """Return the hooks of the launcher of an adaptive server."""
     return hooks(Process.EVERY, Process.LAUNCHER)
 
 
@@ -45,13 +45,13 @@ def of_scheduler() -> tuple[Hook, ...]:
 
 
 def problems(on_cuda: bool = False) -> list[str]:
-    """Return every mismatch between what the rooms need and the installed SGLang, as one phrase each."""
+    """Return every mismatch between the needs of the rooms and the installed SGLang, one phrase each."""
     found = (need.problem() for need in needs(on_cuda))
     return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
 def problems_of_scheduler() -> list[str]:
-    """Return the mismatches of what only a scheduler on this machine's devices uses."""
+    """Return the mismatches of needs that only a scheduler with a CUDA device has."""
     from sglang.srt.utils import is_cuda
 
     return problems(on_cuda=True) if is_cuda() else []
@@ -76,9 +76,9 @@ def add(wanted: Iterable[Hook]) -> None:
 
 
 def add_and_apply(wanted: Iterable[Hook]) -> None:
-    """Register hooks and apply them now, once a process; used after SGLang's own pass over the plugins.
+    """Register hooks and apply them now, once a process; used after SGLang has applied the plugins' hooks.
 
-    Raises ContractError when one does not land.
+    Raises ContractError when one is not applied.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry
 

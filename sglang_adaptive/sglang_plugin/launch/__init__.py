@@ -1,4 +1,4 @@
-"""The launcher: is a server asked to adapt, can it, and did its schedulers come up hooked.
+"""The launcher: whether a server should adapt and can, and whether its schedulers started with their hooks.
 
 May import hooking, policy and runtime.
 """

@@ -1,4 +1,4 @@
-"""The doors in the launcher: is adaptive speculation asked for, and can this server do it?"""
+"""The hooks that check in the launcher whether adaptive speculation is requested and can run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sglang_adaptive.sglang_plugin.workers import choice as workers
 logger = logging.getLogger(__name__)
 
 NOTE = "_sglang_adaptive"
-"""Attribute of ServerArgs that carries the launcher's findings to the schedulers and to the HTTP server.
+"""Attribute of ServerArgs that passes the launcher's findings to the schedulers and to the HTTP server.
 
-"reason": why adaptive speculation is off, or None. While it is on also "config": the configuration as it was checked,
-and "stamp": the ``file_stamp`` of its file just before.
+"reason": why adaptive speculation is off, or None. While it is on also "config": the checked configuration, and
+"stamp": the ``file_stamp`` of its file just before it was read.
 """
 
 
 def from_cli_args(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
-    """Around ServerArgs.from_cli_args: refuse a bad configuration with one line, before anything loads."""
+    """Around ServerArgs.from_cli_args: refuse an invalid configuration with one line, before anything loads."""
     if asked_for(args):
         try:
             config = load_config(args.speculative_adaptive_config)
@@ -41,9 +41,9 @@ def from_cli_args(original: Callable[..., Any], cls: type, args: argparse.Namesp
 
 
 def resolve_once(original: Callable[..., None], server_args: Any) -> None:
-    """Around ServerArgs.resolve_once: turn adaptive speculation on where it can run, else say why not.
+    """Around ServerArgs.resolve_once: turn adaptive speculation on where it can run, else log why not.
 
-    Raises ConfigError or ContractError; through the command line both were already refused.
+    Raises ConfigError or ContractError; from the command line, ``from_cli_args`` has refused both already.
     """
     if getattr(server_args, "_resolution_finished", False):
         return original(server_args)
@@ -56,7 +56,7 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
 
 
 def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Around SGLang's own check of the setup: add what the model says, and remember the answer for /server_info."""
+    """Around SGLang's own check of the setup: add the check of the model, and keep the reason for /server_info."""
     reason = unsupported_reason(original, server_args)
     if hasattr(server_args, NOTE):
         getattr(server_args, NOTE)["reason"] = reason
@@ -64,12 +64,12 @@ def note_reason(original: Callable[..., str | None], server_args: Any) -> str | 
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Return why *server_args*, as far as they are resolved, cannot adapt: SGLang's reason, or the model's."""
+    """Return why a server with *server_args* cannot adapt: SGLang's reason, or the model's; None where it can."""
     return workers.unsupported_reason(original, server_args) or hybrids.obstacle(server_args)
 
 
 def asked_for(args: Any) -> bool:
-    """Return whether the command line, or ServerArgs, asks for adaptive speculation."""
+    """Return whether the command line, or ServerArgs, requests adaptive speculation."""
     return bool(args.speculative_adaptive) or args.speculative_adaptive_config is not None
 
 
@@ -89,20 +89,20 @@ def _prepare(server_args: Any) -> None:
         if server_args.disaggregation_mode == "prefill":
             _draft_as_the_decode_server(server_args, config)
         return
-    # The file alone is enough. Set on the raw input, because one of SGLang's checks reads it before the
-    # resolution step that handles speculation.
+    # The file alone requests adaptive speculation. Set on the raw input, because one of SGLang's checks reads it before
+    # the resolution step that handles speculation.
     server_args.speculative_adaptive = True
     getattr(server_args, NOTE).update(config=config.as_dict(), stamp=stamp)
     if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
-        # SGLang 0.5.23 picks the CUDA graph runner for the tiers on every device and fails without CUDA.
+        # SGLang 0.5.23 chooses the CUDA graph runner for runtime states on every device, and fails without CUDA.
         logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")
         server_args.disable_cuda_graph = True
 
 
 def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> None:
-    """Give a prefill server the drafts that SGLang gives an adaptive decode server with the same arguments.
+    """Set a prefill server's steps and topk to those of an adaptive decode server with the same arguments.
 
-    What it hands over has topk draft tokens a request, and SGLang's choice without adaptive speculation is a tree.
+    It hands over topk drafts a request, and SGLang's default without adaptive speculation is a tree.
     """
     if server_args.speculative_num_steps is None and server_args.speculative_eagle_topk is None:
         steps = config.candidate_steps[len(config.candidate_steps) // 2]
@@ -119,7 +119,7 @@ def _conclude(server_args: Any) -> None:
 
 
 def cannot_adapt(server_args: Any) -> str | None:
-    """Return why adaptive speculation cannot run where SGLang would end the start-up or say nothing; else None."""
+    """Return why adaptive speculation cannot run, in the cases where SGLang would exit or log nothing; else None."""
     if server_args.speculative_algorithm is None:
         return "no --speculative-algorithm is given"
     if server_args.disaggregation_mode == "prefill":

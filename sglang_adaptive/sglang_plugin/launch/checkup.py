@@ -1,7 +1,7 @@
-"""What the doctor has to ask SGLang itself, in a process of its own: ``python -m ...checkup QUESTION ANSWER``.
+"""The checks of ``doctor`` that import SGLang, in a separate process: ``python -m ...checkup QUESTION ANSWER``.
 
-Both are JSON files, so that whatever SGLang prints while it is asked does no harm. The question is
-``{"arguments": [...] or null}``; the answer holds what was found, as far as it got.
+Both are JSON files, so that SGLang's output does not mix with the answer. The question is
+``{"arguments": [...] or null}``; the answer has the results up to the first failure.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
 from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Need, Process
-from sglang_adaptive.sglang_plugin.launch import activation, without_device
+from sglang_adaptive.sglang_plugin.launch import activation, dspark, without_device
 from sglang_adaptive.sglang_plugin.launch.left_out import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
 
-ASKED = (Need(SRT + "plugins.load_plugins"), Need(SRT + "server_args.prepare_server_args", ("argv",)))
-"""Attributes that only the doctor calls; no launch is refused for them."""
+ASKED = (
+    Need(SRT + "plugins.load_plugins"),
+    Need(SRT + "server_args.prepare_server_args", ("argv",)),
+    Need(SRT + "speculative.dspark_components.dspark_sps.load_sps_table_from_path", ("path",)),
+    Need(SRT + "speculative.dspark_components.dspark_sps.is_uninitialized_sps_table", ("table",)),
+)
+"""Attributes that only ``doctor`` needs; no launch is refused for them."""
 
 CPU_ENGINE = "SGLANG_ADAPTIVE_CHECKUP_ON_CPU"
-"""Environment variable: set once this process has been started anew as ``serve-cpu`` would start a server."""
+"""Environment variable, set when this process was restarted with the environment of ``serve-cpu``."""
 
 
 def main(question: Path, answer: Path) -> None:
-    """Answer, part by part; a part that fails leaves its failure and ends the checkup."""
+    """Run the checks one by one; a check that raises is recorded as ``failure`` and ends the run."""
     arguments = json.loads(question.read_text())["arguments"]
     found: dict[str, Any] = {}
     try:
@@ -49,7 +54,7 @@ def _parts(arguments: Sequence[str] | None) -> dict[str, Callable[[], Any]]:
 
 
 def device() -> dict[str, Any]:
-    """Return the accelerators that torch sees; without one, start this process anew as the CPU engine runs."""
+    """Return the GPUs that torch finds; without one, restart this process with the environment of the CPU engine."""
     import torch
 
     if torch.cuda.is_available():
@@ -69,13 +74,13 @@ def sglang_version() -> str:
 
 
 def mismatches() -> list[str]:
-    """Return what this SGLang lacks of what the package needs, one phrase each."""
+    """Return the needs of the package that this SGLang does not meet, one phrase each."""
     asked = (need.problem() for need in ASKED)
     return [*registry.problems(), *(problem for problem in asked if problem is not None)]
 
 
 def doors() -> str | None:
-    """Let SGLang load its plugins as a server does; return what is wrong with this one's hooks, or None."""
+    """Let SGLang load its plugins as a server does; return the problem with this plugin's hooks, or None."""
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
@@ -87,13 +92,19 @@ def doors() -> str | None:
 
 
 def launch(arguments: Sequence[str]) -> dict[str, Any]:
-    """Take SGLang's *arguments* as far as a launch goes before it loads a model.
+    """Parse and resolve SGLang's *arguments* as a launch does before it loads a model.
 
-    The answer has ``renamed`` (flags that this SGLang no longer takes, and what to write) and goes on with the line as
-    mended: ``refused`` (one line) when the launch would end, else ``asked`` (for adaptive speculation), ``reason`` (why
-    it would fall back; None when it would not), ``drafts`` (how it speculates), ``left_out`` and the
-    ``attention_backend`` that SGLang chose. Where SGLang cannot resolve the arguments here, ``unresolved`` says why,
-    and the reason is what arguments and model configurations decide.
+    The answer has ``renamed``: flags that this SGLang refuses, with replacements. The other keys are for the line with
+    these replaced. ``refused`` (one line) is the error that would end the launch. Otherwise there are
+
+    - ``asked``: whether adaptive speculation is requested;
+    - ``reason``: why it would be off, or None;
+    - ``drafts``: how the line speculates;
+    - ``dspark``: see `dspark.planner`;
+    - ``left_out``: see `left_out`;
+    - ``attention_backend``: SGLang's choice;
+    - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
+      and model configurations alone.
     """
     from sglang.srt.server_args import prepare_server_args
 
@@ -111,6 +122,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         "asked": activation.asked_for(server_args),
         "drafts": how_it_drafts(server_args),
         "left_out": left_out(server_args),
+        "dspark": dspark.planner(server_args),
     }
     unresolved = _cannot_resolve(server_args)
     if unresolved is not None:
@@ -124,7 +136,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def how_it_drafts(server_args: Any) -> dict[str, Any]:
-    """Return how the line speculates, as its arguments have it; None for what they leave to SGLang."""
+    """Return the line's arguments for speculation; None for those that it leaves to SGLang."""
     config = server_args.speculative_adaptive_config
     return {
         "algorithm": (server_args.speculative_algorithm or "").upper() or None,
@@ -161,7 +173,7 @@ def _cannot_resolve(server_args: Any) -> str | None:
             AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except OSError:
             return f"{path} is not on this machine"
-        except Exception:  # known to SGLang perhaps; it will say so itself
+        except Exception:  # perhaps known to SGLang, which reports it itself
             continue
     return None
 

@@ -1,4 +1,4 @@
-"""Proof that the hooks are in place in every scheduler, carried by SGLang's own start-up handshake."""
+"""Each scheduler reports in SGLang's start-up handshake that its hooks are applied; the launcher checks it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 
 KEY = "sglang_adaptive_hooks"
 BUILT = "sglang_adaptive_built"
-"""What start-up built, as ``CapturedSteps.as_pairs`` gives it: the launcher checks later configurations against it."""
+"""Runtime states built at start-up (``CapturedSteps.as_pairs``), for the launcher's check of new configurations."""
 
 
 def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
-    """After Scheduler.get_init_info: assert that every hook of this process landed, and say so."""
+    """After Scheduler.get_init_info: check that every hook of this process is applied, and report it."""
     registry.require(registry.problems_of_scheduler())
     wanted = registry.of_scheduler()
     registry.require_landed((*registry.hooks(Process.EVERY), *wanted))
@@ -25,7 +25,7 @@ def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
 
 
 def pass_on(info: dict[str, Any], controller: Any) -> dict[str, Any]:
-    """After DataParallelController.get_init_info, which makes a new dict: say so when every scheduler did."""
+    """After DataParallelController.get_init_info, which makes a new dict: copy the report of its schedulers."""
     replicas = controller._scheduler_init_infos
     if replicas and all(KEY in replica for replica in replicas):
         return {**info, **{key: replicas[0][key] for key in (KEY, BUILT) if key in replicas[0]}}
@@ -33,9 +33,9 @@ def pass_on(info: dict[str, Any], controller: Any) -> dict[str, Any]:
 
 
 def require_in_schedulers(infos: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
-    """After the launcher's wait for its schedulers: refuse to serve unless each has its hooks.
+    """After the launcher's wait for its schedulers: raise ContractError unless each reported its hooks.
 
-    Installed only when adaptive speculation is asked for.
+    Hooked only when adaptive speculation is requested.
     """
     missing = sum(KEY not in info for info in infos)
     if missing:

@@ -1,4 +1,4 @@
-"""What a server that adapts goes without, by its arguments."""
+"""Lists the features that an adaptive server lacks with some arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def left_out(server_args: Any) -> list[str]:
-    """Return what adaptive speculation leaves out under *server_args*, one phrase each."""
+    """Return the features that are unavailable with *server_args*, one phrase each."""
     found = []
     if (server_args.tokenizer_worker_num or 1) > 1:
         found.append("changing the configuration while serving, and the page: tokenizer workers load no plugins")

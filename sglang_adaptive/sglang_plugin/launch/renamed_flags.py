@@ -1,4 +1,4 @@
-"""Flags that published launch lines carry and SGLang 0.5.23 no longer takes, and what to write today."""
+"""Flags of published launch lines that SGLang 0.5.23 refuses, and their replacements."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ RENAMED = {
     "--nsa-decode-backend": "--dsa-decode-backend",
     "--disable-piecewise-cuda-graph": "--disable-prefill-cuda-graph",
 }
-"""A flag that takes the same values under another name.
+"""Flags that take the same values under another name.
 
-SGLang reads ``--cuda-graph-max-bs`` and ``--cuda-graph-bs`` as abbreviations, of a decode and a prefill flag each, and
-refuses them as ambiguous; both meant decode.
+``--cuda-graph-max-bs`` and ``--cuda-graph-bs`` now abbreviate a decode and a prefill flag each, and SGLang refuses them
+as ambiguous; both meant decode.
 """
 
 REPLACED = {"--enable-deepep-moe": ("--moe-a2a-backend", "deepep")}
-"""A switch that became a value of another flag."""
+"""Switches that became a value of another flag."""
 
 DROPPED = {"--prefill-round-robin-balance": "decode servers ask the prefill server for its rank since"}
-"""A switch that SGLang no longer needs, and why."""
+"""Switches that SGLang no longer has, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One flag of a launch line to write differently."""
+    """A flag of a launch line and its replacement."""
 
     flag: str
-    """The flag as the line has it."""
+    """The flag in the line."""
 
     write: str | None
-    """What stands there today, without the values that stay; None to leave the flag out."""
+    """The replacement, without the flag's own values; None to leave the flag out."""
 
     why: str
-    """A phrase: what happened to the flag."""
+    """What happened to the flag, as a phrase."""
 
     def as_dict(self) -> dict[str, str | None]:
         """Return JSON builtins."""
@@ -45,7 +45,7 @@ class Change:
 
 
 def mend(arguments: Sequence[str]) -> tuple[list[str], list[Change]]:
-    """Return *arguments* as SGLang 0.5.23 takes them, and each change made, in the order of the line."""
+    """Return *arguments* as SGLang 0.5.23 accepts them, and the changes, in the order of the line."""
     mended: list[str] = []
     changes: list[Change] = []
     for argument in arguments:

@@ -1,8 +1,8 @@
-"""The launcher's side of the warm-up: requests of its own, before SGLang's one, while the server is not ready yet.
+"""The launcher's part of the warm-up: it sends requests before SGLang's own one, while the server is not ready.
 
-Kernels load and compile at their first launch, and many are specialised by the width of the verify pass or by the
-batch size: the first rounds of a depth would otherwise be slow for a client. The requests take the real path, through
-the scheduler; inside it the controller runs every depth in turn (``runtime/warm_up.py``).
+Kernels load and compile at their first launch, and many are specialised by the number of draft tokens or by the batch
+size. Without a warm-up a client's first rounds at each number of steps would be slow. The requests go through the
+scheduler, where the controller runs all steps in turn (``runtime/warm_up.py``).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 120.0
 REQUEST_SECONDS = 600.0
 MOST_WITHOUT_GRAPHS = 16
-"""Largest batch that is warmed where CUDA graphs are off."""
+"""Largest batch of the warm-up where CUDA graphs are off."""
 ATTEMPTS = 3
 LONG = 200
-"""Tokens of a load's one long prompt."""
+"""Tokens of the one long prompt of a batch, beside one a request."""
 VOCABULARY = 256
-"""Prompts are made of the first token ids; every vocabulary has so many."""
+"""Prompts consist of token ids below this; every vocabulary has as many."""
 
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
 SAMPLED_SIZES = (1, 3)
 PREFILL_SIZES = (1, 3, 16)
 PREFILL_TOKENS = (32, 33)
-"""Of the last prompt; the others have the first of them. To Triton it matters whether the number of prompts, and that
-of all their tokens, is 1, a multiple of 16 or neither."""
+"""Lengths of the last prompt; the others have the first of these. Triton specialises by whether the numbers of prompts
+and of their tokens are 1, a multiple of 16 or neither."""
 
 
 def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Around http_server._wait_and_warmup: run ours before SGLang's warm-up request, which makes the server ready.
+    """Around http_server._wait_and_warmup: run the warm-up before SGLang's request that makes the server ready.
 
     With ``--skip-server-warmup`` SGLang calls neither.
     """
@@ -61,9 +61,9 @@ def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -
 def batch_sizes(largest: int, graphs: Iterable[int] = ()) -> list[int]:
     """Return 1, 2, 3, 4, 7, 8, 13, 16, 25, 32, ... up to *largest*, which is the last, and the sizes of *graphs*.
 
-    Triton specialises by the next power of two, where a kernel takes it as a constant, and by whether a number is 1 or
-    a multiple of 16; from 16 on there are two sizes a power, one of each kind. A CUDA graph is sent to the device when
-    it is first launched.
+    Triton specialises by the next power of two, where a kernel has it as a constant, and by whether a number is 1 or a
+    multiple of 16. So from 16 on there are two sizes for each power of two, one a multiple of 16. A CUDA graph is
+    uploaded at its first launch.
     """
     sizes, power = {1, largest, *(size for size in graphs if size <= largest)}, 2
     while power <= largest:
@@ -73,7 +73,7 @@ def batch_sizes(largest: int, graphs: Iterable[int] = ()) -> list[int]:
 
 
 def _warm_up(server_args: Any) -> None:
-    """Warm up if the configuration and the setup say so; whatever goes wrong costs the warm-up, not the server."""
+    """Warm up where the configuration and the setup want it; after an error log a warning and go on."""
     try:
         if _wanted(server_args):
             _Server(server_args).warm_up()
@@ -97,7 +97,7 @@ def _wanted(server_args: Any) -> bool:
 
 
 class _Server:
-    """The server of this process, over HTTP as SGLang's own warm-up does it."""
+    """An HTTP client of this process' server, as in SGLang's own warm-up."""
 
     def __init__(self, server_args: Any) -> None:
         from sglang.srt.arg_groups.serving_hook import ssl_verify_of
@@ -111,7 +111,7 @@ class _Server:
         self._draw = random.Random(0)
 
     def warm_up(self) -> None:
-        """Run the ladder greedily and a few sizes sampled, then flush what they left in the cache."""
+        """Run all batch sizes greedily and a few sampled, then flush the cache."""
         self._wait_until_up()
         begun = time.perf_counter()
         try:
@@ -139,9 +139,9 @@ class _Server:
         )
 
     def _pass(self, sampling: Mapping[str, Any], sizes: Iterable[int], tiers: Sequence[int]) -> list[int]:
-        """Run every size with *sampling*; return the sizes at which a depth was left out."""
+        """Run every size with *sampling*; return the sizes at which not all steps ran."""
         self._set(BEGIN)
-        # Enough for one round at every depth, even when every draft is accepted.
+        # Enough for one round at each number of steps, even when every draft is accepted.
         tokens = sum(steps + 1 for steps in tiers) + 1
         missed = []
         for size in sizes:
@@ -156,8 +156,8 @@ class _Server:
         return missed
 
     def _generate(self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any]) -> None:
-        """Run prompts of *lengths* at once on each replica. As token ids in one message they start as one batch."""
-        # Drawn anew each time: a prompt that the prefix cache knows would be a shorter prefill.
+        """Run prompts of *lengths* tokens at once on each replica; one message makes them one batch."""
+        # Drawn again each time, because a prompt in the prefix cache would be a shorter prefill.
         prompts = [[self._draw.randrange(VOCABULARY) for _ in range(length)] for length in [*lengths] * self._replicas]
         parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
         self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters})
@@ -208,13 +208,13 @@ class _Server:
 
 
 def _graphs(states: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return every batch size that some depth has a CUDA graph for."""
+    """Return every batch size with a CUDA graph at any number of steps."""
     every = [tier["graph_batch_sizes"] for state in states for tier in state["adaptive"]["startup"]["tiers"]]
     return {size for sizes in every for size in sizes or ()}
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:
-    """Return the largest batch to warm: that of the largest graph, and at most what runs at once."""
+    """Return the largest batch of the warm-up: that of the largest graph, at most the requests that run at once."""
     graphs = [
         max(tier["graph_batch_sizes"], default=MOST_WITHOUT_GRAPHS)
         for state in states

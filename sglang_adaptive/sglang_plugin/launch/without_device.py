@@ -1,8 +1,8 @@
-"""Whether a launch line can adapt, as far as its arguments and its models' configurations decide.
+"""Checks without a GPU whether a launch line can adapt, by its arguments and its models' configurations.
 
-SGLang resolves a line only where its device is. What decides about adaptive speculation needs none, though: how data
-parallelism is spelt, which worker the architecture brings, which algorithm the draft makes of it. These steps of
-SGLang's resolution run here, in its order; its own check then answers.
+SGLang resolves a line only on a machine with its device. Some steps of the resolution need none: the flags of data
+parallelism, the worker for the architecture, and the algorithm for the draft. This module runs them in SGLang's order,
+and then SGLang's own check.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from sglang_adaptive.sglang_plugin.launch import activation
 
 
 def reason(server_args: Any) -> str | None:
-    """Return why *server_args*, parsed and not resolved, would not adapt; None where nothing speaks against it.
+    """Return why *server_args*, parsed and not resolved, would not adapt; None where no reason is known.
 
-    Declares on *server_args* what SGLang would: do not launch with it afterwards.
+    Changes *server_args* as SGLang's resolution would: do not launch with it afterwards.
     """
     from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
@@ -25,12 +25,12 @@ def reason(server_args: Any) -> str | None:
     settle(server_args)
     try:
         return activation.unsupported_reason(adaptive_unsupported_reason, server_args)
-    except OSError:  # the model is not on this machine; what its configuration says waits for the launch
+    except OSError:  # the model is not on this machine, so its configuration is checked at launch
         return None
 
 
 def settle(server_args: Any) -> None:
-    """Run those steps of SGLang's resolution that decide how a line speculates, on *server_args*."""
+    """Run the steps of SGLang's resolution that decide how a line speculates, on *server_args*."""
     from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
     from sglang.srt.arg_groups.parallel_hook import handle_deprecated_dp_attention
 
@@ -42,19 +42,19 @@ def settle(server_args: Any) -> None:
 
 
 def _algorithm(named: str, draft: str | None) -> str:
-    """Return the algorithm that SGLang makes of the *named* one; a Gemma 4 draft brings its own."""
+    """Return SGLang's algorithm for the *named* one; a Gemma 4 draft has its own."""
     from sglang.srt.arg_groups.speculative_hook import _resolve_speculative_algorithm_alias
 
     if _configuration(draft):
         try:
             return str(_resolve_speculative_algorithm_alias(named, draft))
-        except Exception:  # a configuration with code of its own, which does not run here
+        except Exception:  # a configuration with its own code, which does not run here
             pass
     return str(_resolve_speculative_algorithm_alias(named, None))
 
 
 def _settle_multi_layer(server_args: Any) -> None:
-    """Let SGLang's override of the target's architecture say whether one draft of several layers serves it."""
+    """Apply SGLang's override of the target's architecture for drafts of several layers."""
     from sglang.srt.arg_groups.overrides import collect_model_override_declarations, declare_resolution
     from transformers import PretrainedConfig
 
@@ -62,7 +62,7 @@ def _settle_multi_layer(server_args: Any) -> None:
     for architecture in target.get("architectures") or ():
         try:
             found = collect_model_override_declarations(architecture, server_args, PretrainedConfig(**target))
-        except Exception:  # an override that reads the device or more of the model decides at the launch only
+        except Exception:  # an override that reads the device or more of the model applies at launch only
             continue
         for source, fields in found:
             if "enable_multi_layer_eagle" in fields:
@@ -71,7 +71,7 @@ def _settle_multi_layer(server_args: Any) -> None:
 
 
 def _configuration(path: str | None) -> dict[str, Any]:
-    """Return the configuration of the model at *path* as its file has it; empty where it is not on this machine."""
+    """Return the configuration file of the model at *path*; empty where it is not on this machine."""
     from transformers import PretrainedConfig
 
     if path is None:

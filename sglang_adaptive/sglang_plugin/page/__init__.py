@@ -1,8 +1,8 @@
-"""GET /adaptive, a live page about the server's draft depth, and GET /adaptive.json, the data that it draws.
+"""GET /adaptive, a live page about the server's steps, and GET /adaptive.json, its data.
 
-The page takes the figures of this moment from differences between two answers. Its charts come from GET
-/adaptive/history.json: an hour that every scheduler keeps (``runtime.history``). Viewers at the same time share one
-look at the scheduler a second.
+The page computes current figures from differences between two answers. Its charts come from GET /adaptive/history.json:
+an hour of rounds that every scheduler keeps (``runtime.history``). All viewers together cause one request to the
+scheduler a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the page's data routes answer: JSON, never cached, and a failure as one line."""
+"""Answers of the page's data routes: JSON, never cached, and a failure as one line."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ async def answer(shared: SharedFetch) -> tuple[int, bytes]:
 
 
 def problem(message: str) -> bytes:
-    """Return the body that says what is wrong."""
+    """Return the body of an error."""
     return orjson.dumps({"error": {"message": message}})
 
 
 def sent(status: int, body: bytes) -> Response:
-    """Return the response that carries *body*."""
+    """Return the response with *body*."""
     from starlette.responses import Response
 
     return Response(body, status, {"content-type": "application/json", "cache-control": "no-store"})

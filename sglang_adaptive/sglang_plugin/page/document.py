@@ -1,4 +1,4 @@
-"""The page as one document: its parts are files of their own, the browser gets them in one."""
+"""Builds the page as one document from its parts, which are separate files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from importlib import resources
 
 PARTS = resources.files("sglang_adaptive.sglang_plugin.page") / "assets"
 SCRIPTS = ("dom", "words", "history", "record", "worth", "bars", "time_charts", "cost_map", "panels", "states", "main")
-"""In the order in which the browser reads them."""
+"""Names of the scripts, in the order of the document."""
 
 
 def document() -> str:
-    """Return the page: style and script are inside, and nothing is fetched but ``adaptive.json``."""
+    """Return the page with style and script inside; it fetches only data from its own server."""
     script = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
     # An end tag in a comment or a string would end the element there.
     assert "</script" not in script and "</style" not in _part("page.css")
@@ -21,7 +21,7 @@ def document() -> str:
 
 
 def content_security_policy(page: str) -> str:
-    """Return the policy under which *page* runs: its own style and script, its own server, nothing else."""
+    """Return the content security policy of *page*: its own style and script, its own server, nothing else."""
     style, script = (_hashes(page, element) for element in ("style", "script"))
     return (
         f"default-src 'none'; style-src {style}; script-src {script}; connect-src 'self'; img-src data:; "

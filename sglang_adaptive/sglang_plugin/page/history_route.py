@@ -41,7 +41,7 @@ def add(app: FastAPI, fetch: Callable[[int], Awaitable[bytes]]) -> None:
 
 
 def _shared(fetch: Callable[[int], Awaitable[bytes]], span: int) -> SharedFetch:
-    # An hour changes every 20 seconds; nobody needs to wait for a second bucket of it.
+    # An answer is shared for half of a bucket's period.
     return SharedFetch(lambda: fetch(span), seconds=max(SHARED_SECONDS, SPANS[span] / 2))
 
 

@@ -1,10 +1,9 @@
-"""Lets a browser ask for the server's key.
+"""Sends a browser a form for the server's key.
 
-A browser cannot send a key with an address that somebody typed. So where SGLang refuses ``GET /adaptive``, its
-refusal stays one, status 401, but a browser gets the page's document as the body: the same bytes for every server,
-as they are in the package, which hold nothing about this one. The document asks for the key, keeps it for as long as
-the tab is open, and sends it with its requests for ``/adaptive.json``, which SGLang refuses without it like any other.
-Anything that does not ask for HTML gets SGLang's own answer.
+A browser cannot send a key with a typed address. So where SGLang refuses ``GET /adaptive``, status 401, a browser gets
+the page's document as the body of the refusal: the same bytes for every server, without data. The document asks for the
+key, keeps it while the tab is open, and sends it with its requests for ``/adaptive.json``, which SGLang refuses without
+it. A client that does not accept HTML gets SGLang's own answer.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class KeyPrompt:
-    """ASGI middleware outside SGLang's key check; it decides nothing, and changes one refusal's body."""
+    """ASGI middleware outside SGLang's key check; it changes only the body of one refusal."""
 
     def __init__(self, app: App, path: str, page: tuple[bytes, dict[str, str]]) -> None:
         self._app, self._path = app, path
@@ -34,7 +33,7 @@ class KeyPrompt:
         self._body = {"type": "http.response.body", "body": html}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on; a browser that is refused the page gets the form."""
+        """Pass the request on; a browser that is refused the page gets the form."""
         if scope["type"] != "http" or not self._is_browser_at_page(scope):
             return await self._app(scope, receive, send)
         refused = False

@@ -1,4 +1,4 @@
-"""The routes in SGLang's own application, under SGLang's own rules for keys."""
+"""Adds the page's routes to SGLang's application, under SGLang's rules for keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE, DATA = "/adaptive", "/adaptive.json"
 
 
 def install(*args: Any, **kwargs: Any) -> None:
-    """Before SGLang sets up its HTTP server: add the routes. A page that cannot be shown stops no server."""
+    """Before SGLang sets up its HTTP server: add the routes. After an error the server starts without them."""
     try:
         from sglang.srt.entrypoints.http_server import app
 
@@ -36,7 +36,7 @@ def install(*args: Any, **kwargs: Any) -> None:
 
 
 def prompt_for_key(result: None, app: FastAPI, **keys: Any) -> None:
-    """After SGLang put its key check around the application: let the page's refusal ask for the key."""
+    """After SGLang added its key check to the application: send browsers a form for the key."""
     try:
         app.add_middleware(KeyPrompt, path=PAGE, page=_page())
     except Exception:
@@ -46,7 +46,7 @@ def prompt_for_key(result: None, app: FastAPI, **keys: Any) -> None:
 def add_routes(
     app: FastAPI, fetch: Callable[[], Awaitable[bytes]], fetch_history: Callable[[int], Awaitable[bytes]]
 ) -> None:
-    """Add the routes to *app*; does nothing where they are, as when a process serves a second time."""
+    """Add the routes to *app*; does nothing where it has them, as when a process serves a second time."""
     from sglang.srt.utils.auth import AuthLevel, auth_level
     from starlette.responses import Response
 
@@ -55,8 +55,8 @@ def add_routes(
     shared = SharedFetch(fetch)
     html, headers = _page()
 
-    # SGLang lets everybody read a plain route where only an administrator's key is set. This level takes the
-    # administrator's key where there is one, otherwise the API key, otherwise none.
+    # SGLang leaves a plain route open where only an administrator's key is set. This level requires the administrator's
+    # key where there is one, otherwise the API key, otherwise none.
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def page(request: Request) -> Response:
         return Response(html, headers=headers)
@@ -72,7 +72,7 @@ def add_routes(
 
 
 def _page() -> tuple[bytes, dict[str, str]]:
-    """Return the document and the headers that it is sent with."""
+    """Return the document and its headers."""
     text = document()
     return text.encode(), {
         "content-type": "text/html; charset=utf-8",
@@ -84,7 +84,7 @@ def _page() -> tuple[bytes, dict[str, str]]:
 
 
 async def _from_schedulers() -> bytes:
-    """Ask every scheduler, and return the document that /adaptive.json answers with."""
+    """Ask every scheduler, and return the document of /adaptive.json."""
     import sglang
     from sglang.srt.entrypoints.http_server import get_global_state
 

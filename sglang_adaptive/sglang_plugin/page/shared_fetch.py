@@ -1,4 +1,4 @@
-"""One look at the scheduler for everybody who asks within a second."""
+"""Shares one answer of the scheduler among all requests within a second."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 SHARED_SECONDS = 1.0
-"""An answer is given again until it was begun so long ago; a page asks a second after its last answer came."""
+"""Seconds from the begin of a fetch for which its answer is shared; a page asks one second after its last answer."""
 PATIENCE_SECONDS = 5.0
 
 
 class SharedFetch:
-    """Calls *fetch* at most once in *seconds*, never twice at a time, and only when somebody waits for it."""
+    """Calls *fetch* at most once in *seconds*, never twice at a time, and only on request."""
 
     def __init__(
         self,
@@ -25,10 +25,10 @@ class SharedFetch:
         self._begun = 0.0
 
     async def latest(self, patience: float = PATIENCE_SECONDS) -> bytes:
-        """Return what *fetch* gave within the last *seconds*.
+        """Return the result of a *fetch* that began within the last *seconds*.
 
-        Raises what it raised, and TimeoutError after *patience* seconds. A call that takes longer is not given up
-        but goes on for whoever asks next: a scheduler in a long prefill must not find a queue of questions after it.
+        Raises its error, or TimeoutError after *patience* seconds. A call that takes longer keeps running for the next
+        request, so that no queue of requests waits for a scheduler in a long prefill.
         """
         now = self._clock()
         if self._task is None or (self._task.done() and now - self._begun >= self._seconds):

@@ -1,4 +1,4 @@
-"""Repairs of SGLang 0.5.23 that adaptive depths need, one file for each patch in patches/.
+"""Repairs of defects of SGLang 0.5.23 that adaptive speculation meets; patches/ has the same as patches.
 
 May import hooking alone.
 """

@@ -1,9 +1,9 @@
-"""Hybrid models, which keep a recurrent state beside the KV cache: where the depth may not change.
+"""Hybrid models, which keep a recurrent state beside the KV cache: whether their steps may change.
 
-A verify pass leaves the state after each draft token in a scratch buffer, and the commit takes the one of the last
-accepted token. SGLang 0.5.23 allocates the buffer as wide as the widest depth. Its Mamba2 kernels take the width of
-the round as the distance of two requests, and the commit takes the buffer's own: at every narrower depth, all
-requests but the first would go on from a state that is not theirs. GDN and KDA kernels take the buffer's own.
+A verify pass writes the state after each draft token to a scratch buffer, and the commit reads that of the last
+accepted token. SGLang 0.5.23 allocates the buffer for the most draft tokens. Its Mamba2 kernels use the round's draft
+tokens as the distance between two requests; the commit uses the buffer's width. So with fewer draft tokens all requests
+but the first would continue from a wrong state. GDN and KDA kernels use the buffer's width.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def obstacle(server_args: Any) -> str | None:
-    """Return why the depth of a server of this model may not change; None where it may, or where nothing is known.
+    """Return why the steps of a server of this model may not change; None where they may, or nothing is known.
 
     *server_args* name the model by a path or by a name whose configuration SGLang can load.
     """
@@ -23,7 +23,7 @@ def obstacle(server_args: Any) -> str | None:
 
     try:
         model = model_config_of(server_args)
-    except Exception:  # SGLang says itself what is wrong with the model
+    except Exception:  # SGLang itself reports what is wrong with the model
         return None
     if _runs_mamba2(model):
         return f"{type(model.hf_config).__name__}: SGLang's Mamba2 verify writes wrong states below the widest depth"
@@ -42,9 +42,9 @@ def _runs_mamba2(model: Any) -> bool:
 
 
 def price_the_widest(original: Callable[..., Any], configurator: Any, total_rest_memory: float) -> Any:
-    """Around KVCacheConfigurator._handle_max_mamba_cache: price the scratch buffer as wide as it will be allocated.
+    """Around KVCacheConfigurator._handle_max_mamba_cache: budget the scratch buffer for the most draft tokens.
 
-    SGLang 0.5.23 prices the width of the launch, and so leaves too little memory where it begins below the widest.
+    SGLang 0.5.23 budgets it for the launch steps, and so reserves too little memory where these are not the most.
     """
     from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 

@@ -1,7 +1,7 @@
-"""Sliding-window slots reserved for the widest verify pass, not for the one at launch.
+"""Reserves sliding-window slots for the most steps, not for the launch steps.
 
-The other sizes that SGLang 0.5.23 derives from the verify width use the widest depth of the ladder; this one reads the
-launch width, so a deeper depth can run out of slots that the scheduler counts on.
+SGLang 0.5.23 derives other sizes from the most draft tokens, but this one from those at launch. So with more steps the
+slots that the scheduler expects can be missing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def at_the_widest(original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-    """Around pool_configurator.compute_swa_request_cap: let it read the widest depth."""
+    """Around pool_configurator.compute_swa_request_cap: let it read the most steps."""
     from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 
     spec = get_spec()

@@ -1,9 +1,8 @@
-"""The target's attention backend of each depth, finished as the start-up one is.
+"""Completes the target's attention backend of each runtime state like the one built at start-up.
 
-SGLang 0.5.23 builds the backend of a depth with ``ModelRunner._get_attention_backend`` and stops. The start-up one
-also carries the names it was resolved to, which models ask for to choose a kernel, and the runner's translator of KV
-indices, which producers of indices read off the backend. Without them a depth falls back to the configured names, and
-on a pool whose ids are virtual it would index with those.
+SGLang 0.5.23 builds the backend of a state with ``ModelRunner._get_attention_backend`` alone. The start-up backend also
+has its resolved names, by which models choose a kernel, and the runner's translator of KV indices. Without these a
+state would use the configured names, and on a pool with virtual ids the wrong indices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Zero draft steps with ``--speculative-use-rejection-sampling``.
+"""Makes zero steps work with ``--speculative-use-rejection-sampling``.
 
-Rejection sampling compares the target's distribution with the one that the drafts were drawn from. At zero steps there
-are no drafts, and the verify input that SGLang 0.5.23 builds for it has no such distribution, which ``eagle_sample``
-refuses: the first sampled batch at zero steps raises and takes the scheduler down.
+Rejection sampling compares the target's distribution with the one that the drafts were drawn from. At zero steps the
+verify input of SGLang 0.5.23 has no such distribution, and ``eagle_sample`` raises: the first sampled batch at zero
+steps ends the scheduler.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def add_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
-    """After EAGLEWorkerV2._build_trivial_verify_input: give the round an empty proposal.
+    """After EAGLEWorkerV2._build_trivial_verify_input: add an empty draft distribution.
 
-    Shape (requests, 1, vocabulary), zeros, one element of memory. The sampler's kernel reads one row a draft; of a
-    chain without drafts it reads none and samples from the target's distribution.
+    Its shape is (requests, 1, vocabulary): zeros, expanded from one element. The sampler's kernel reads one row a
+    draft; without drafts it reads none and samples from the target's distribution.
     """
     import torch
     from sglang.srt.runtime_context import get_spec

@@ -1,4 +1,4 @@
-"""Metrics and the counters of a response.
+"""Prometheus metrics, and the counters in a response's ``meta_info``.
 
 May import hooking, scheduler, policy and runtime.
 """

@@ -1,8 +1,7 @@
-"""Every metric of this package, and what each of its series is worth for a given state: pure, no SGLang.
+"""Every metric of this package, and the value of each series for a given state; does not import SGLang.
 
-A series has SGLang's own labels and at most one of ours. With D depths that were built (33 at most: 0 to 32 steps) and
-the deepest of P steps, a scheduler has ``most_series(D, P)`` of them at most: 94 with the default depths, and never
-more than 304, however long it runs and whatever it is sent.
+A series has SGLang's own labels and at most one of ours. With D runtime states (at most 33: 0 to 32 steps), the largest
+of P steps, a scheduler has at most ``most_series(D, P)`` series; docs/monitoring.md has the numbers.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ class Metric:
     kind: str
     help: str
     label: str | None = None
-    """Our own label beside SGLang's, if any."""
+    """This package's label beside SGLang's, if any."""
 
     throughput_only: bool = False
-    """Whether only the throughput policy has it, which models costs and probes."""
+    """Whether only the throughput policy has it."""
 
 
 METRICS = (
@@ -113,7 +112,7 @@ def label_of(cause: str) -> str:
 
 
 def most_series(depths: int, deepest: int) -> int:
-    """Return the most series that a scheduler can have with so many depths, the deepest of *deepest* steps."""
+    """Return the most series of a scheduler with *depths* runtime states, the largest of *deepest* steps."""
     most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS)}
     return sum(most[metric.label] for metric in METRICS)
 
@@ -121,8 +120,8 @@ def most_series(depths: int, deepest: int) -> int:
 def series(reading: MeterReading, now: float) -> Iterator[Series]:
     """Yield every series that *reading* has a value for; *now* is Unix time in seconds.
 
-    What can be counted is there from the start, with 0, so that its first increase is seen as one. What the policy
-    cannot say is left out.
+    Counters are present from the start, with 0, so that a rate includes their first increase. Values that the policy
+    does not have are left out.
     """
     yield "draft_steps", None, reading.current_steps
     yield "degraded", None, float(reading.degraded)

@@ -1,6 +1,6 @@
-"""Metrics on SGLang's own /metrics: made beside SGLang's collector, brought up to date where SGLang logs its own.
+"""Adds this package's metrics to SGLang's /metrics, and updates them where SGLang logs its own.
 
-Without ``--enable-metrics``, and on ranks that SGLang does not let log metrics, nothing here is made or computed.
+Without ``--enable-metrics``, and on ranks on which SGLang logs no metrics, nothing here is created or computed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 logger = logging.getLogger(__name__)
 
 SHARE = 0.005
-"""Part of the scheduler's time that updates may take."""
+"""Share of the scheduler's time that updates may take."""
 BURST_SECONDS = 0.01
-"""Updates that may follow each other at once; each takes a fraction of a millisecond."""
+"""Seconds of updates that may run in succession; each takes a fraction of a millisecond."""
 
 _ATTRIBUTE = "_sglang_adaptive_metrics"
-"""Where SGLang's collector carries our metrics."""
+"""Attribute of SGLang's collector with our metrics."""
 
 
 def attach(result: None, scheduler: Any) -> None:
-    """After SGLang made its metrics reporter: put our metrics beside its own, where this rank logs any."""
+    """After SGLang created its metrics reporter: create our metrics, on a rank that logs metrics."""
     controller = controller_of(scheduler.draft_worker)
     context = scheduler.metrics_collector_context
     if controller is None or context.collector is None or not context.current_scheduler_metrics_enabled:
@@ -53,16 +53,16 @@ def update(result: None, collector: Any, *args: Any, **kwargs: Any) -> None:
 class AdaptiveMetrics:
     """The families of METRICS under a collector's labels, and what was last written to each series.
 
-    An update costs one reading of the controller and one write for each series that changed; ``metric_series`` bounds
-    their number. SGLang logs after every prefill, so updates are also bounded in time: those that would take more than
-    SHARE of it are left out, and the next one makes up for them.
+    An update reads the controller once and writes each series that changed; ``metric_series`` bounds their number.
+    SGLang logs after every prefill, so updates that would take more than SHARE of the time are skipped; the next one
+    writes their changes.
     """
 
     def __init__(
         self, collector: Any, controller: AdaptiveController, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        # Imported here: prometheus_client decides at import whether it works for several processes, by an environment
-        # variable that SGLang sets.
+        # Imported here, because prometheus_client reads at import the environment variable of its multiprocess mode,
+        # which SGLang sets.
         from prometheus_client import Counter, Gauge
 
         self._controller = controller
@@ -78,7 +78,7 @@ class AdaptiveMetrics:
         self._write_all()
 
     def update(self) -> None:
-        """Write every series that changed since the last time, unless updates have taken too long lately."""
+        """Write every series that changed, unless updates took more than their share of the time."""
         begin = self._clock()
         self._credit = min(BURST_SECONDS, self._credit + SHARE * (begin - self._last))
         self._last = begin
@@ -87,7 +87,7 @@ class AdaptiveMetrics:
             self._credit -= self._clock() - begin
 
     def _write_all(self) -> None:
-        """Write what changed; a gauge that has no value any more becomes NaN."""
+        """Write every changed series; a gauge without a value becomes NaN."""
         reading = self._controller.read_meters()
         found = {(name, own): value for name, own, value in series(reading, time.time())}
         for key, value in found.items():
@@ -103,7 +103,7 @@ class AdaptiveMetrics:
             child = self._children[key] = self._child(key)
         if BY_NAME[key[0]].kind == COUNTER:
             before = self._written.get(key, 0.0)
-            # A total that fell began anew, with another policy.
+            # A total that fell began anew with another policy.
             child.inc(value - before if value >= before else value)
         else:
             child.set(value)

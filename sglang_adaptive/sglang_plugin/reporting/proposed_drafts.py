@@ -1,7 +1,7 @@
-"""Accept rates over the drafts that were really proposed, not the start-up depth's.
+"""Computes accept rates over the drafts that were proposed.
 
-SGLang 0.5.23 divides accepted drafts by rounds x one width: the live one in the scheduler's log and gauges, the
-start-up one in a response's meta_info. Here the proposed drafts are counted (see ``note_drafted``).
+SGLang 0.5.23 divides accepted drafts by rounds x one number of steps: the live one in the scheduler's log and gauges,
+that at launch in a response's meta_info. Here the proposed drafts are counted (see ``note_drafted``).
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 
 
 def report_decode_stats(original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any) -> None:
-    """Around the scheduler's report: let it divide by the mean width of the rounds since the last one."""
+    """Around the scheduler's report: let it divide by the mean draft tokens of the rounds since the last report."""
     from sglang.srt.runtime_context import get_spec
 
     rounds = reporter.spec_num_forward_ct
     if controller_of(reporter.scheduler.draft_worker) is None or rounds == 0:
         return original(reporter, *args, **kwargs)
     proposed = reporter.spec_num_cap_tokens
-    reporter.spec_num_cap_tokens = 0  # else the log would call the drafts a cap
+    reporter.spec_num_cap_tokens = 0  # else the log would report the drafts as a cap
     try:
         with get_spec().override(speculative_num_draft_tokens=proposed / rounds + 1):
             original(reporter, *args, **kwargs)
     finally:
-        if reporter.spec_num_forward_ct:  # nothing was reported this time: go on counting
+        if reporter.spec_num_forward_ct:  # nothing was reported this time: keep counting
             reporter.spec_num_cap_tokens = proposed
 
 
 def correct_request_metrics(
     result: None, manager: Any, meta_info: dict[str, Any], recv_obj: Any, i: int, *args: Any, **kwargs: Any
 ) -> None:
-    """After SGLang filled a response's meta_info: put the drafts that the request's rounds proposed."""
+    """After SGLang filled a response's meta_info: correct its rates by the drafts that the rounds proposed."""
     proposed_by_request = getattr(recv_obj, "spec_num_cap_tokens", None)
     rounds_by_request = getattr(recv_obj, "spec_verify_ct", None)
     if not proposed_by_request or not rounds_by_request or not rounds_by_request[i]:

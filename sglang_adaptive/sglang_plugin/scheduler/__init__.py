@@ -1,4 +1,4 @@
-"""The scheduler: the controller beside SGLang's worker, the policy it runs, and the graphs of every depth.
+"""The scheduler: the controller beside SGLang's worker, its policy, and the CUDA graphs of all steps.
 
 May import hooking, policy and runtime.
 """

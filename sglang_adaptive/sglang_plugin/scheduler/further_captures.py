@@ -1,10 +1,10 @@
-"""The CUDA graphs of the depths beside the launch depth, captured in less time than SGLang 0.5.23 takes.
+"""Captures the CUDA graphs of further runtime states, beside that of the launch steps, faster than SGLang 0.5.23.
 
-- SGLang collects garbage over the whole process before and after each kind of graph, six times a depth and 0.4 s each:
-  three quarters of the time that an 8B model's depth takes on an H200. What was there before a further depth is
-  frozen here while that depth is built, and only what is newer is looked at.
-- It runs the model twice before each capture, to load kernels and to make what is made once. The launch depth's graphs
-  have had that; what is new to another depth, the kernels of its width, one run loads as well.
+- SGLang collects garbage over the whole process before and after each kind of graph, six times a state and 0.4 s each:
+  three quarters of the start-up of one state of an 8B model on an H200. Here all earlier objects are frozen while a
+  further state is built, and only newer ones are collected.
+- SGLang runs the model twice before each capture, to load kernels and to create objects that are needed once. The
+  capture of the launch steps has done that. The kernels for another number of draft tokens load in one run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _active = False
 
 @contextlib.contextmanager
 def for_further_depths() -> Iterator[None]:
-    """Within, captures are the quicker ones."""
+    """Use the faster captures inside the ``with``."""
     global _active
     _active = True
     gc.freeze()
@@ -32,7 +32,7 @@ def for_further_depths() -> Iterator[None]:
 
 
 def freeze_gc(original: Callable[[bool], AbstractContextManager[None]], enable: bool) -> AbstractContextManager[None]:
-    """Around the freeze_gc of SGLang's capture: what it froze before each kind of graph is frozen already."""
+    """Around the freeze_gc of SGLang's capture: collect only objects that a further runtime state created."""
     if not _active:
         return original(enable)
     gc.collect()
@@ -47,12 +47,12 @@ def capture_one(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Around FullCudaGraphBackend.capture_one: for a further depth run the model once before the capture, not twice."""
+    """Around FullCudaGraphBackend.capture_one: for a further runtime state run the model once before the capture."""
     original(backend, shape_key, _second_from_first(forward_fn) if _active else forward_fn, *args, **kwargs)
 
 
 def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:
-    """Return *forward*, except that the second call hands out the outcome of the first and runs nothing."""
+    """Return *forward* with a second call that returns the first call's result and runs nothing."""
     kept: list[Any] = []
     calls = 0
 

@@ -1,8 +1,8 @@
-"""CUDA graphs of a depth for the batch sizes that it can be chosen at, and no others.
+"""Captures CUDA graphs of a runtime state only for the batch sizes at which its steps can be chosen.
 
-SGLang 0.5.23 means to do this and does not. The list it passes around is ``cuda_graph_bs_decode``, None unless
-``--cuda-graph-bs-decode`` is given, and it overrides that same leaf for a depth, while capture reads
-``cuda_graph_config.decode``. So every depth captures every size.
+SGLang 0.5.23 is meant to do this. It passes the list ``cuda_graph_bs_decode``, None unless ``--cuda-graph-bs-decode``
+is given, and overrides that field for a state, but capture reads ``cuda_graph_config.decode``. So every state captures
+every size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GraphedDevice(Device):
         self._prune = prune
 
     def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
-        """Return what the launch depth was captured for, which is the configured list cut to the request pool."""
+        """Return the batch sizes captured for the launch steps: the configured list, cut to the request pool."""
         runner = self._worker._target_worker.model_runner.decode_cuda_graph_runner
         sizes = getattr(runner, "capture_bs", None)
         return sorted(sizes) if sizes else None
@@ -40,7 +40,7 @@ class GraphedDevice(Device):
         return wanted if any(size % alignment == 0 for size in wanted) else every
 
     def free_gigabytes(self) -> float | None:
-        """Return SGLang's reading, taken after the allocator's cache was given back."""
+        """Return SGLang's reading of free memory in GB, after the allocator's cache was released."""
         from sglang.srt.utils.common import get_available_gpu_memory
 
         return float(get_available_gpu_memory(self._worker.device, self._worker.gpu_id))
@@ -53,7 +53,7 @@ def build(
     speculative_num_draft_tokens: int,
     cuda_graph_bs: list[int] | None = None,
 ) -> Any:
-    """Around EAGLEWorkerV2.build_adaptive_runtime_state: let capture read the sizes that are meant.
+    """Around EAGLEWorkerV2.build_adaptive_runtime_state: capture the given batch sizes only.
 
     An empty list captures nothing; None leaves the configured list.
     """

@@ -1,4 +1,4 @@
-"""From a configuration file to the policy that a server runs."""
+"""Builds the policy of a server from its configuration file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sglang_adaptive.sglang_plugin.scheduler.profiles import load_shared, share_
 
 
 def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
-    """Return every depth that the configuration may choose, ascending; SGLang sizes its buffers from the last."""
+    """Return the candidate steps of all slots, ascending; SGLang sizes its buffers from the last."""
     return load_config(cfg_path).candidate_steps
 
 
 def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
-    """Return the policy named by the configuration; called where SGLang builds its own."""
+    """Return the policy that the configuration names; called where SGLang builds its own."""
     config = load_config(cfg_path)
     if config.policy == "ema":
         return AdaptiveSpeculativeParams.from_config(initial_steps, config)
@@ -27,9 +27,9 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
 def build_successor(
     config: AdaptiveConfig, former: AdaptivePolicy, live_steps: int, built: CapturedSteps
 ) -> AdaptivePolicy:
-    """Return the policy of *config* that goes on from *live_steps* and from what *former* has learnt.
+    """Return the policy of *config*, which starts at *live_steps* with the estimates of *former*.
 
-    Every tensor-parallel rank calls it at the same round: rank 0's measured times are handed to all.
+    Every tensor-parallel rank calls it at the same round; rank 0 broadcasts its measured round times.
     """
     if config.policy == "ema":
         return AdaptiveSpeculativeParams.from_config(live_steps, config)

@@ -1,4 +1,4 @@
-"""What this server's round times hold for: the key under which its cost profile is kept."""
+"""The key of this server's cost profile: the setup for which its round times hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_adaptive.policy.profile.profile import ProfileKey
 from sglang_adaptive.provenance import cpu_model
 
 _PACKAGES = ("sglang", "sglang-adaptive", "torch", "triton", "sglang-kernel", "flashinfer-python")
-"""Whatever runs inside a round; a new version of one may change its time."""
+"""Packages that run inside a round; a new version may change its time."""
 
 
 @cache
@@ -40,14 +40,14 @@ def profile_key() -> ProfileKey:
 
 
 def _draft(cfg: Any) -> str:
-    """Name what drafts: a model, the target's own layers, or no model at all."""
+    """Name the draft: a model, the target's own layers, or NGRAM."""
     if cfg.speculative_algorithm == "NGRAM":
         return "NGRAM"
     return _model(cfg.speculative_draft_model_path or cfg.model_path)
 
 
 def _model(path: str) -> str:
-    """Name a model without its folder; a local one carries a digest of its config, for names repeat."""
+    """Name a model without its folder; a local one with a digest of its config, because names repeat."""
     folder = Path(path)
     if not folder.is_dir():
         return path

@@ -1,4 +1,4 @@
-"""The cost profile of a server: read at start-up on the first rank, shared with the others, saved while serving."""
+"""The cost profile of a server: the first rank reads it at start-up, shares it, and saves it while serving."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 MEASURED = "learnt in service by the throughput policy"
 FOLDER = "SGLANG_ADAPTIVE_PROFILE_DIR"
-"""Environment variable: where profiles are kept; ``throughput.profile_dir`` in the configuration goes first."""
+"""Environment variable for the folder of profiles; ``throughput.profile_dir`` in the configuration has precedence."""
 
 
 def folder(profile_dir: str | None) -> Path:
-    """Return where profiles are kept: the configured folder, FOLDER, or the user's cache."""
+    """Return the folder of profiles: the configured one, FOLDER, or the user's cache."""
     chosen = profile_dir or os.environ.get(FOLDER)
     return Path(chosen).expanduser() if chosen else default_folder()
 
 
 def load_shared(profile_dir: str | None) -> CostProfile | None:
-    """Return the profile that the first rank has of this server, on every rank; they call it together."""
+    """Return the first rank's saved profile of this server, on every rank; all ranks call it together."""
     from sglang.srt.runtime_context import get_parallel
 
     group = get_parallel().tp_group
@@ -42,7 +42,7 @@ def load_shared(profile_dir: str | None) -> CostProfile | None:
 
 
 def share_known(policy: ThroughputPolicy) -> CostProfile | None:
-    """Return all that the first rank knows of round times, on every rank; they call it together."""
+    """Return the first rank's round times, on every rank; all ranks call it together."""
     from sglang.srt.runtime_context import get_parallel
 
     group = get_parallel().tp_group
@@ -57,7 +57,7 @@ def share_known(policy: ThroughputPolicy) -> CostProfile | None:
 
 
 class CostSharing:
-    """The controller's ``share_cost`` for one policy: a broadcast, and on the first rank a save when it is time."""
+    """The controller's ``share_cost`` for one policy: a broadcast, and on the first rank a save when one is due."""
 
     def __init__(self, policy: AdaptivePolicy) -> None:
         from sglang.srt.runtime_context import get_parallel
@@ -77,17 +77,17 @@ class CostSharing:
         return self._group.broadcast_object(payload)
 
     def saved_at(self) -> float | None:
-        """Return the Unix time at which this server's profile was last written to disk, as far as this rank knows.
+        """Return the Unix time in seconds at which this server's profile was last written to disk.
 
-        Ranks other than the first neither load nor save one, and know nothing.
+        None on ranks other than the first, which neither load nor save one.
         """
         return None if self._policy is None else _store(self._policy.options.profile_dir).saved_at
 
     def retire(self) -> None:
-        """Keep what the policy has learnt, off this thread, now that another one takes its place."""
+        """Save the profile of a replaced policy, in another thread."""
         if self._policy is None:
             return
-        atexit.unregister(self._close)  # it would put these times over newer ones
+        atexit.unregister(self._close)  # it would overwrite newer times
         policy, self._policy = self._policy, None
         try:
             learnt = _learnt(policy)
@@ -99,7 +99,7 @@ class CostSharing:
             save.start()
 
     def _close(self) -> None:
-        """Save what was learnt since the last time, as the scheduler's process ends."""
+        """Save the profile once more as the scheduler's process ends."""
         policy = self._policy
         if policy is not None and _learnt(policy).cells:
             self._saver.close(lambda: _learnt(policy))
@@ -107,12 +107,12 @@ class CostSharing:
 
 @cache
 def _store(profile_dir: str | None) -> ProfileStore:
-    """Return the one store of this process: what it loaded at the start and what it saves are the same file."""
+    """Return the one store of this process; it loads and saves the same file."""
     return ProfileStore(profile_key(), folder(profile_dir))
 
 
 def _load(profile_dir: str | None) -> CostProfile | None:
-    """Load on this rank; whatever goes wrong costs the profile, not the server."""
+    """Load on this rank; after an error log a warning and return None."""
     try:
         store = _store(profile_dir)
         found = store.load()

@@ -1,4 +1,4 @@
-"""Which process writes down its rounds, and into which file."""
+"""Chooses the process that records its rounds, and the file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sglang_adaptive.runtime.round_trace import RoundTrace
 
 
 def trace_rounds(controller: AdaptiveController, options: TraceOptions | None) -> None:
-    """Write the rounds of *controller* down as *options* has it, from now on; None ends that.
+    """Record the rounds of *controller* from now on, as *options* says; None ends that.
 
-    Of the tensor-parallel ranks of a replica, which all see the same, the first one writes. Replicas beside the first
-    write files of their own, named after their rank.
+    Of the tensor-parallel ranks of a replica, which all have the same rounds, the first one writes. Replicas after the
+    first write separate files, named after their rank.
     """
     from sglang.srt.runtime_context import get_parallel
 

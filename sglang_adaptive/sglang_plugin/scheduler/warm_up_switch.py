@@ -1,4 +1,4 @@
-"""The scheduler's side of the warm-up: the message that begins and ends it, and which kernels load after it."""
+"""The scheduler's part of the warm-up: the message that begins and ends it, and kernels that load after it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ logger = logging.getLogger(__name__)
 WARM_UP_KEY = "adaptive_warm_up"
 BEGIN, END = 1, 0
 KEPT_NAMES = 32
-"""Names of late kernels that are kept."""
+"""The most names of late kernels that are kept."""
 
 
 class WarmUpSwitch:
-    """Handler of ``adaptive_warm_up`` in /set_internal_state, with the two methods that SGLang calls.
+    """Handler of ``adaptive_warm_up`` in /set_internal_state: SGLang calls ``validate``, then ``apply``.
 
-    SGLang takes serving to begin when the scheduler enters its loop, before any request can run. Here it begins when
-    the warm-up ends: until then a kernel that loads is what the warm-up is for, not a fault.
+    For SGLang serving begins when the scheduler enters its loop, before any request can run. Here it begins when the
+    warm-up ends, because the warm-up is meant to load kernels.
     """
 
     def __init__(self, controller: AdaptiveController | None) -> None:
@@ -48,7 +48,7 @@ class WarmUpSwitch:
 
 
 def watch_kernel_loads(controller: AdaptiveController) -> None:
-    """List in the controller's start-up report the Triton kernels that load once serving has begun."""
+    """List the Triton kernels that load after serving has begun in the controller's start-up report."""
     try:
         from triton import knobs
 

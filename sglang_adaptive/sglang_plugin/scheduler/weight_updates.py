@@ -1,7 +1,7 @@
-"""What has to follow new weights: graphs of every depth, and beliefs about the draft that are still true.
+"""After an update of weights: recaptures the graphs of all steps, and lowers the evidence behind acceptance.
 
-SGLang 0.5.23 recaptures the graphs of the live depth alone when an update asks for it (``recapture_cuda_graph``); the
-others would replay with weights that moved. And how often drafts are accepted was learnt with the weights before.
+SGLang 0.5.23 recaptures only the graphs of the live steps when an update requests it (``recapture_cuda_graph``); the
+others would replay with the old addresses of weights. And acceptance was measured with the old weights.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def after_update(result: Any, manager: Any, request: Any) -> Any:
-    """After an update of weights: recapture every depth if it asked for that, and doubt what drafts were worth.
+    """After an update of weights: recapture all steps if requested, and lower the evidence behind acceptance.
 
-    The doubt does not depend on the update's success, which may differ between ranks: all must choose alike.
+    The latter does not depend on the update's success, which may differ between ranks: all have to decide alike.
     """
     controller = controller_of(manager.draft_worker)
     if controller is None:
@@ -33,9 +33,9 @@ def after_update(result: Any, manager: Any, request: Any) -> Any:
 
 
 def rebuild(controller: AdaptiveController) -> None:
-    """Build the runtime state of every depth anew, graphs for the same batch sizes; the live depth stays live.
+    """Build every runtime state again, with graphs for the same batch sizes; the live steps stay live.
 
-    With graphs only: without them nothing keeps an address. One depth alone is SGLang's own to recapture.
+    Does nothing without graphs, which alone keep addresses, and with a single state, which SGLang recaptures.
     """
     graphs, live = controller.built.graphs, controller.worker.speculative_num_steps
     others = [steps for steps in controller.tiers if steps != live]
@@ -50,7 +50,7 @@ def rebuild(controller: AdaptiveController) -> None:
                 cuda_graph_bs=None if sizes is None else list(sizes),
             )
         )
-    # The worker ignores a state of the depth that it runs, so it goes there by way of another.
+    # The worker ignores a state of its live steps, so switch to others first.
     states = {state.speculative_num_steps: state for state in controller.states}
     for steps in (others[0], live):
         controller.worker.apply_runtime_state(states[steps])
@@ -58,7 +58,7 @@ def rebuild(controller: AdaptiveController) -> None:
 
 
 def doubt_acceptance(controller: AdaptiveController, cause: str) -> None:
-    """Let the policy keep its estimate of acceptance with little evidence behind it, where it has such a notion."""
+    """Let the policy keep its estimate of acceptance with little evidence behind it, if it supports that."""
     controller.interrupt()
     doubt = getattr(controller.params, "doubt_acceptance", None)
     if doubt is not None:

@@ -1,4 +1,4 @@
-"""Between SGLang's EAGLE worker and the controller."""
+"""Connects SGLang's EAGLE worker and the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import GraphedDevice
 from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
-from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import extended, heard
+from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import extended, shadow_accepts
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import watch_kernel_loads
 
 __all__ = [
@@ -36,7 +36,7 @@ _SWITCH_SOURCE = "adaptive_spec.restore"
 
 
 def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
-    """Instead of SGLang's AdaptiveController: ours, on SGLang's worker."""
+    """Instead of SGLang's AdaptiveController: build this package's controller on SGLang's worker."""
     from sglang.srt.runtime_context import get_spec
 
     logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
@@ -51,23 +51,23 @@ def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
 
 
 def controller_of(model_worker: Any) -> AdaptiveController | None:
-    """Return the controller of a scheduler's speculative worker, None where speculation is static."""
+    """Return the controller of a scheduler's speculative worker; None with fixed steps."""
     controller = getattr(model_worker, "adaptive_controller", None)
     return controller if isinstance(controller, AdaptiveController) else None
 
 
 def note_drafted(processor: Any, result: Any, batch: Any) -> None:
-    """Before a decode result is resolved: note which depth drafted it, for the controller and for the statistics.
+    """Before a decode result is resolved: note the steps that drafted it, for the controller and for statistics.
 
-    SGLang's call of the controller, later in the same function, carries the accept counts alone, and with overlap the
-    live depth may have changed since the round was launched. ``cap_lens`` is SGLang's own field for the tokens that a
-    round let each request propose; EAGLE leaves it empty, so the drafted width goes there.
+    SGLang's call of the controller, later in the same function, has only the accept counts. With overlap the live
+    steps may have changed since the round was launched. ``cap_lens`` is SGLang's field for the drafts that each request
+    of a round may propose; EAGLE leaves it empty, so the steps are put there.
     """
     worker, width = processor.model_worker, result.speculative_num_draft_tokens
     if controller_of(worker) is None or width is None:
         return
     requests = [req.rid for req in batch.reqs]
-    drafted = Drafted(width - 1, _context_tokens(batch), heard(result, batch), extended(result), requests)
+    drafted = Drafted(width - 1, _context_tokens(batch), shadow_accepts(result, batch), extended(result), requests)
     setattr(worker, _DRAFTED, drafted)
     if result.cap_lens is None:
         result.cap_lens = _Widths(width - 1, len(batch.reqs))
@@ -76,7 +76,7 @@ def note_drafted(processor: Any, result: Any, batch: Any) -> None:
 def on_verify_complete(
     original: Callable[..., None], worker: Any, num_correct_drafts_per_req: Sequence[int], batch_size: int = 0
 ) -> None:
-    """Around the worker's on_verify_complete_cpu: give the controller the counts with the round as it was drafted."""
+    """Around the worker's on_verify_complete_cpu: pass the accept counts and the drafting steps to the controller."""
     controller = controller_of(worker)
     if controller is None:
         return original(worker, num_correct_drafts_per_req, batch_size)
@@ -84,21 +84,22 @@ def on_verify_complete(
 
 
 def take_drafted(worker: Any) -> Drafted | None:
-    """Return what was noted of the round whose result is being resolved, once."""
+    """Return the note on the round whose result is being resolved, and clear it."""
     drafted: Drafted | None = getattr(worker, _DRAFTED, None)
     setattr(worker, _DRAFTED, None)
     return drafted
 
 
 def interrupt_clock(processor: Any, *args: Any, **kwargs: Any) -> None:
-    """Before a prefill result is processed: the next decode result's arrival includes it."""
+    """Before a prefill result is processed: do not time the next decode round, which would include it."""
     interrupt_for_prefill(processor.model_worker)
 
 
 def interrupt_for_prefill(worker: Any, *args: Any, **kwargs: Any) -> None:
-    """Before a prefill is launched: with overlap the decode result before it is processed after the launch.
+    """Before a prefill is launched: do not time the decode round before it.
 
-    A prefill without CUDA graphs is launched kernel by kernel, which keeps the scheduler's thread for 20 ms and more.
+    With overlap that round's result is processed after the launch. A prefill without CUDA graphs is launched kernel by
+    kernel, which occupies the scheduler's thread for 20 ms and more.
     """
     controller = controller_of(worker)
     if controller is not None:
@@ -106,9 +107,9 @@ def interrupt_for_prefill(worker: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def compact_override_log(result: None, *args: Any, **kwargs: Any) -> None:
-    """After a switch: keep the latest of its entries in SGLang's override log.
+    """After a switch: keep only the latest switch in SGLang's override log.
 
-    Every switch appends one, and every /server_info replays them all; only the last one has an effect.
+    Every switch appends an entry, and every /server_info replays all of them; only the last one has an effect.
     """
     from sglang.srt.runtime_context import get_context
 
@@ -119,13 +120,13 @@ def compact_override_log(result: None, *args: Any, **kwargs: Any) -> None:
 
 
 class _Widths:
-    """The draft steps of each request in a round, shaped as the tensor that SGLang expects in ``cap_lens``."""
+    """The steps of each request in a round, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
 
     def __init__(self, steps: int, requests: int) -> None:
         self._steps, self._requests = steps, requests
 
     def tolist(self) -> list[int]:
-        """Return one number a request, as a tensor would."""
+        """Return one number a request."""
         return [self._steps] * self._requests
 
 
@@ -135,5 +136,5 @@ def _context_tokens(batch: Any) -> int | None:
 
 
 def _drop_switch_lines(record: logging.LogRecord) -> bool:
-    """Keep SGLang's line a switch out of the log; /server_info has the switches, with their cause."""
+    """Drop SGLang's log line for each switch; /server_info has the switches with their causes."""
     return not str(record.msg).startswith("Switch adaptive runtime state")

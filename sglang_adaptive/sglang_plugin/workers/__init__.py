@@ -1,4 +1,4 @@
-"""Workers that SGLang 0.5.23 runs at one depth, under the package's controller: a file for each of them.
+"""Adaptive subclasses of workers that SGLang 0.5.23 runs with fixed steps, one file each.
 
 May import hooking, scheduler, policy and runtime.
 """

@@ -1,7 +1,7 @@
-"""Which of this package's workers serves an algorithm, and why none does.
+"""Chooses this package's worker for an algorithm, or the reason why there is none.
 
-SGLang 0.5.23 adapts the depth of EAGLE and EAGLE3 alone. Each worker here is a subclass of SGLang's own for another
-algorithm, with the controller attached. It serves only where adaptive speculation is on.
+SGLang 0.5.23 adapts the steps of EAGLE and EAGLE3 alone. Each worker here is a subclass of SGLang's own for another
+algorithm, with the controller attached. It is used only where adaptive speculation is on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OURS = {
 
 
 def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
-    """Around SpeculativeAlgorithm.create_worker: return our subclass where SGLang's own class would serve."""
+    """Around SpeculativeAlgorithm.create_worker: return our subclass instead of SGLang's own class."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
     made = original(algorithm, server_args)
@@ -29,7 +29,7 @@ def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Around SGLang's adaptive_unsupported_reason: let our algorithms pass, and ask it about all the rest."""
+    """Around SGLang's adaptive_unsupported_reason: accept our algorithms; all other checks are SGLang's."""
     from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -45,12 +45,12 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
 
 
 class _AsEagle:
-    """The arguments of a server as if its algorithm were EAGLE; everything else is read from them."""
+    """A view of a server's arguments in which the algorithm is EAGLE."""
 
     def __init__(self, server_args: Any) -> None:
         self._server_args = server_args
         declared = getattr(server_args, "_resolved_overrides", None) or ()
-        # Where SGLang's views look first; the last entry wins.
+        # SGLang's views read this first; the last entry wins.
         self._resolved_overrides = [*declared, ("sglang-adaptive", {"speculative_algorithm": "EAGLE"})]
 
     def __getattr__(self, name: str) -> Any:

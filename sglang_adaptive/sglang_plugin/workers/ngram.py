@@ -1,12 +1,12 @@
-"""NGRAM: a corpus of what was written before drafts a token tree, without a model.
+"""NGRAM: a corpus of earlier text proposes a token tree, without a draft model.
 
-SGLang 0.5.23 makes corpus, buffers, attention backend and CUDA graphs for trees of one width. Here every depth of the
-controller is a width: n steps are a tree of n drafted tokens and its root, as for a chain, with a backend and graphs of
-its own. The corpus is asked for the widest tree, of which a narrower round keeps a part. At zero steps it is not asked:
-the round verifies the root alone, a plain decode. The corpus goes on reading what is written, at every width.
+SGLang 0.5.23 builds corpus, buffers, attention backend and CUDA graphs for trees of one width. Here n steps are a tree
+of n drafts and its root, with a backend and graphs for each number of steps. The corpus returns the widest tree, of
+which a narrower round keeps a part. At zero steps it is not queried: the round verifies the root alone, a plain decode.
+The corpus reads all generated text, at every width.
 
-What a round hands to the next one, the accepted tokens, always has the widest width: with overlap it lies in one
-buffer, and requests of rounds of different widths meet in one batch.
+The accepted tokens that a round passes to the next one always have the widest width. With overlap they are in one
+buffer, and one batch can have requests from rounds of different widths.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _BUFFERS = (
     "retrieve_next_sibling_batch",
     "positions_batch",
 )
-"""SGLang's lists of a round's inputs, an entry a batch size; the trees' width is in their shapes."""
+"""SGLang's lists of a round's inputs, one entry a batch size; their shapes depend on the trees' width."""
 
 
 class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types are not followed
-    """SGLang's worker at a width of the controller's choice; it has the controller's protocol, AdaptiveWorker."""
+    """SGLang's worker with the width that the controller chooses; implements the protocol AdaptiveWorker."""
 
     def __init__(self, server_args: Any, gpu_id: int, *args: Any, **kwargs: Any) -> None:
         self.gpu_id = gpu_id
         self._widest = max_speculative_num_draft_tokens()
-        # SGLang's constructor makes the corpus; the launch width is back before anything is drafted.
+        # SGLang's constructor builds the corpus at the widest width; the launch width is restored before any draft.
         with get_spec().override(speculative_num_draft_tokens=self._widest):
             super().__init__(server_args, gpu_id, *args, **kwargs)
         self._take_width(get_spec().speculative_num_draft_tokens)
@@ -61,7 +61,7 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
     # -- start-up ---------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
-        """Build the state of every width beside the launch width's, which SGLang has built by now."""
+        """Build the runtime state of every width but the launch width, which SGLang has built."""
         super().init_cuda_graphs()
         runner, controller = self._target_worker.model_runner, self.adaptive_controller
         controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))
@@ -72,7 +72,7 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
     ) -> SpecRuntimeState:
-        """Build the target's backend and CUDA graphs of one width, and the round's inputs."""
+        """Build the target's backend and CUDA graphs of one width, and the buffers of a round's inputs."""
         return graph_sizes.build(_build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)  # type: ignore[no-any-return]
 
     def _state(self, backend: Any, graphs: Any) -> SpecRuntimeState:
@@ -107,11 +107,11 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         compact_override_log(None)
 
     def activate_step_by_batch(self, batch_size: int) -> None:
-        """Let the controller choose the width of the round about to start."""
+        """Let the controller choose the width of the next round."""
         self.adaptive_controller.activate_step_by_batch(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
-        """Hand a round's accepted drafts to the controller."""
+        """Pass a round's accepted drafts to the controller."""
         self.adaptive_controller.on_verify_complete(num_correct_drafts_per_req, batch_size, take_drafted(self))
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +135,7 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
 
     @contextmanager
     def _at_the_widest(self) -> Iterator[None]:
-        """Inside, SGLang reads what the round before handed over, and the corpus' trees, at their width."""
+        """Use the widest width while SGLang reads the tokens of the round before and the trees of the corpus."""
         live, self.draft_token_num = self.draft_token_num, self._widest
         try:
             yield
@@ -150,7 +150,7 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
 
 
 class _Corpus:
-    """SGLang's corpus of a worker; in a round without drafts it is not asked for any."""
+    """SGLang's corpus of a worker, which is not queried in a zero-step round."""
 
     def __init__(self, corpus: Any, worker: AdaptiveNgramWorker) -> None:
         self._corpus, self._worker = corpus, worker
@@ -159,12 +159,12 @@ class _Corpus:
         return getattr(self._corpus, name)
 
     def synchronize(self) -> None:
-        """Wait until the corpus has read what it was given."""
+        """Wait until the corpus has read its new text; zero-step rounds do not wait."""
         if self._worker.speculative_num_steps > 0:
             self._corpus.synchronize()
 
     def batch_get(self, req_ids: list[str], batch_tokens: list[list[int]], total_lens: list[int]) -> tuple[Ints, Ints]:
-        """Return the widest tree of each request; see ``ngram_trees``."""
+        """Return the widest tree of each request, its root alone at zero steps; see ``ngram_trees``."""
         if self._worker.speculative_num_steps == 0:
             return roots_alone([tokens[-1] for tokens in batch_tokens], self._worker.draft_token_num)
         found: tuple[Ints, Ints] = self._corpus.batch_get(req_ids, batch_tokens, total_lens)
@@ -172,7 +172,7 @@ class _Corpus:
 
 
 def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-    """Build a width's state; called by ``graph_sizes`` instead of EAGLE's method."""
+    """Build the runtime state of a width; ``graph_sizes`` calls it instead of EAGLE's method."""
     from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
     runner, live = worker._target_worker.model_runner, worker.draft_token_num
@@ -195,7 +195,7 @@ def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int]
 
 
 def _spec_of(width: int) -> dict[str, int]:
-    """Return SGLang's two numbers for a tree of *width* nodes; it sizes buffers by breadth times steps."""
+    """Return SGLang's steps and draft tokens for a tree of *width* nodes; it sizes buffers by topk times steps."""
     return {
         "speculative_num_steps": width // get_spec().speculative_eagle_topk,
         "speculative_num_draft_tokens": width,

@@ -1,7 +1,7 @@
-"""What SGLang's arguments say of NGRAM's widths.
+"""Sets SGLang's ``speculative_num_steps`` for NGRAM.
 
-Adaptive speculation gives every algorithm its launch depth in ``speculative_num_steps``. For NGRAM SGLang means another
-thing by it, width over breadth, and reserves breadth times steps of KV slots a request.
+Adaptive speculation keeps the launch steps of every algorithm in ``speculative_num_steps``. For NGRAM SGLang expects
+width / topk there, and reserves topk times steps of KV slots a request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def steps_by_breadth(result: None, server_args: Any) -> None:
-    """After SGLang resolved NGRAM's arguments: leave the launch depth to the width, steps + 1, alone."""
+    """After SGLang resolved NGRAM's arguments: set its steps to width / topk; the width has the launch steps."""
     from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 
     cfg = resolving_view(server_args)

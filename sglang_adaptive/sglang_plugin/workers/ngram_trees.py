@@ -1,7 +1,7 @@
-"""Token trees of NGRAM as arrays: what of a wide one is kept where the round is narrower.
+"""Cuts NGRAM's token trees, as arrays, to the width of a narrower round.
 
-SGLang's corpus returns trees of the one width that it was made with, level by level, in no order within a level. The
-mask says which nodes are ancestors: entry (i, j) is 1 where j is i or above it.
+SGLang's corpus returns trees of the one width that it was built for, level by level, in no order within a level. Entry
+(i, j) of the mask is 1 where node j is i or an ancestor of i.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ Ints = npt.NDArray[np.int64]
 
 
 def cut(tokens: Ints, mask: Ints, widest: int, width: int) -> tuple[Ints, Ints]:
-    """Keep *width* nodes of each tree, those above the most others first.
+    """Keep *width* nodes of each tree, those with the most descendants first.
 
-    *tokens* [requests * widest] and *mask* [requests * widest * widest] are the corpus' answer; the result has the same
-    form at *width*. A node has fewer below it than its parent, so parents are kept, and come first, as SGLang needs.
+    *tokens* [requests * widest] and *mask* [requests * widest * widest] come from the corpus; the result has the same
+    form at *width*. A node has fewer descendants than its parent, so parents are kept, and come first, as SGLang needs.
 
-    What is kept first is the longest continuation, where the levels' order would keep one token of each of many. On
-    replayed text that accepts as much as the trees of a corpus made for the width; the levels' order accepts up to 7%
-    less (benchmarks/ngram_cut.py).
+    This keeps the longest continuation; the order by levels would keep one token of many. On replayed text this cut
+    accepts as much as the trees of a corpus built for the width, the order by levels up to 7% less
+    (benchmarks/ngram_cut.py).
     """
     if width == widest:
         return tokens, mask
@@ -33,7 +33,7 @@ def cut(tokens: Ints, mask: Ints, widest: int, width: int) -> tuple[Ints, Ints]:
 
 
 def roots_alone(roots: list[int], widest: int) -> tuple[Ints, Ints]:
-    """Return trees of *widest* nodes in which nothing is drafted: the token that is certain, and padding below it."""
+    """Return trees of *widest* nodes without drafts: the root, and padding below it."""
     tokens = np.zeros((len(roots), widest), dtype=np.int64)
     tokens[:, 0] = roots
     mask = np.eye(widest, dtype=np.int64)

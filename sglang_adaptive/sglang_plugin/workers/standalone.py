@@ -1,8 +1,8 @@
 """STANDALONE: a small model drafts for a larger one of the same vocabulary.
 
-SGLang's worker is EAGLE's with a draft that has embeddings and a head of its own and reads no hidden states; only the
-controller is missing. The draft is a whole model, so its steps are dear and zero steps are the best depth more often
-than for EAGLE. The cost model learns that as it learns any round time.
+SGLang's worker is EAGLE's without a controller; its draft has its own embeddings and head and reads no hidden states.
+The draft is a whole model, so its steps take longer and zero steps are best more often than for EAGLE. The cost model
+measures that like any round time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import build_controller
 
 
 class AdaptiveStandaloneWorker(StandaloneWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
-    """SGLang's worker, with the controller that EAGLE's methods, which it inherits, look for."""
+    """SGLang's worker with the controller that the methods inherited from EAGLE's worker use."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Rounds of zero steps at the price of a plain decode, with a draft that can resume.
+"""Rounds of zero steps that cost about a plain decode, after which drafting can resume.
 
 May import hooking, scheduler, policy and runtime.
 """
@@ -14,24 +14,24 @@ HOOKS = (
         "zero_steps.inputs:verify_input",
         ("self", "batch"),
     ),
-    Hook(WORKER + "EAGLEWorkerV2.init_cuda_graphs", "after", "zero_steps.deferred_draft_extend:install", ("self",)),
+    Hook(WORKER + "EAGLEWorkerV2.init_cuda_graphs", "after", "zero_steps.extend_hooks:install", ("self",)),
     Hook(
         WORKER + "EAGLEWorkerV2._build_trivial_verify_input",
         "before",
-        "zero_steps.deferred_draft_extend:watch_reads",
+        "zero_steps.extend_hooks:watch_reads",
         ("self", "batch"),
     ),
     Hook(
         WORKER + "EagleDraftWorker._draft_extend_for_decode",
         "around",
-        "zero_steps.deferred_draft_extend:extend_for_decode",
+        "zero_steps.extend_hooks:extend_for_decode",
         ("self", "batch", "batch_result", "kv_loc_plan"),
     ),
-    Hook(WORKER + "EagleDraftWorker.draft", "before", "zero_steps.deferred_draft_extend:catch_up", ("self", "batch")),
+    Hook(WORKER + "EagleDraftWorker.draft", "before", "zero_steps.extend_hooks:catch_up", ("self", "batch")),
     Hook(
         SRT + "managers.schedule_batch.Req.owned_kv_len",
         "after",
-        "zero_steps.deferred_draft_extend:owned_length",
+        "zero_steps.extend_hooks:owned_length",
         ("self",),
     ),
     Hook(

@@ -1,8 +1,8 @@
-"""One run of the draft's extend over the tokens of several rounds, through SGLang's own DRAFT_EXTEND_V2.
+"""One draft extend over the tokens of several rounds, through SGLang's own DRAFT_EXTEND_V2.
 
-After a round with drafts SGLang runs the draft over all positions that were verified and uses the output at the last
-accepted one. A catch-up has the same form: a request that owes n tokens is a request that verified as many as the tier
-is wide and had n of them accepted. So it runs on the backend and the CUDA graph that some tier has anyway.
+After a round with drafts SGLang runs the draft over all draft tokens of the verify pass and uses the output at the last
+accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass read all
+draft tokens of a runtime state and accepted n. So it uses the backend and the CUDA graph of an existing runtime state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.zero_steps.kv_only_backend import WritesAlone, Written
+from sglang_adaptive.sglang_plugin.zero_steps.kv_only_backend import KvOnlyBackend, Written
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HeldRound:
-    """What the draft's extend needs of a zero-step round: one row a request, in the order of the batch."""
+    """The input of the draft extend from one zero-step round: one row a request, in the order of the batch."""
 
     hidden_states: Tensor | None
-    """[requests, width of the target's features]; a copy, for the next replay of a CUDA graph overwrites them.
+    """[requests, width of the target's features]: a copy, because the next replay of a CUDA graph overwrites them.
 
-    None for a draft that reads none: a model of its own.
+    None for a STANDALONE draft, which reads no hidden states.
     """
 
     token_ids: Tensor
-    """[requests]: the token that the target chose; made anew in every round, so it can be kept as it is."""
+    """[requests]: the tokens that the target chose, a new tensor in every round."""
 
     @classmethod
     def of(cls, result: Any) -> HeldRound:
-        """Keep the rows of a verified batch, on the stream that verified it."""
+        """Copy the rows of a verified batch; call it on the stream of the verify pass."""
         features = result.logits_output.hidden_states
         return cls(None if features is None else features.clone(), result.next_token_ids)
 
 
 def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int) -> SpecRuntimeState:
-    """Return the tier to run on: the narrowest that takes *tokens* a request, with a CUDA graph if one has it.
+    """Return the state with the fewest draft tokens >= *tokens*, among those with a CUDA graph if there is one.
 
-    *states* ascend by width, and the last is wide enough.
+    *states* ascend by draft tokens; the last has at least *tokens*.
     """
     wide = [state for state in states if state.speculative_num_draft_tokens >= tokens]
     with_graph = (state for state in wide if _has_graph(state, requests))
@@ -55,24 +55,24 @@ def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int)
 
 def run_catch_up(
     draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], ahead: int, extend: Any,
-    writes_alone: bool = False,
+    kv_only: bool = False,
 ) -> tuple[Tensor, Any]:  # fmt: skip
-    """Extend the draft over what *plan* owes.
+    """Run the draft over the pending tokens of *plan*.
 
-    *ahead* is by how many tokens the requests are longer than *batch* says: 1 after a verify pass, 0 before one.
-    *extend* is SGLang's ``_draft_extend_for_decode``. Returns the rows of the batch that were extended, on the
-    device, and the draft's output at the last token of each, as SGLang's EagleDraftInput; that is empty with
-    *writes_alone*, which ends the pass once keys and values are written. Nothing waits for the device; *batch* is left
-    as it is.
+    *ahead* is the number of tokens by which the requests are longer than *batch* says: 1 after a verify pass, 0
+    before one. *extend* is SGLang's ``_draft_extend_for_decode``. Returns the extended rows of the batch, on the
+    device, and the draft's output at the last token of each, as SGLang's EagleDraftInput. With *kv_only* the pass
+    ends once keys and values are written, and that output is empty. Nothing waits for the device. *batch* is not
+    changed.
     """
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
     from sglang.srt.managers.utils import GenerationBatchResult
     from sglang.srt.speculative.eagle_info import EagleDraftInput
 
     width = state.speculative_num_draft_tokens
-    # A zero-step round makes a request one token longer, so the first token owed stands as far back as it owes.
+    # A zero-step round makes a request one token longer, so its first pending token is as far back as it has pending.
     back = [ahead - count for count in plan.counts]
-    # Where nobody came or left since the last one, as in steady zero steps, rows need no looking up.
+    # Where no request joined or left since the last catch-up, rows need no lookup.
     in_order = width == len(held) and plan.is_one_of_each([block.token_ids.shape[0] for block in held])
     parts = [plan.rows, plan.counts, plan.last_places(width), back, () if in_order else plan.padded_sources(width)]
     rows, counts, last, back_on_device, looked_up = on_device(parts, batch.device)
@@ -95,7 +95,7 @@ def run_catch_up(
         prepared_draft_extend_inputs=(accept_lens - 1, last, token_ids),
         next_draft_input=EagleDraftInput(),
     )
-    with _tier(draft, state, writes_alone), suppress(Written):
+    with _tier(draft, state, kv_only), suppress(Written):
         extend(draft, late, result)
     return rows, result.next_draft_input
 
@@ -111,21 +111,21 @@ def _has_graph(state: SpecRuntimeState, requests: int) -> bool:
 
 
 def on_device(parts: Sequence[Sequence[int]], device: Any) -> list[Tensor]:
-    """Return each of *parts* as int64 on *device*, all of them sent in one copy that nothing waits for.
+    """Return each of *parts* as int64 on *device*, all sent in one copy that nothing waits for.
 
-    Each begins at a multiple of 16 bytes, as a tensor of its own would. SGLang copies them into its graphs' buffers
-    with a Triton kernel, which is compiled anew for every combination of pointers that do and do not.
+    Each begins at a multiple of 16 bytes, like a separate tensor. SGLang copies them into its graphs' buffers with a
+    Triton kernel, which is compiled again for every combination of aligned and unaligned pointers.
     """
     padded = [[*part, 0] if len(part) % 2 else part for part in parts]
     on_cpu = torch.device(device).type == "cpu"
-    # Pinned, so that the copy need not wait for the work that is queued before it.
+    # Pinned, so that the copy does not wait for work that was queued before it.
     whole = torch.tensor([number for part in padded for number in part], dtype=torch.int64, pin_memory=not on_cpu)
     pieces = whole.to(device, non_blocking=True).split([len(part) for part in padded])
     return [piece[: len(part)] for piece, part in zip(pieces, parts, strict=True)]
 
 
 def _batch_of(batch: Any, plan: CatchUp, rows: Tensor) -> Any:
-    """Return a copy of *batch* with the requests of *plan* alone, without what only their target pass needs."""
+    """Return a copy of *batch* with the requests of *plan* alone, without grammars and log probabilities."""
     late = copy.copy(batch)
     if len(plan.rows) < len(batch.reqs):
         on_host = list(plan.rows)
@@ -146,16 +146,16 @@ def _rows_of(values: Tensor | None, rows: Any) -> Tensor | None:
 
 
 def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, width: int) -> Tensor:
-    """Return the KV slots of *width* positions from *starts* on, flat; SGLang reserves more than that a request."""
+    """Return the KV slots of *width* positions from *starts* on, flat; SGLang reserves more than these a request."""
     columns = starts[:, None] + torch.arange(width, device=starts.device)
     return table[pool_rows[:, None], columns.clamp_(max=table.shape[1] - 1)].flatten().to(torch.int64)
 
 
 @contextmanager
-def _tier(draft: Any, state: SpecRuntimeState, writes_alone: bool) -> Iterator[None]:
-    """Give the draft worker what its extend reads of *state*, and then back what it had.
+def _tier(draft: Any, state: SpecRuntimeState, kv_only: bool) -> Iterator[None]:
+    """Set the fields that the draft extend reads to those of *state*, and restore them at the end.
 
-    ``apply_runtime_state`` would swap the target's side as well, which the round may be in the middle of.
+    ``apply_runtime_state`` would also change the target's fields, which the current round may be using.
     """
     from sglang.srt.runtime_context import get_spec
 
@@ -168,8 +168,8 @@ def _tier(draft: Any, state: SpecRuntimeState, writes_alone: bool) -> Iterator[N
     before = {name: getattr(draft, name) for name in fields}
     backend = draft.draft_runner.attn_backend
     own = state.draft_extend_attn_backend or backend
-    if writes_alone:
-        own = WritesAlone(own, draft.draft_runner.token_to_kv_pool)
+    if kv_only:
+        own = KvOnlyBackend(own, draft.draft_runner.token_to_kv_pool)
         fields |= {"draft_extend_attn_backend": own, "cuda_graph_runner_for_draft_extend": None}
     try:
         for name, value in fields.items():

@@ -1,10 +1,10 @@
-"""What a greedy round without drafts chooses: each request's likeliest token, with nothing to verify.
+"""The tokens of a greedy round at zero steps: each request's likeliest token, without a verification.
 
-SGLang 0.5.23 takes it through the verification of a tree with one node: the likeliest token by ``torch.argmax``, which
-reads a row of the vocabulary with one block of threads (27 us at batch 8, 37 us at batch 64 on an H200), and five small
-kernels that fill and walk the tree. Here many blocks read a row, and a second kernel writes all that the verification
-would have said. Batches with anything between logits and choice are left to SGLang.
-SGLANG_ADAPTIVE_ZERO_STEP_CHOICE=0 in the server's environment leaves SGLang's way.
+SGLang 0.5.23 verifies a tree with one node: ``torch.argmax``, which reads a row of the vocabulary with one block of
+threads (27 us at batch 8, 37 us at batch 64 on an H200), and five small kernels that fill and walk the tree. Here many
+blocks read a row, and a second kernel writes the results of the verification. SGLang's code runs for batches in which a
+penalty, a bias, a grammar or sampling changes the choice.
+SGLANG_ADAPTIVE_ZERO_STEP_CHOICE=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PARTS, BLOCK = 64, 1024
-"""Blocks that read a row of logits, and logits that one takes at a time."""
+"""Thread blocks that read a row of logits, and logits that a block reads at a time."""
 
-_way = OwnWay("adaptive: zero-step rounds are verified like others from now on", "SGLANG_ADAPTIVE_ZERO_STEP_CHOICE")
+_fallback = Fallback(
+    "adaptive: zero-step rounds are verified like others from now on", "SGLANG_ADAPTIVE_ZERO_STEP_CHOICE"
+)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -54,23 +56,23 @@ def _best_of_rows(best, places, width, chosen, accept_lens, accept_index, PARTS:
     row = tl.program_id(0)
     part = row * PARTS + tl.arange(0, PARTS)
     value, place = tl.load(best + part), tl.load(places + part)
-    # A part beyond the vocabulary has nothing to offer: its place is no smaller than the width.
+    # The place of a part beyond the vocabulary is at least the width, so it is never the smallest.
     tl.store(chosen + row, tl.min(tl.where(value == tl.max(value, 0), place, width), 0))
     tl.store(accept_lens + row, 1)
     tl.store(accept_index + row, row)
 
 
 def choose(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what SGLang's eagle_sample returns of a greedy batch of b requests with a node each, b > 0.
+    """Return what SGLang's eagle_sample returns for a greedy batch of b > 0 requests with one node each.
 
-    *logits* are [b, vocabulary], rows dense. That is the likeliest token, [b]; the tokens accepted, ones, [b]; and each
-    request's nodes, 0 to b - 1, [b, 1]: int32, new, on the device of *logits*, and nothing waits for them. Of equally
-    likely tokens it is the first, as with torch.argmax.
+    *logits* are [b, vocabulary], rows dense. Returns the likeliest token, [b] (the first of equal ones, as
+    torch.argmax); the tokens accepted, ones, [b]; and each request's nodes, 0 to b - 1, [b, 1]. All are new int32
+    tensors on the device of *logits*; nothing waits for them.
     """
     requests, width = logits.shape
     best = logits.new_empty((requests, PARTS), dtype=torch.float32)
     places = logits.new_empty((requests, PARTS), dtype=torch.int32)
-    # Each from an allocation of its own: kernels are compiled anew for pointers that are aligned otherwise.
+    # Separate allocations, because kernels are compiled again for pointers of another alignment.
     chosen, accept_lens, accept_index = (logits.new_empty(requests, dtype=torch.int32) for _ in range(3))
     _best_of_parts[(requests, PARTS)](logits, logits.stride(0), width, best, places, PARTS=PARTS, BLOCK=BLOCK)
     _best_of_rows[(requests,)](best, places, width, chosen, accept_lens, accept_index, PARTS=PARTS)
@@ -81,9 +83,9 @@ def sample(
     original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
     *more: Any, watermark_state: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """Around SGLang's eagle_sample, as run_eagle_verify calls it."""
-    if _way.used and verify_input.draft_token_num == 1:
-        with _way:
+    """Around SGLang's eagle_sample, as run_eagle_verify calls it: choose the tokens of a greedy zero-step round."""
+    if not _fallback.in_use and verify_input.draft_token_num == 1:
+        with _fallback:
             logits = logits_output.next_token_logits
             if grammar_mask is None and watermark_state is None and _is_plain(batch, logits):
                 return choose(logits)
@@ -91,7 +93,7 @@ def sample(
 
 
 def _is_plain(batch: Any, logits: Tensor) -> bool:
-    """Whether the likeliest token by *logits* is what each request gets."""
+    """Whether each request gets the likeliest token of *logits*."""
     from sglang.srt.environ import envs
 
     info = batch.sampling_info

@@ -1,8 +1,8 @@
-"""Zero steps with a warm draft: the draft's extend runs once for several rounds, and before anything needs it.
+"""Defers the draft extend of zero-step rounds: it runs once for several rounds, and before anything needs its output.
 
-SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes; or, with
-SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND, never, and then drafts are rejected until the request ends. Here the rows are
-held back and run together. docs/zero-steps.md tells who needs them when.
+SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes. With
+SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it never runs it, and drafts are rejected until the request ends.
+docs/zero-steps.md describes when the deferred draft extend runs.
 """
 
 from __future__ import annotations
@@ -11,49 +11,46 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.policy.config.config import load_config
-from sglang_adaptive.runtime.hearing import hearing
+from sglang_adaptive.runtime.extend_schedule import extend_schedule
 from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import Foretold, note_extend
-from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
+from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import ShadowDrafts, note_extend
 from sglang_adaptive.sglang_plugin.zero_steps import kv_only_backend
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_state, run_catch_up
-from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
 
 logger = logging.getLogger(__name__)
 
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
-"""What a draft starts from, one row a request; fields of EagleDraftInput."""
+"""Fields of EagleDraftInput from which a draft starts, one row a request."""
 
 _Key = tuple[int, int]
 
 
-class DraftWarmth:
-    """Holds the rows that the draft of one worker owes, and runs them in time."""
+class DeferredDraftExtend:
+    """Keeps the pending rows of one worker's draft, and runs the draft extend over them."""
 
     def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
-        """*states* ascend by width. *every* rounds at most are held, and never more than the last one is wide."""
+        """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept."""
         self._worker = worker
         self._draft = worker._draft_worker
         self._states = states
         self._every = min(every, self.max_every)
         self._pending = PendingDrafts()
         self._held: list[HeldRound] = []
-        self._foretold: Foretold | None = None  # by the extend that ended the round before
+        self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
         self._running = False  # SGLang's extend is called from here
         self._failed: str | None = None
         self._can_write = kv_only_backend.fits(self._draft)
-        self._since_heard = 0  # times that held rows were only written
+        self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
         self._rounds = self._extends = self._writes = 0
 
     @property
     def max_every(self) -> int:
-        """The most rounds that one extend can make up for."""
+        """The most rounds that one draft extend can process."""
         return self._states[-1].speculative_num_draft_tokens
 
     def set_every(self, rounds: int) -> None:
-        """From the next round on, hold at most *rounds*; 1 is SGLang's own way."""
+        """From the next round on, keep at most *rounds* pending; 1 runs the draft extend in every round."""
         self._every = min(rounds, self.max_every)
 
     def snapshot(self) -> dict[str, Any]:
@@ -67,38 +64,38 @@ class DraftWarmth:
         }
 
     def applies(self, draft: Any, batch: Any) -> bool:
-        """Whether an extend that SGLang is about to run is ours to hold back."""
+        """Whether this object handles a draft extend that SGLang is about to run."""
         mine = draft is self._draft and draft.speculative_num_steps == 0 and self._failed is None
         due = self._every > 1 or self._pending.rounds > 0
         return mine and due and not self._running and not batch.forward_mode.is_idle()
 
     def after_verify(self, extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
-        """In a zero-step round, instead of the draft's extend: hold its rows, and run them when it is time."""
+        """Instead of a zero-step round's draft extend: keep its rows, and run those pending when they are due."""
         try:
             keys = self._keys(batch)
-            self._listen(batch, result, keys)
+            self._attach_shadow_drafts(result, keys)
             self._hold(result, keys)
-            held, writes = hearing(len(keys), self._every, self._worker.adaptive_controller.wants_shadow_drafts)
+            held, writes = extend_schedule(len(keys), self._every, self._worker.adaptive_controller.wants_shadow_drafts)
             if self._pending.rounds < held:
                 note_extend(result, False)
                 self._leave_out(batch, result)
                 self._take_over_read_event()
-            elif self._can_write and self._since_heard < writes:
+            elif self._can_write and self._kv_only_since_output < writes:
                 note_extend(result, False)
                 self._leave_out(batch, result)
                 self._write(extend, batch, keys, ahead=1)
             else:
-                self._foretold = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
+                self._shadow_drafts = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
         except Exception as error:
             self._give_up(error)
             note_extend(result, True)
             extend(self._draft, batch, result, **kwargs)
 
     def before_draft(self, draft: Any, batch: Any) -> None:
-        """Before a round drafts: run what its requests owe, and start their drafts from the outcome."""
+        """Before a round drafts: run the pending rows of its requests, whose drafts start from the output."""
         if draft is not self._draft or batch.forward_mode.is_idle():
             return
-        self._foretold = None  # this round drafts it, and verifies it
+        self._shadow_drafts = None  # this round verifies the same draft
         if self._pending.rounds == 0:
             return
         try:
@@ -107,22 +104,22 @@ class DraftWarmth:
             if self._can_write and warms_up:  # for the kernels of a batch of this size
                 self._write(extend, batch, keys, ahead=0)
             self._run(extend, batch, batch.spec_info, keys, ahead=0)
-            # The extend of this very round reads the pools after us; without a graph it says nothing of it.
+            # This round's own draft extend reads the pools later; without a graph it records no event.
             draft.draft_runner.shared_read_done_event = None
         except Exception as error:
             self._give_up(error)
 
     def before_verify(self) -> None:
-        """Before a zero-step round verifies: see to it that the read event found afterwards is this round's."""
+        """Before a zero-step round verifies: clear the read event, so that the one found afterwards is this round's."""
         if self._failed is None:
             self._worker.target_worker.model_runner.shared_read_done_event = None
 
     def owned_length(self, owned: int, req: Any) -> int:
-        """Return how many of a leaving request's *owned* tokens may be kept for others.
+        """Return how many of a leaving request's *owned* tokens the prefix cache may keep.
 
-        The prefix cache takes the KV of target and draft in the same slots. A request that leaves with rows owed
-        keeps them to itself: the next one with its prefix computes these few tokens again. With overlap one of the
-        owed rows belongs to a round that is not committed yet, and one token more is given up.
+        The prefix cache keeps the KV of target and draft in the same slots, so it must not keep tokens with pending
+        rows; the next request with this prefix computes these few tokens again. With overlap one pending row belongs
+        to a round that is not committed yet, so one more token is left out.
         """
         try:
             owed = self._owed(req.kv.req_pool_idx)
@@ -134,10 +131,10 @@ class DraftWarmth:
     def _owed(self, row: int | None) -> int:
         return 0 if row is None else self._pending.owed((row, int(self._draft.req_to_token_pool.req_generation[row])))
 
-    def _listen(self, batch: Any, result: Any, keys: list[_Key]) -> None:
-        if self._foretold is not None:
-            self._foretold.attach(result, keys)
-            self._foretold = None
+    def _attach_shadow_drafts(self, result: Any, keys: list[_Key]) -> None:
+        if self._shadow_drafts is not None:
+            self._shadow_drafts.attach(result, keys)
+            self._shadow_drafts = None
 
     def _hold(self, result: Any, keys: list[_Key]) -> None:
         block = HeldRound.of(result)  # may raise, so first
@@ -147,66 +144,66 @@ class DraftWarmth:
 
     def _run(
         self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[_Key], ahead: int
-    ) -> Foretold | None:
-        """Extend what the requests *keys* of *batch* owe and write the outcome into their rows of *draft_input*.
+    ) -> ShadowDrafts | None:
+        """Run the pending rows of the requests *keys* of *batch*; write the output into their rows of *draft_input*.
 
-        Returns what the draft foretells of them.
+        Returns the draft's first choices for them.
         """
-        foretold = None
+        shadow_drafts = None
         plan = self._pending.catch_up(keys)
         if plan is not None:
             state = choose_state(self._states, max(plan.counts), len(plan.rows))
             rows, outcome = self._catch_up(extend, state, batch, plan, ahead)
             _write_rows(draft_input, outcome, plan, rows, len(batch.reqs))
-            foretold = Foretold.of(self._draft, outcome.topk_index, [keys[row] for row in plan.rows])
+            shadow_drafts = ShadowDrafts.of(self._draft, outcome.topk_index, [keys[row] for row in plan.rows])
             self._extends += 1
-            self._since_heard = 0
+            self._kv_only_since_output = 0
         self._pending.settle(keys)
         self._held.clear()
-        return foretold
+        return shadow_drafts
 
     def _write(self, extend: Callable[..., None], batch: Any, keys: list[_Key], ahead: int) -> None:
-        """Write the keys and values that the requests *keys* of *batch* owe, each of them a row of the latest round.
+        """Write the keys and values of the pending rows of the requests *keys* of *batch*.
 
-        That row stays owed, for the output that only an extend has.
+        Each request has a row of the latest round. It stays pending, for the output of a full draft extend.
         """
         plan = self._pending.catch_up(keys)
         assert plan is not None
         tokens = max(self._every, *plan.counts)
         state = next(state for state in self._states if state.speculative_num_draft_tokens >= tokens)
-        self._catch_up(extend, state, batch, plan, ahead, writes_alone=True)
+        self._catch_up(extend, state, batch, plan, ahead, kv_only=True)
         self._pending.keep_latest(keys)
         del self._held[:-1]
-        self._since_heard += 1
+        self._kv_only_since_output += 1
         self._writes += 1
 
     def _catch_up(
         self, extend: Callable[..., None], state: SpecRuntimeState, batch: Any, plan: CatchUp, ahead: int,
-        writes_alone: bool = False,
+        kv_only: bool = False,
     ) -> tuple[Any, Any]:  # fmt: skip
         self._draft.draft_runner.shared_read_done_event = None
         self._running = True
         try:
-            return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, writes_alone)
+            return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, kv_only)
         finally:
             self._running = False
 
     def _leave_out(self, batch: Any, result: Any) -> None:
-        """Give a round without an extend what SGLang reads of its output."""
-        if not batch.enable_overlap:  # there, rows of the relay stay as they are where it is given none
+        """Give SGLang the output that it reads after a round without a draft extend."""
+        if not batch.enable_overlap:  # with overlap, missing rows of the relay keep their values
             self._worker._stub_skipped_draft_extend(batch, result)
 
     def _keys(self, batch: Any) -> list[_Key]:
-        """Name each request by its row of the pool and the row's generation, which grows when the row is reused."""
+        """Identify each request by its row of the pool and the row's generation, which grows when the row is reused."""
         rows = batch.req_pool_indices_cpu
         generations = self._draft.req_to_token_pool.req_generation[rows]
         return list(zip(rows.tolist(), generations.tolist(), strict=True))
 
     def _take_over_read_event(self) -> None:
-        """Tell the scheduler when it may write to the shared pools again: as soon as the verify pass has read them.
+        """Let the scheduler write to the shared pools as soon as the verify pass has read them.
 
-        SGLang asks the draft's runner, whose extend is the last to read. When none runs, the target's is the last;
-        with no event at all the scheduler's stream would wait for the end of the round.
+        SGLang waits for the read event of the draft's runner, whose extend reads last. Without a draft extend the
+        target reads last. Without any event the scheduler's stream would wait for the end of the round.
         """
         event = self._worker.target_worker.model_runner.shared_read_done_event
         self._draft.draft_runner.shared_read_done_event = event
@@ -214,7 +211,7 @@ class DraftWarmth:
     def _give_up(self, error: Exception) -> None:
         self._pending.settle()
         self._held.clear()
-        self._foretold = None
+        self._shadow_drafts = None
         self._failed = f"{type(error).__name__}: {error}"
         logger.error("adaptive: the draft's extend runs in every zero-step round from now on", exc_info=error)
 
@@ -222,62 +219,8 @@ class DraftWarmth:
 def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:
     for name in _OUTPUTS:
         value = getattr(outcome, name)
-        if value is None:  # a draft that is a model of its own has no hidden states
+        if value is None:  # a STANDALONE draft has no hidden states
             continue
         if len(plan.rows) < requests:
             value = getattr(draft_input, name).index_copy(0, rows, value.to(getattr(draft_input, name).dtype))
         setattr(draft_input, name, value)
-
-
-_live: DraftWarmth | None = None
-"""The one of this scheduler's process; a leaving request knows its worker no other way."""
-
-
-def live() -> DraftWarmth | None:
-    """Return what holds rows back in this process, None where SGLang's own way is gone."""
-    return _live
-
-
-def install(result: None, worker: Any) -> None:
-    """After the worker built its graphs: hold rows back from now on, where the setup is understood."""
-    global _live
-    controller = controller_of(worker)
-    if controller is None or 0 not in controller.tiers:
-        return
-    try:
-        reason = why_every_round(worker, controller.tiers)
-    except Exception as error:
-        logger.exception("adaptive: the setup could not be looked at")
-        reason = f"{type(error).__name__}: {error}"
-    if reason is not None:
-        logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
-        return
-    from sglang.srt.runtime_context import get_spec
-
-    every = load_config(get_spec().speculative_adaptive_config).zero_step_extend_every
-    _live = DraftWarmth(worker, controller.states, every)
-
-
-def extend_for_decode(original: Callable[..., None], draft: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-    """Around the draft's extend after a verify pass."""
-    if _live is not None and _live.applies(draft, batch):
-        _live.after_verify(original, batch, result, **kwargs)
-    else:
-        original(draft, batch, result, **kwargs)
-
-
-def catch_up(draft: Any, batch: Any, **kwargs: Any) -> None:
-    """Before the draft drafts."""
-    if _live is not None:
-        _live.before_draft(draft, batch)
-
-
-def watch_reads(worker: Any, batch: Any) -> None:
-    """Before a zero-step round's verify input is built."""
-    if _live is not None:
-        _live.before_verify()
-
-
-def owned_length(owned: int, req: Any) -> int:
-    """After a request was asked how many of its tokens can be kept."""
-    return owned if _live is None else _live.owned_length(owned, req)

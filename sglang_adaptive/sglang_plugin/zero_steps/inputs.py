@@ -1,8 +1,7 @@
-"""What a round without drafts is given beside its tokens and lengths: the same numbers in every round.
+"""Inputs of a zero-step verify pass that are the same in every round: the links of a tree with one node.
 
-SGLang 0.5.23 makes them anew each time, four small kernels a round: the links of a tree with one node, and a mask that
-a chain's attention never reads. Here those of the largest batch so far are kept, and a smaller batch takes the first
-rows. Nothing writes to them.
+SGLang 0.5.23 creates them in each round, with a mask that a chain's attention never reads: four small kernels. Here
+those of the largest batch so far are kept, and a smaller batch uses the first rows. Nothing writes to them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import OwnWay
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
 
 class FirstRows:
@@ -27,21 +26,21 @@ class FirstRows:
         self._rows = rows
 
     def of(self, rows: int) -> dict[str, Any] | None:
-        """Return *rows* rows of each tensor by its name, None where more are asked for than are kept."""
+        """Return the first *rows* rows of each tensor by its name; None where fewer are kept."""
         if not 0 < rows <= self._rows:
             return None
         return {name: kept[:rows] for name, kept in self._kept.items()}
 
 
 _links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
-_way = OwnWay("adaptive: a zero-step round's inputs are made anew in each round from now on")
+_fallback = Fallback("adaptive: a zero-step round's inputs are made anew in each round from now on")
 
 
 def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
-    """Around EAGLEWorkerV2._build_trivial_verify_input: use an earlier round's tensors where nothing reads the mask."""
+    """Around EAGLEWorkerV2._build_trivial_verify_input: reuse earlier tensors where nothing reads the mask."""
     mine = mask = None
-    if _way.used:
-        with _way:
+    if not _fallback.in_use:
+        with _fallback:
             mask = _unread_mask(worker, batch)
             mine = None if mask is None else _built(worker, batch, mask)
     if mine is not None:
@@ -53,7 +52,7 @@ def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
 
 
 def _unread_mask(worker: Any, batch: Any) -> Any:
-    """Return the buffer for the round's tree mask, None where somebody may read what is in it."""
+    """Return the buffer for the round's tree mask; None where the attention backend may read it."""
     runner = worker.target_worker.model_runner
     mask, requests = runner.attn_backend.verify_mask, batch.seq_lens.shape[0]
     unread = mask is not None and not mask.is_read and mask.fits(requests) and runner.watermark_state is None
@@ -61,7 +60,7 @@ def _unread_mask(worker: Any, batch: Any) -> Any:
 
 
 def _built(worker: Any, batch: Any, mask: Any) -> Any:
-    """Return what SGLang would make, None where the batch is larger than any before."""
+    """Return the verify input from kept tensors; None where the batch is larger than any before."""
     links = _links.of(batch.seq_lens.shape[0])
     if links is None:
         return None

@@ -1,9 +1,9 @@
-"""A pass of the draft that ends as soon as its keys and values are in the pool.
+"""A pass of the draft that ends once its keys and values are in the pool.
 
-What a zero-step round owes the draft are keys and values; the draft's output is needed where it resumes, and once in a
-while to hear how good it would be (foretold.py). Keys and values of a draft of one layer follow from what goes into
-the layer. So an attention backend that writes them and ends the pass leaves out the attention, the MLP and the
-vocabulary, half of the pass or more. It runs without a CUDA graph, and whatever model the draft is.
+The output of a draft extend is needed only where drafting resumes, and at intervals for shadow acceptance
+(scheduler/shadow_acceptance.py). Keys and values of a draft of one layer depend on the input of the layer alone. So an
+attention backend that writes them and ends the pass saves the attention, the MLP and the vocabulary, half of the pass
+or more. It runs without a CUDA graph, and for any draft model.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 
 class Written(Exception):
-    """The keys and values are in the pool; nothing else of the pass is needed."""
+    """Raised once the keys and values are in the pool, to end the pass."""
 
 
-class WritesAlone:
-    """Stands in for a draft's attention backend; what is asked of it beside a pass, it asks the backend."""
+class KvOnlyBackend:
+    """An attention backend that writes keys and values and ends the pass; other attributes are *backend*'s."""
 
     def __init__(self, backend: Any, pool: Any) -> None:
         self._backend, self._pool = backend, pool
@@ -25,7 +25,7 @@ class WritesAlone:
         return getattr(self._backend, name)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
-        """Nothing is attended to, so nothing need be known of it."""
+        """Do nothing: the pass has no attention."""
 
     def forward(
         self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **_: Any
@@ -41,7 +41,7 @@ class WritesAlone:
 
 
 def fits(draft: Any) -> bool:
-    """Whether the keys and values of *draft* can be written alone: one layer, a plain pool, contexts not spread."""
+    """Whether a pass of *draft* can end early: one layer, a plain pool, no context parallelism."""
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
     from sglang.srt.runtime_context import get_parallel
 

@@ -1,4 +1,4 @@
-"""Where the draft's extend can be held back at zero steps, and why not elsewhere."""
+"""Checks whether the draft extend can be deferred at zero steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def why_every_round(worker: Any, tiers: Sequence[int]) -> str | None:
-    """Return why SGLang's own way, an extend in every zero-step round, has to stay; None where it need not."""
+    """Return why the draft extend has to run in every zero-step round; None where it can be deferred."""
     from sglang.srt.environ import envs
 
     if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():

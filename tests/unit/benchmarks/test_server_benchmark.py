@@ -30,7 +30,7 @@ from benchmarks.server.simulated import Draw, Meter, chances_of, drawn_ahead
 from benchmarks.server.summary import summary, targets
 from benchmarks.server.workloads.plan import Plan, in_turn, own_p
 from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
-from sglang_adaptive.sglang_plugin.scheduler import shadow_acceptance as foretold
+from sglang_adaptive.sglang_plugin.scheduler import shadow_acceptance
 
 
 @pytest.fixture
@@ -128,16 +128,16 @@ def test_requests_are_drawn_from_their_own_process(process: Process, monkeypatch
         draw(torch.zeros(1, 2), torch.zeros(2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2), 1, 1)
 
 
-def test_what_is_foretold_at_zero_steps_is_drawn_from_the_request_s_process(process: Process) -> None:
+def test_shadow_acceptance_is_drawn_from_the_request_s_process(process: Process) -> None:
     process.declared = Declared(0.25)
     draw, batch = Draw(process), SimpleNamespace(reqs=[request(), request([1.0, 1.0]), request([0.0, 1.0])])
     result = SimpleNamespace(next_token_ids=torch.zeros(3))
-    assert draw.foretold(foretold.heard, result, batch) == []  # nothing was foretold for this round
-    told = foretold.Foretold(torch.zeros(3), {"a": 0, "c": 1})
+    assert draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) == []  # no shadow draft of this round
+    told = shadow_acceptance.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
     told.attach(result, ["b", "c", "a"])
-    assert draw.foretold(foretold.heard, result, batch) == [1, 0]
+    assert draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) == [1, 0]
     told.attach(result, ["a", "b", "d"])
-    drawn = [draw.foretold(foretold.heard, result, batch) for _ in range(2000)]
+    drawn = [draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) for _ in range(2000)]
     assert {len(one) for one in drawn} == {1}
     assert abs(sum(map(sum, drawn)) / 2000 - 0.25) < 0.05
 

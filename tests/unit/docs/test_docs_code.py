@@ -102,7 +102,7 @@ def lines(block: Block) -> Iterator[list[str]]:
         while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
             words.pop(0)
         if words:
-            yield words
+            yield [words[0].removeprefix(".venv/bin/"), *words[1:]]
 
 
 SHELL = [(block, words) for block in blocks("bash") for words in lines(block)]

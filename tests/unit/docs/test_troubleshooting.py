@@ -56,13 +56,17 @@ def test_enough_is_found() -> None:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
 def test_message_has_an_entry(message: Message) -> None:
-    assert any(found.search(plain(message)) for found in PATTERNS.values()), f"add an entry for: {message}"
+    assert any(found.search(plain(message)) for found in PATTERNS.values()), (
+        f"add a row to docs/troubleshooting.md: {message}"
+    )
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_entry_is_of_a_message(entry: str) -> None:
     assert sum(character.isalpha() for character in entry) >= LEAST_LETTERS, "it would match anything"
-    assert any(PATTERNS[entry].search(plain(message)) for message in MESSAGES), f"no message reads {entry!r}"
+    assert any(PATTERNS[entry].search(plain(message)) for message in MESSAGES), (
+        f"docs/troubleshooting.md: no message reads {entry!r}; change or delete its row"
+    )
 
 
 def test_no_log_line_escapes_the_search() -> None:

@@ -232,6 +232,23 @@ def test_forced_depth_holds_until_released() -> None:
     assert [switch.cause for switch in controller.snapshot().recent_switches] == ["forced", "released"]
 
 
+def test_forced_depth_holds_while_the_policy_is_set_aside() -> None:
+    controller, worker, policy, _ = serving(answer=1)
+    controller.force_steps(7)
+    controller.activate_step_by_batch(1)
+    policy.fails_on = "observe"
+    controller.on_verify_complete([1], 1)
+    controller.activate_step_by_batch(1)
+    assert controller.snapshot().degraded and worker.speculative_num_steps == 7
+    controller.force_steps(0)
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 0
+    controller.force_steps(None)
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 3
+    assert [switch.cause for switch in controller.snapshot().recent_switches] == ["forced", "forced", "degraded"]
+
+
 def test_the_policy_hears_which_rounds_it_did_not_choose() -> None:
     controller, _, policy, _ = serving(answer=3)
     for held in (None, 7, None):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,15 @@ def test_a_truncated_file_is_set_aside(tmp_path: Path, part: float) -> None:
     store.path.write_text(text[: int(part * len(text))], encoding="utf-8")
     assert store.load() is None
     assert not store.path.exists() and store.path.with_name(store.path.name + ".corrupt").exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["a FIFO", "a device"])
+def test_what_is_no_file_is_set_aside_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    store = ProfileStore(KEY, tmp_path)
+    make(store.path)
+    assert store.load() is None and not store.path.exists()
+    assert store.save(profile()) and store.load() == profile()
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

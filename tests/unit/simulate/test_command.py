@@ -16,11 +16,17 @@ SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]
 CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-0"]
 
 
+def no_maker() -> None:
+    """Take no Launch, as a constructor that somebody names may not."""
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--suite", "nope"], "--suite nope: unknown; expected one of stationary, acceptance"),
         (["--policy", "static-4"], "--policy static-4: unknown; expected one of oracle"),
+        (["--policy", "nowhere:make"], "--policy nowhere:make: ModuleNotFoundError: "),
+        (["--policy", f"{__name__}:no_maker"], "expected a callable that takes a Launch and returns a policy"),
         (["--rounds", "99"], "--rounds 99: expected at least 100"),
         (["--rounds", "many"], "argument --rounds: invalid int value: 'many'"),
         (["--traces", "0"], "--traces 0: expected at least 1"),

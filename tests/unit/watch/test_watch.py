@@ -14,6 +14,7 @@ from rich.console import Console
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime.history import SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.watch.command import main
 from sglang_adaptive.watch.lines import Lines
@@ -212,7 +213,7 @@ def test_worth_is_shown_and_written_once_a_minute() -> None:
     ticks = Ticks()
     found = controller(ThroughputPolicy(3), RoundClock(ticks))
     serve(found, 30, accepted=1.0)
-    ticks.now += 1.0
+    ticks.now += SPEEDUP_SECONDS
     state = found.snapshot().as_dict()
     words = worth(state)["words"]  # type: ignore[index]
     lines = Lines()

@@ -1,7 +1,7 @@
-"""Takes the place of SGLang's compiled kernel package in processes started by the CPU engine.
+"""Replaces SGLang's compiled kernel package in processes of the CPU engine.
 
-The launcher puts the folder above this one first on PYTHONPATH, and nobody else does. A name that is missing here is
-a kernel that the CPU engine does not have: importing it fails as it would for any package.
+Only the launcher puts the folder above this one first on PYTHONPATH. Importing a kernel that the CPU engine does not
+have fails as for any package.
 """
 
 from sglang_adaptive.cpu_engine.kernels import *  # noqa: F403

@@ -1,4 +1,4 @@
 """Which steps to run: hysteresis, the comparison with zero steps, and probes.
 
-May import ``policy.throughput.acceptance`` and ``policy.throughput.cost``.
+May import ``policy.telemetry``, ``policy.throughput.acceptance`` and ``policy.throughput.cost``.
 """

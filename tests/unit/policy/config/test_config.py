@@ -100,6 +100,7 @@ def steps(value: Any) -> dict[str, Any]:
     return {"1": {"candidate_steps": value}}
 
 
+NAMED = " or ".join(f'"{name}"' for name in schema.POLICY_NAMES)
 NAN, INF = float("nan"), float("inf")
 BAD = [
     # No slot, or a slot key that is none.
@@ -138,7 +139,7 @@ BAD = [
     ({**slot(), "x" * 5000: 1}, "x" * 5000, "unknown key"),
     ({**slot(), "a\nb": 1}, "a\nb", "a\\nb: unknown key"),
     # Policies.
-    ({**slot(), "policy": "Ema"}, "policy", 'got "Ema"; expected the policy "ema" or "throughput" (did you mean'),
+    ({**slot(), "policy": "Ema"}, "policy", f'got "Ema"; expected the policy {NAMED} (did you mean'),
     ({**slot(), "policy": "goodput"}, "policy", 'got "goodput"'),
     ({**slot(), "policy": None}, "policy", "got null"),
     ({**slot(), "policy": ["ema"]}, "policy", 'got ["ema"]'),

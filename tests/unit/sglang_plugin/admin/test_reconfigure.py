@@ -300,6 +300,14 @@ def test_refused_request_reaches_no_scheduler(body: bytes, told: str, caplog: py
     assert [record.message for record in caplog.records] == [f"adaptive: configuration from 10.0.0.7:5 refused: {line}"]
 
 
+@pytest.mark.parametrize("value", ["[" * 900 + "]" * 900, '"' + "y" * 10**6 + '"', "9" * 19], ids=len)
+def test_a_forced_depth_is_refused_in_a_short_line_whatever_it_is(value: str) -> None:
+    route, _ = routed()
+    status, answer = post(route, f'{{"server_args": {{"adaptive_force_steps": {value}}}}}'.encode())
+    line = json.loads(answer)["error"]["message"]
+    assert status == 400 and line.startswith("adaptive_force_steps: got ") and len(line) < 300
+
+
 def test_refusal_of_one_scheduler_is_told() -> None:
     route, schedulers = routed()
     schedulers.updated = [True, False]

@@ -13,8 +13,8 @@ from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.runtime.hearing import CURIOUS_ROUNDS, rounds_between_outputs, writes_between
-from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import Foretold, heard
+from sglang_adaptive.runtime.extend_schedule import SHADOW_ROUNDS, rounds_between_outputs, writes_between
+from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import ShadowDrafts, shadow_accepts
 from sglang_adaptive.simulate.engine import DraftOutputs
 
 LADDER = (0, 1, 3, 7)
@@ -35,7 +35,7 @@ def test_a_batch_is_heard_of_more_often_than_a_single_request() -> None:
 def test_few_requests_are_heard_of_more_often_where_the_policy_wants_it() -> None:
     curious = [rounds_between_outputs(requests, EVERY, True) for requests in range(1, 65)]
     content = [rounds_between_outputs(requests, EVERY, False) for requests in range(1, 65)]
-    assert curious[:4] == [CURIOUS_ROUNDS, 2 * CURIOUS_ROUNDS, EVERY, 15] and content[:4] == [15] * 4
+    assert curious[:4] == [SHADOW_ROUNDS, 2 * SHADOW_ROUNDS, EVERY, 15] and content[:4] == [15] * 4
     assert curious[3:] == content[3:]
     assert [rounds_between_outputs(1, every, True) for every in (1, 2, 3)] == [1, 2, 3]
 
@@ -44,20 +44,20 @@ def test_few_requests_are_heard_of_more_often_where_the_policy_wants_it() -> Non
 def test_tokens_are_held_against_what_was_written_request_by_request(hot: torch.Tensor | None) -> None:
     draft = SimpleNamespace(hot_token_id=hot)
     chosen = torch.tensor([[2], [0], [1]])
-    foretold = Foretold.of(draft, chosen, ["a", "b", "c"])
+    foretold = ShadowDrafts.of(draft, chosen, ["a", "b", "c"])
     arrived = result(*((1, 99, 2) if hot is None else (60, 99, 70)))
     foretold.attach(arrived, ["c", "new", "a"])  # b has left, one has joined, and places have changed
-    assert heard(arrived, None) == [1, 1]
+    assert shadow_accepts(arrived, None) == [1, 1]
     wrong = result(1, 1)
-    Foretold.of(draft, chosen, ["a", "b", "c"]).attach(wrong, ["a", "new"])
-    assert heard(wrong, None) == [0]
+    ShadowDrafts.of(draft, chosen, ["a", "b", "c"]).attach(wrong, ["a", "new"])
+    assert shadow_accepts(wrong, None) == [0]
 
 
 def test_nothing_is_heard_without_a_common_request() -> None:
     arrived = result(1, 2)
-    assert heard(arrived, None) == []
-    Foretold.of(SimpleNamespace(hot_token_id=None), torch.tensor([[1]]), ["gone"]).attach(arrived, ["a", "b"])
-    assert heard(arrived, None) == []
+    assert shadow_accepts(arrived, None) == []
+    ShadowDrafts.of(SimpleNamespace(hot_token_id=None), torch.tensor([[1]]), ["gone"]).attach(arrived, ["a", "b"])
+    assert shadow_accepts(arrived, None) == []
 
 
 SECONDS = {0: 0.007, 1: 0.015, 3: 0.018, 7: 0.024}
@@ -127,7 +127,7 @@ def test_simulated_acceptance_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> N
     """A real draft's hits say nothing of what SGLANG_SIMULATE_ACC_LEN accepts."""
     draft = SimpleNamespace(hot_token_id=None)
     arrived = result(1)
-    Foretold.of(draft, torch.tensor([[1]]), ["a"]).attach(arrived, ["a"])
-    assert heard(arrived, None) == [1]
+    ShadowDrafts.of(draft, torch.tensor([[1]]), ["a"]).attach(arrived, ["a"])
+    assert shadow_accepts(arrived, None) == [1]
     monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3.5")
-    assert heard(arrived, None) == []
+    assert shadow_accepts(arrived, None) == []

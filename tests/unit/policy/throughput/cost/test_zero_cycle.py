@@ -10,7 +10,7 @@ import pytest
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.cost.readings import Readings
 from sglang_adaptive.policy.throughput.cost.zero_cycle import ZeroCycle
-from sglang_adaptive.runtime.hearing import hearing, rounds_between_outputs
+from sglang_adaptive.runtime.extend_schedule import extend_schedule, rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 ROUND, WRITE, EXTEND = 1.0, 0.25, 0.6
@@ -18,11 +18,11 @@ ROUND, WRITE, EXTEND = 1.0, 0.25, 0.6
 
 
 def served(requests: int, every: int, curious: bool, rounds: int) -> Iterator[tuple[float, bool]]:
-    """Yield seconds, and whether the extend ran, of zero-step rounds as ``DraftWarmth`` runs them."""
+    """Yield seconds, and whether the extend ran, of zero-step rounds as ``DeferredDraftExtend`` runs them."""
     owed = writes = 0
     for _ in range(rounds):
         owed += 1
-        held, most_writes = hearing(requests, every, curious)
+        held, most_writes = extend_schedule(requests, every, curious)
         if owed < held:
             yield ROUND, False
         elif writes < most_writes:

@@ -1,0 +1,92 @@
+"""``python -m tests.campaign``: run the stages in turn until the time is over, and say what was lost.
+
+Exit code 0 without a loss, 1 with one, 2 when it cannot begin, 130 when it was interrupted. Every unit is written down
+when it is done: ``--resume`` goes on after the last one, with the same seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tests.campaign import report
+from tests.campaign.record import Record
+from tests.campaign.stages import STAGES, Site
+
+MINUTES = 60.0
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: 1)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, default=MINUTES, help=f"until no unit begins (default: {MINUTES:.0f})")
+    length.add_argument("--units", type=int, help="units of each stage, whatever time they take")
+    parser.add_argument("--stage", action="append", choices=list(STAGES), help="this stage alone; may be repeated")
+    parser.add_argument("--folder", type=Path, default=Path("campaign"), help="of state and report (default: campaign)")
+    parser.add_argument("--resume", action="store_true", help="go on with what the folder holds")
+    parser.add_argument("--short", action="store_true", help="small units, as for a test")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a campaign; return the exit code."""
+    options = arguments(argv)
+    try:
+        record = Record(options.folder / "units", options.seed, options.resume)
+    except ValueError as error:
+        print(f"python -m tests.campaign: {error}", file=sys.stderr)
+        return 2
+    site = Site(options.folder.resolve(), **({"each": 1, "sequences": 2, "short": True} if options.short else {}))
+    told = shlex.join(["python", "-m", "tests.campaign", *(sys.argv[1:] if argv is None else argv)])
+    code = 0
+    try:
+        _run(record, site, options, told)
+    except KeyboardInterrupt:
+        code = 130
+    finally:
+        site.close()
+    found = report.make(record, told)
+    path = report.write(found, options.folder)
+    print(f"\n{len(record.units)} units, {found['lost']} lost: {path}")
+    return code or int(found["lost"] > 0)
+
+
+def _run(record: Record, site: Site, options: argparse.Namespace, told: str) -> None:
+    names = options.stage or list(STAGES)
+    begin, already = time.monotonic(), sum(unit.seconds for unit in record.units.values())
+    whole = len(names) * options.units if options.units else options.minutes * 60
+    with tqdm(total=round(whole), unit="unit" if options.units else "s", dynamic_ncols=True) as bar:
+        while True:
+            done = sum(record.done(name) for name in names)
+            passed = done if options.units else already + time.monotonic() - begin
+            bar.n = min(round(passed), bar.total)
+            left = [name for name in names if not options.units or record.done(name) < options.units]
+            if passed >= whole or not left:
+                return
+            name = min(left, key=lambda name: _spent(record, name) / STAGES[name][1])
+            bar.set_description(f"{name}, unit {record.done(name)}, {_lost(record)} lost")
+            record.run(name, lambda unit, act=STAGES[name][0]: act(unit, site))
+            report.write(report.make(record, told), options.folder)  # one that is killed has a report, too
+
+
+def _spent(record: Record, stage: str) -> float:
+    return sum(unit.seconds for unit in record.units.values() if unit.stage == stage)
+
+
+def _lost(record: Record) -> int:
+    return sum(unit.lost.total() for unit in record.units.values())
+
+
+if __name__ == "__main__":
+    # A shell starts what runs in its background deaf to Ctrl-C; and SIGTERM is to stop the servers, too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    raise SystemExit(main())

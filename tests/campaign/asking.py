@@ -1,0 +1,136 @@
+"""Asks two servers the same, and says where the one that adapts answers otherwise."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.client import Client, RequestError
+from tests.campaign.kinds import KINDS
+from tests.campaign.record import Unit
+
+LOGPROB_TOLERANCE = 1e-3
+"""The pair runs in float32; a batch of another size adds in another order."""
+AT_ONCE = 8
+LOGPROBS = ("input_token_logprobs", "output_token_logprobs", "input_top_logprobs", "output_top_logprobs")
+SLOW_SECONDS = 0.02
+"""Pause of a slow reader after each part."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request of some kind, and how it is read."""
+
+    kind: str
+    body: dict[str, Any]
+    streamed: bool
+    slow: bool
+
+
+def questions(draw: random.Random, each: int) -> list[Question]:
+    """Return *each* requests of every kind in a drawn order; a half streams, and some of those read slowly."""
+    found = []
+    for name, kind in KINDS.items():
+        for _ in range(each):
+            body = kind.draw(draw)
+            one = not isinstance(body.get("text"), list) and "n" not in body["sampling_params"]
+            streamed = one and draw.random() < 0.5
+            found.append(Question(name, body, streamed, streamed and draw.random() < 0.2))
+    draw.shuffle(found)
+    return found
+
+
+def ask(client: Client, question: Question) -> Any:
+    """Return the answer, a list of them, or the words of the refusal."""
+    try:
+        if not question.streamed:
+            return client.post("/generate", question.body)
+        part: Any = {}
+        before: list[int] = []
+        for part in client._events("/generate", question.body):
+            if "error" in part:
+                return _refusal(json.dumps(part["error"]))
+            if part["output_ids"][: len(before)] != before:
+                return "a streamed answer took tokens back"
+            before = part["output_ids"]
+            time.sleep(SLOW_SECONDS * question.slow)
+        return part
+    except RequestError as error:
+        return _refusal(str(error))
+
+
+def _refusal(words: str) -> str:
+    """Return what a refusal says, without what may differ: how it came, and the request's id."""
+    found = re.search(r'"message": ?"((?:[^"\\]|\\.)*)"', words)
+    return "refused: " + _timeless(found.group(1) if found else words)[:160]
+
+
+def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Question]) -> None:
+    """Ask both; whatever is not the same is a loss, unless its kind differs at one depth as well."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda question: ask(adapting, question), asked))
+        wanted = list(pool.map(lambda question: ask(plain, question), asked))
+    for question, ours, theirs in zip(asked, found, wanted, strict=True):
+        what = f"{question.kind}{', streamed' if question.streamed else ''}"
+        said = difference(ours, _cut(theirs, ours, KINDS[question.kind].shorter))
+        if said and KINDS[question.kind].known:
+            unit.tried[what] += 1
+            unit.known[question.kind] += 1
+        else:
+            unit.check(not said, what, f"{said}; asked {json.dumps(question.body)[:700]}")
+
+
+def difference(ours: Any, theirs: Any) -> str:
+    """Return in words how two answers differ, an empty text when they do not."""
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return "" if ours == theirs else f"got {_short(ours)}, without speculation {_short(theirs)}"
+    if isinstance(ours, list):
+        if len(ours) != len(theirs):
+            return f"{len(ours)} answers, without speculation {len(theirs)}"
+        return next((said for pair in zip(ours, theirs, strict=True) if (said := difference(*pair))), "")
+    for name in ("output_ids", "text"):
+        if ours.get(name) != theirs.get(name):
+            return f"{name}: got {_short(ours.get(name))}, without speculation {_short(theirs.get(name))}"
+    meta, other = ours["meta_info"], theirs["meta_info"]
+    for name in ("finish_reason", "completion_tokens", "prompt_tokens"):
+        if _timeless(meta[name]) != _timeless(other[name]):
+            return f"{name}: got {_short(meta[name])}, without speculation {_short(other[name])}"
+    for name in LOGPROBS:
+        if not _near(meta.get(name), other.get(name)):
+            return f"{name}: got {_short(meta.get(name))}, without speculation {_short(other.get(name))}"
+    return ""
+
+
+def _cut(theirs: Any, ours: Any, most: int) -> Any:
+    """Return *theirs* as short as *ours*, when that is at most *most* tokens shorter and what is left agrees."""
+    if not most or isinstance(theirs, str) or isinstance(ours, str):
+        return theirs
+    ids, given = theirs["output_ids"], ours["output_ids"]
+    fits = len(ids) - most <= len(given) <= len(ids) and ids[: len(given)] == given
+    return ours if fits and ours["meta_info"]["finish_reason"]["type"] == "length" else theirs
+
+
+def _timeless(value: Any) -> str:
+    """Return *value* as text, without the time that a grammar's compiler puts into its words."""
+    return re.sub(r"\[\d\d:\d\d:\d\d\]", "", json.dumps(value))
+
+
+def _near(ours: Any, theirs: Any) -> bool:
+    """Return whether numbers are as near as LOGPROB_TOLERANCE and everything else is equal."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, abs_tol=LOGPROB_TOLERANCE)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_near, ours, theirs))
+    return bool(ours == theirs)
+
+
+def _short(value: Any) -> str:
+    said = json.dumps(value)
+    return said if len(said) <= 300 else f"{said[:300]}..."

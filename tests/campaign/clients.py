@@ -1,0 +1,153 @@
+"""Clients that go away, abort at every stage, and hold sessions; and samples, which are compared by distribution."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+from scipy.stats import chi2_contingency
+
+from sglang_adaptive.client import Client
+from tests.campaign.kinds import TEXTS, long_text, text
+from tests.campaign.record import Unit
+
+ENDLESS = 1500
+"""Tokens that nobody waits for."""
+AT_ONCE = 6
+TOO_EARLY = "an abort that came before its request"
+"""SGLang 0.5.23 sends one abort for a request; when the request still waits for its tokenizer, or for the end of a
+pause, the scheduler does not know it yet, and it runs to its end."""
+
+
+def go_away(client: Client, draw: random.Random) -> str:
+    """Read a few parts of a stream and close the connection."""
+    parts = client.stream(long_text(draw), ENDLESS, ignore_eos=True)
+    list(islice(parts, draw.randrange(6)))
+    parts.close()  # type: ignore[attr-defined]
+    return ""
+
+
+def abort(client: Client, draw: random.Random) -> str:
+    """Abort wherever the request is: on its way, waiting, between two prefill chunks, or decoding."""
+    rid = f"abort-{draw.getrandbits(60)}"
+    prompt = long_text(draw) if draw.random() < 0.5 else text(draw)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.generate, prompt, ENDLESS, rid=rid, ignore_eos=True)
+        time.sleep(draw.choice((0.0, 0.01, 0.05, 0.2, 0.5)))
+        while not answer.done():
+            client.abort(rid)
+            time.sleep(0.01)
+        reason = answer.result()["meta_info"]["finish_reason"]
+    if reason["type"] == "length":
+        return TOO_EARLY
+    return "" if reason["type"] == "abort" else f"finished with {reason}"
+
+
+def abort_all(client: Client, draw: random.Random) -> str:
+    """Abort everything while streams run, not all of which need to have begun."""
+    streams = [client.stream(text(draw), ENDLESS, ignore_eos=True) for _ in range(3)]
+    ends: list[Any] = []
+
+    def read(stream: Any) -> None:
+        *_, last = stream
+        ends.append(last["meta_info"]["finish_reason"]["type"])
+
+    readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in streams]
+    for reader in readers:
+        reader.start()
+    time.sleep(draw.uniform(0, 0.3))
+    while any(reader.is_alive() for reader in readers):
+        client.post("/abort_request", {"abort_all": True})
+        time.sleep(0.02)
+    return "" if ends == ["abort"] * 3 else f"finished with {ends}"
+
+
+CLIENTS: dict[str, Callable[[Client, random.Random], str]] = {
+    "a client that goes away": go_away,
+    "an abort at some stage": abort,
+}
+
+
+def come_and_go(unit: Unit, client: Client, draw: random.Random, count: int) -> None:
+    """Send *count* clients that leave early, several at once; at the end abort everything."""
+    seeds = [(draw.choice(list(CLIENTS)), random.Random(draw.getrandbits(60))) for _ in range(count)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for (name, _), said in zip(seeds, pool.map(lambda one: CLIENTS[one[0]](client, one[1]), seeds), strict=True):
+            if said == TOO_EARLY:
+                unit.tried[name] += 1
+                unit.known[TOO_EARLY] += 1
+            else:
+                unit.check(not said, name, said)
+    said = abort_all(client, draw)
+    unit.check(not said, "an abort of everything", said)
+
+
+def sessions(unit: Unit, plain: Client, adapting: Client, draw: random.Random) -> None:
+    """Three turns of a session on both servers, the second from the middle of the first."""
+    turns = [(text(draw), draw.randint(4, 40), offset) for offset in (None, draw.randint(3, 9), None)]
+    answers = [_session(client, turns) for client in (adapting, plain)]
+    unit.check(answers[0] == answers[1], "a session of three turns", f"{answers[0]}, without speculation {answers[1]}")
+
+
+def _session(client: Client, turns: list[tuple[str, int, int | None]]) -> list[Any]:
+    session, rid = client.post("/open_session", {"capacity_of_str_len": 4000}), None
+    ids: list[Any] = []
+    for prompt, tokens, offset in turns:
+        answer = client.post(
+            "/generate",
+            {
+                "text": prompt,
+                "session_params": {"id": session, "rid": rid, "offset": offset},
+                "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
+            },
+        )
+        rid = answer["meta_info"]["id"]
+        ids.append((answer["output_ids"], answer["meta_info"]["prompt_tokens"]))
+    client.post("/close_session", {"session_id": session})
+    return ids
+
+
+ALPHA = 1e-6
+"""Chance of a loss by chance alone in one comparison; a campaign makes hundreds."""
+SAMPLED: list[dict[str, Any]] = [
+    {"temperature": 1.0},
+    {"temperature": 0.6},
+    {"temperature": 1.5, "top_k": 8},
+    {"temperature": 1.0, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.1},
+]
+SAMPLES, OF_TOKENS, TOGETHER = 600, 5, 30
+
+
+def sampled(unit: Unit, plain: Client, adapting: Client, draw: random.Random, samples: int = SAMPLES) -> None:
+    """Compare how often each token and each pair of tokens follows a prompt, the first from the prefill left out."""
+    how, prompt = draw.choice(SAMPLED), draw.choice(TEXTS)
+    drawn = [_samples(client, prompt, how, samples) for client in (adapting, plain)]
+    for what, take in (("token", lambda ids, at: ids[at]), ("pair of tokens", lambda ids, at: (ids[at - 1], ids[at]))):
+        for at in range(1, OF_TOKENS):
+            ours, theirs = (Counter(take(ids, at) for ids in answers) for answers in drawn)
+            p = _probability(ours, theirs)
+            unit.check(p >= ALPHA, f"sampled: {what}", f"{how}, position {at}, p = {p:.1e}: {ours} and {theirs}")
+
+
+def _samples(client: Client, prompt: str, how: dict[str, Any], samples: int) -> list[list[int]]:
+    body = {"text": prompt, "sampling_params": {"max_new_tokens": OF_TOKENS, "ignore_eos": True, "n": TOGETHER, **how}}
+    return [answer["output_ids"] for _ in range(samples // TOGETHER) for answer in client.post("/generate", body)]
+
+
+def _probability(ours: Counter[Any], theirs: Counter[Any]) -> float:
+    """Return the chance of a difference as large, were both alike: a chi-square test, rare values in one class."""
+    common = [value for value in {**ours, **theirs} if ours[value] + theirs[value] >= 10]
+    table = [[counts[value] for value in common] for counts in (ours, theirs)]
+    for row, counts in zip(table, (ours, theirs), strict=True):
+        row.append(counts.total() - sum(row))
+    columns = [column for column in zip(*table, strict=True) if sum(column)]
+    if len(columns) < 2:
+        return 1.0
+    return float(chi2_contingency(list(zip(*columns, strict=True)), correction=False).pvalue)

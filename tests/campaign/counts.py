@@ -1,0 +1,102 @@
+"""What has to add up once a stage's requests are over: slots, memory, the policy, and what the server's log says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.campaign.record import Lost, Unit
+from tests.engine.workload import adaptive, require_whole_pool
+
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+GAP = "..."
+STAMP = re.compile(r"^\[[^\]]*\] ")
+OURS = re.compile(r"adaptive|cost profile|sglang-adaptive")
+"""How every log line of the package begins."""
+INTERRUPTED = ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
+"""How tracebacks end of a server that was stopped."""
+MOST_GROWTH = 64.0
+"""MB that a scheduler's memory may grow after its first unit, however many rounds follow."""
+
+
+def documented() -> list[tuple[re.Pattern[str], bool]]:
+    """Return the messages of docs/troubleshooting.md, each with whether it is a fault of the package."""
+    found = []
+    for line in PAGE.read_text().splitlines():
+        cells = re.split(r"(?<!\\)\| ", line)
+        if line.startswith("| `") and len(cells) >= 4:
+            for message in re.findall(r"`([^`]+)`", cells[1]):
+                pattern = ".*".join(re.escape(part) for part in message.split(GAP))
+                found.append((re.compile(pattern), "report it" in cells[-1]))
+    return found
+
+
+def check_log(unit: Unit, log: str, allowed: str = "", stock: str = "") -> None:
+    """Lose what the log has of the package that the docs do not list, that is a fault, or a traceback.
+
+    *allowed* is a pattern of lines that the unit provokes, which a traceback may follow. One that a server without the
+    package logs in *stock* as well is SGLang's.
+    """
+    messages, lines, provoked = documented(), [STAMP.sub("", line) for line in log.splitlines()], False
+    for at, text in enumerate(lines):
+        if "Traceback (most" in text:
+            error = _error(lines[at:])
+            known = (bool(allowed) and provoked) or error.startswith(INTERRUPTED) or error in stock
+            unit.check(known, "no traceback in the log", "\n".join(lines[max(0, at - 1) : at + 60]))
+        if text:
+            provoked = re.search(allowed, text) is not None
+        if not OURS.match(text):
+            continue
+        faults = [fault for pattern, fault in messages if pattern.search(text)]
+        unit.check(bool(faults), "a message that the docs list", text)
+        unit.check((bool(allowed) and provoked) or False in faults or not faults, "no message of a fault", text)
+        unit.check("loaded while serving" not in text, "no late compile", text)
+
+
+def _error(lines: list[str]) -> str:
+    """Return the line that ends a traceback: the first one after it that is not indented."""
+    return next((line for line in lines[1:] if line and not line[0].isspace()), "")
+
+
+def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = False) -> None:
+    """Lose what an idle server does not have in order. Raises Lost when it is not there any more."""
+    if not server.is_running():
+        raise Lost(f"the server died: {server.log_tail()}")
+    try:
+        require_whole_pool(server)
+        unit.tried["KV slots free + held = pool"] += 1
+    except AssertionError as error:
+        unit.check(False, "KV slots free + held = pool", error)
+    state = adaptive(client)
+    unit.check(state["degraded"] == degraded, "the policy is in force", state["degraded_reason"])
+    rounds = sum(state["rounds_by_tier"].values())
+    unit.figures |= {"rounds of the server": rounds, "switches of the server": state["switches"]}
+
+
+def scheduler(server: CpuServer) -> psutil.Process:
+    """Return the process that schedules. Raises Lost without one."""
+    for process in processes(server):
+        if process.name().startswith("sglang::sched") or "sglang::scheduler" in " ".join(process.cmdline()):
+            return process
+    raise Lost("no scheduler process")
+
+
+def processes(server: CpuServer) -> list[psutil.Process]:
+    """Return every process of *server*, its first one first."""
+    if server.pid is None:
+        return []
+    first = psutil.Process(server.pid)
+    return [first, *first.children(recursive=True)]
+
+
+def check_memory(unit: Unit, server: CpuServer, begun: dict[str, Any]) -> None:
+    """Hold the scheduler's memory against that after its first unit, which *begun* keeps."""
+    used = scheduler(server).memory_info().rss / 1e6
+    first = begun.setdefault("memory", used)
+    unit.figures |= {"scheduler's memory, MB": round(used, 1), "of it since its first unit": round(used - first, 1)}
+    unit.check(used - first <= MOST_GROWTH, "the scheduler's memory is flat", f"{first:.0f} -> {used:.0f} MB")

@@ -1,0 +1,115 @@
+"""Requests of every kind, as data: what is sent, and how the answer is compared with that of no speculation."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang_adaptive.cpu_engine import models
+from tests.campaign.servers import LENGTH
+
+TEXTS = (*models.prompts("easy"), *models.prompts("hard"))
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "count": {"type": "integer"}},
+    "required": ["name", "count"],
+}
+GRAMMAR = 'root ::= ("yes" | "no") (" " [a-z]{1,6}){2,9} "."'
+SPOKEN_OF = "token_ids_logprob"
+
+
+def text(draw: random.Random) -> str:
+    return draw.choice(TEXTS)
+
+
+def long_text(draw: random.Random) -> str:
+    """Return text of several prefill chunks."""
+    return " ".join(draw.choices(TEXTS, k=draw.randint(8, 24)))
+
+
+def tokens(least: int, most: int) -> Callable[[random.Random], list[int]]:
+    """Return a drawer of as many token ids, all of them letters and the like."""
+    return lambda draw: [draw.randrange(64, 120) for _ in range(draw.randint(least, most))]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of request. A value that is a function is drawn anew for each request."""
+
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    prompt: Callable[[random.Random], Any] = text
+    new_tokens: Callable[[random.Random], int] = lambda draw: draw.randint(1, 64)
+    ignore_eos: bool = True
+    shorter: int = 0
+    """Tokens that speculation may leave out at the context's end: SGLang reserves a round's, at one depth as well."""
+
+    known: bool = False
+    """Whether stock speculation at one depth differs as well: differences are counted, and are no loss."""
+
+    def draw(self, draw: random.Random) -> dict[str, Any]:
+        """Return the body of a greedy request to /generate."""
+        prompt = self.prompt(draw)
+        first = prompt if isinstance(prompt, str) or not prompt else prompt[0]
+        sampling = {"temperature": 0, "max_new_tokens": self.new_tokens(draw), "ignore_eos": self.ignore_eos}
+        return {
+            "text" if isinstance(first, str) else "input_ids": prompt,
+            "sampling_params": sampling | _drawn(self.sampling, draw),
+            **_drawn(self.body, draw),
+        }
+
+
+def _drawn(values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    return {name: value(draw) if callable(value) else value for name, value in values.items()}
+
+
+def _stops(draw: random.Random) -> list[str]:
+    """Return strings of several tokens, which begin in one round and end in another."""
+    words = " ".join(draw.choices(TEXTS, k=3))
+    starts = [draw.randrange(len(words) - 6) for _ in range(3)]
+    return [words[at : at + draw.randint(1, 5)] for at in starts]
+
+
+KINDS: dict[str, Kind] = {
+    "plain": Kind(),
+    "long prompt, in several chunks": Kind(prompt=long_text),
+    "ends by itself": Kind(ignore_eos=False),
+    "stop strings": Kind({"stop": _stops}),
+    "stop strings that stay": Kind({"stop": _stops, "no_stop_trim": True}),
+    "stop tokens": Kind({"stop_token_ids": lambda draw: draw.sample(range(64, 120), 6)}),
+    "stop by regex": Kind({"stop_regex": "[aeiou] [a-z]{2}"}),
+    "min tokens": Kind({"stop": [" ", "e"], "min_new_tokens": lambda draw: draw.randint(1, 12)}, known=True),
+    "regex": Kind({"regex": "[a-z]{3,8}( [a-z]{2,7}){2,9}\\."}, ignore_eos=False),
+    "JSON schema": Kind({"json_schema": json.dumps(SCHEMA)}, ignore_eos=False),
+    "EBNF": Kind({"ebnf": GRAMMAR}, ignore_eos=False),
+    "several samples": Kind({"n": lambda draw: draw.randint(2, 4)}),
+    "several prompts": Kind(prompt=lambda draw: draw.sample(TEXTS, 3)),
+    "logit bias": Kind({"logit_bias": lambda draw: {str(draw.randrange(64, 120)): draw.choice((-100, -2, 3))}}),
+    "logprobs": Kind(body={"return_logprob": True, "logprob_start_len": lambda draw: draw.choice((-1, 0, 1))}),
+    "top logprobs": Kind(body={"return_logprob": True, "top_logprobs_num": 4}),
+    "logprobs of given tokens": Kind(body={"return_logprob": True, SPOKEN_OF: lambda draw: draw.sample(range(99), 3)}),
+    "frequency penalty": Kind({"frequency_penalty": lambda draw: draw.uniform(0.1, 2)}, known=True),
+    "presence penalty": Kind({"presence_penalty": lambda draw: draw.uniform(0.1, 2)}, known=True),
+    "repetition penalty": Kind({"repetition_penalty": lambda draw: draw.uniform(1.05, 1.5)}, known=True),
+    "one token as prompt": Kind(prompt=tokens(1, 1)),
+    "two tokens as prompt": Kind(prompt=tokens(2, 2)),
+    "prompt of one chunk, one less, one more": Kind(prompt=lambda draw: tokens(255, 257)(draw)),
+    "no new token": Kind(new_tokens=lambda draw: 0),
+    "one new token": Kind(new_tokens=lambda draw: 1),
+    "two new tokens": Kind(new_tokens=lambda draw: 2),
+    "answer up to the context's end": Kind(
+        prompt=tokens(LENGTH - 60, LENGTH - 20), new_tokens=lambda draw: 500, shorter=8
+    ),
+    "prompt past the context": Kind(prompt=tokens(LENGTH - 1, LENGTH + 300)),
+    "no prompt": Kind(prompt=lambda draw: []),
+    # Token ids that the model lacks are left out: they end a scheduler of stock SGLang 0.5.23, too.
+    "a bias of a token that is none": Kind({"logit_bias": {"100000": 1.0}}),
+    "a broken regex": Kind({"regex": "(["}),
+    "a broken grammar": Kind({"ebnf": "root ::= ("}),
+    "negative new tokens": Kind(new_tokens=lambda draw: -3),
+    "priority": Kind(body={"priority": lambda draw: draw.randint(-5, 5)}),
+    "special tokens shown": Kind({"skip_special_tokens": False}, ignore_eos=False),
+}

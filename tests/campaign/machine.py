@@ -1,0 +1,199 @@
+"""Any sequence of what can happen to a scheduler, drawn by hypothesis, which shrinks one that fails to the shortest.
+
+``python -m tests.campaign.machine FOLDER SEED EXAMPLES`` prints what was tried as JSON, and the sequence that failed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import traceback
+from collections import Counter
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+import hypothesis
+import psutil
+from hypothesis import strategies as draw
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from tests.campaign.references import MOST_TOKENS, Prompt, References, prompts
+from tests.campaign.spoiling import METHODS, NONSENSE, spoil
+from tests.campaign.turns import Turns
+from tests.engine.stepping import TIERS, Stepper
+
+RULES_AN_EXAMPLE = 60
+FEW = 5
+"""Sequences for which only the references that are needed are made, at their end."""
+MOST_LIVE = 7
+"""Requests at once; the scheduler runs eight and queues more."""
+TIER_SETS: list[list[int]] = [[0], [1], [7], [0, 1], [1, 3], [0, 7], [0, 1, 3, 7]]
+PLACES = draw.integers(0, 9)
+"""Of a prompt in the list of them."""
+TOKENS = draw.sampled_from((1, 2, 5, 17, 40, MOST_TOKENS))
+THEN = draw.sampled_from((1, 0, 2, 5, 9))
+"""Turns after something was done."""
+JUMPY = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
+CONFIGS: list[dict[str, Any]] = [
+    *({"policy": "ema", "1": JUMPY | {"candidate_steps": tiers}} for tiers in TIER_SETS),
+    {"1": JUMPY | {"candidate_steps": [7]}, "2": JUMPY | {"candidate_steps": [0]}, "3": {"candidate_steps": [1, 3]}},
+    *({"policy": "throughput", "throughput": {"candidate_steps": tiers}} for tiers in TIER_SETS[1:]),
+    {"throughput": {"candidate_steps": TIERS, "margin": 0.0, "sync_rounds": 1, "probe_budget": 0.2}},
+]
+
+
+class Scheduler(RuleBasedStateMachine):
+    """SGLang's scheduler and worker with the shipped pair, and the package's controller in it."""
+
+    lab: ClassVar[Stepper]
+    references: ClassVar[References]
+    prompts: ClassVar[list[Prompt]]
+    tried: ClassVar[Counter[str]] = Counter()
+    broken: ClassVar[list[str]] = []
+    """What did not hold in every sequence that failed, the first one first: a loop that broke may not break again."""
+
+    @initialize(every=draw.integers(1, 33), overlap=draw.booleans(), first=draw.lists(PLACES, min_size=1, max_size=4))
+    def begin(self, every: int, overlap: bool, first: list[int]) -> None:
+        self.turns = Turns(self.lab, self.references, every=every, overlap=overlap)
+        for place in first:
+            self.turns.ask(self.prompts[place], MOST_TOKENS)
+
+    @precondition(lambda self: len(self.turns.live()) < MOST_LIVE)
+    @rule(place=PLACES, tokens=TOKENS, then=THEN)
+    def ask(self, place: int, tokens: int, then: int) -> None:
+        self.turns.ask(self.prompts[place], tokens)
+        self.turns.turn(then)
+
+    @precondition(lambda self: self.turns.ended() and len(self.turns.live()) < MOST_LIVE)
+    @rule(data=draw.data(), tokens=TOKENS)
+    def ask_on(self, data: draw.DataObject, tokens: int) -> None:
+        """A further turn: what an earlier request was asked and answered, and a little more."""
+        rid = data.draw(draw.sampled_from(self.turns.ended()), label="of")
+        text = (*self.turns.prompts[rid], *self.lab.reqs[rid].output_ids, *self.prompts[0][:3])
+        if len(text) < 300:
+            self.turns.ask(text, tokens)
+
+    @precondition(lambda self: self.turns.live())
+    @rule(count=draw.integers(1, 12))
+    def turn(self, count: int) -> None:
+        self.turns.turn(count)
+
+    @rule(steps=draw.sampled_from([*TIERS, None]), then=THEN)
+    def force(self, steps: int | None, then: int) -> None:
+        self.turns.force(steps)
+        self.turns.turn(then)
+        self.turns.tried["force"] += 1
+
+    @precondition(lambda self: self.turns.live())
+    @rule(steps=draw.lists(draw.sampled_from(TIERS), min_size=2, max_size=12))
+    def switch_each_turn(self, steps: list[int]) -> None:
+        for one in steps:
+            self.turns.force(one)
+            self.turns.turn()
+
+    @precondition(lambda self: self.turns.live())
+    @rule(data=draw.data())
+    def abort(self, data: draw.DataObject) -> None:
+        self.turns.abort(data.draw(draw.sampled_from(self.turns.live()), label="which"))
+
+    @precondition(lambda self: self.turns.live())
+    @rule()
+    def retract(self) -> None:
+        """The scheduler takes a running request's memory away; it comes back through a new prefill."""
+        from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+        enough, answers = ScheduleBatch.check_decode_mem, iter([False])
+
+        def once(*args: Any, **how: Any) -> bool:
+            return next(answers, enough(*args, **how))
+
+        with mock.patch.object(ScheduleBatch, "check_decode_mem", once):
+            self.turns.turn()
+        self.turns.tried["retraction"] += not any(True for _ in answers)
+
+    @rule()
+    def flush(self) -> None:
+        """Flush the cache, which SGLang does when nothing runs."""
+        with mock.patch("logging.warning"):
+            self.turns.tried["cache flush"] += self.lab.scheduler.flush_cache()
+
+    @rule(every=draw.integers(1, 33))
+    def extend_every(self, every: int) -> None:
+        self.lab.deferred.set_every(every)
+
+    @rule(config=draw.sampled_from(CONFIGS), then=THEN)
+    def configure(self, config: dict[str, Any], then: int) -> None:
+        self._configure(config)
+        self.turns.turn(then)
+        self.turns.tried["configuration"] += 1
+
+    def _configure(self, config: dict[str, Any]) -> None:
+        from sglang_adaptive.sglang_plugin.admin.reconfigure import Change, Reconfigure
+
+        handler, change = Reconfigure(self.lab.controller), Change(config, "adaptive_config", "the campaign")
+        handler.validate("adaptive_config", change)
+        handler.apply("adaptive_config", change)
+
+    @rule(answer=draw.sampled_from(NONSENSE), method=draw.sampled_from(METHODS), calls=draw.integers(0, 9))
+    def spoil(self, answer: Any, method: str, calls: int) -> None:
+        """Let the policy raise or answer nonsense some calls later, until another comes."""
+        spoil(self.lab.controller.params, method, answer if method == METHODS[0] else NONSENSE[-1], calls)
+        self.turns.tried["spoilt policy"] += 1
+
+    def teardown(self) -> None:
+        if not hasattr(self, "turns"):
+            return
+        try:
+            if sys.exc_info()[0] is None:
+                self.turns.close()
+            else:
+                self._note(sys.exc_info()[1])
+        except BaseException as error:
+            self._note(error)
+            raise
+        finally:
+            self.turns.give_up()
+            self.tried.update(self.turns.tried)
+            self.tried["sequence"] += 1
+            self.lab.controller.force_steps(None)
+            self._configure(CONFIGS[6])
+            self.lab.deferred.set_every(8)
+
+    def _note(self, error: BaseException | None) -> None:
+        """Keep what did not hold, unless it is hypothesis that ends a sequence."""
+        if isinstance(error, Exception) and not isinstance(error, hypothesis.errors.HypothesisException):
+            self.broken.append(repr(error))
+            print(f"broken: {error!r}", file=sys.stderr, flush=True)
+
+
+def main(folder: str, seed: str, examples: str) -> int:
+    """Run *examples* sequences of *seed*; print the counts, and with a failure its shortest form."""
+    os.environ |= {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
+    lab = Stepper(Path(folder))
+    lab.scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
+    Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), prompts(lab)
+    for prompt in Scheduler.prompts if int(examples) > FEW else ():
+        Scheduler.references.of(prompt)  # known before, so that a wrong token is seen in its round
+    settings = hypothesis.settings(
+        max_examples=int(examples), stateful_step_count=RULES_AN_EXAMPLE, deadline=None, database=None,
+        suppress_health_check=list(hypothesis.HealthCheck), print_blob=False,
+    )  # fmt: skip
+    memory, failure, said = psutil.Process().memory_info().rss, "", io.StringIO()
+    try:
+        with redirect_stdout(said):
+            run_state_machine_as_test(hypothesis.seed(int(seed))(Scheduler), settings=settings)
+    except BaseException as error:
+        notes = "\n".join(getattr(error, "__notes__", []))
+        first = "".join(Scheduler.broken[:1])
+        failure = "\n".join([first, repr(error), notes, said.getvalue(), traceback.format_exc()[-3000:]])
+    grown = (psutil.Process().memory_info().rss - memory) / 1e6
+    print(json.dumps({"tried": dict(Scheduler.tried), "grown_mb": round(grown, 1), "failure": failure}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

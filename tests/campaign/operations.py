@@ -1,0 +1,200 @@
+"""What an operator does while requests run: configurations by all three ways, forced steps, pauses and more."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.sglang_plugin.page import history_route, routes
+from tests.campaign.counts import scheduler
+from tests.campaign.record import Unit
+from tests.campaign.servers import JUMPY
+from tests.engine.workload import adaptive
+
+PAUSE = (0.0, 0.15)
+"""Seconds between two operations."""
+JUMPY_EMA: dict[str, Any] = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
+REFUSED: list[Any] = [None, 3, [], {"1": {"candidate_steps": [2]}}, {"1": {"candidate_steps": []}}, {"policy": "x"}]
+BUSY = "400"
+"""How a server refuses what it does not do while requests run."""
+
+
+@dataclass
+class Desk:
+    """What an operation needs."""
+
+    server: CpuServer
+    client: Client
+    draw: random.Random
+    unit: Unit
+
+    @property
+    def file(self) -> Path:
+        command = self.server.command
+        return Path(command[command.index("--speculative-adaptive-config") + 1])
+
+    def config(self) -> dict[str, Any]:
+        """Return a configuration that can be served, of either policy."""
+        tiers = sorted(self.draw.sample([0, 1, 3, 7], self.draw.randint(1, 4)))
+        if self.draw.random() < 0.4 and tiers != [0]:
+            return {"watch": True, "policy": "throughput", "throughput": {"candidate_steps": tiers, "sync_rounds": 4}}
+        slots = {str(size): {"candidate_steps": tiers} for size in self.draw.sample([1, 2, 4, 8], 2)}
+        return {"watch": True, "policy": "ema", **JUMPY_EMA, **slots}
+
+
+def force(desk: Desk) -> None:
+    desk.client.force_steps(desk.draw.choice([0, 1, 3, 7, None]))
+
+
+def force_often(desk: Desk) -> None:
+    for _ in range(20):
+        force(desk)
+
+
+def configure(desk: Desk) -> None:
+    desk.client.configure(desk.config())
+
+
+def configure_wrongly(desk: Desk) -> None:
+    with suppress(RequestError):
+        desk.client.post("/set_internal_state", {"server_args": {"adaptive_config": desk.draw.choice(REFUSED)}})
+        desk.unit.lose("a wrong configuration is refused", "it was taken")
+
+
+def write_file(desk: Desk) -> None:
+    """Change the watched file, in place or by a rename, at times with half a configuration."""
+    content = json.dumps(desk.config())
+    if desk.draw.random() < 0.2:
+        content = content[: desk.draw.randrange(len(content))]
+    if desk.draw.random() < 0.5:
+        desk.file.write_text(content)
+    else:
+        part = desk.file.with_suffix(".new")
+        part.write_text(content)
+        part.replace(desk.file)
+
+
+def hang_up(desk: Desk) -> None:
+    """SIGHUP, after another configuration was written or none."""
+    if desk.draw.random() < 0.7:
+        write_file(desk)
+    assert desk.server.pid is not None
+    os.kill(desk.server.pid, signal.SIGHUP)
+
+
+def extend_every(desk: Desk) -> None:
+    every = {"adaptive_zero_step_extend_every": desk.draw.randint(1, 8)}
+    with suppress(RequestError):  # where rows are not held back the server says so
+        desk.client.post("/set_internal_state", {"server_args": every})
+
+
+def pause(desk: Desk) -> None:
+    """Stop generating, with the requests' KV kept or taken away; at times flush the cache meanwhile."""
+    desk.client.post("/pause_generation", {"mode": desk.draw.choice(["in_place", "retract"])})
+    time.sleep(desk.draw.uniform(0, 0.3))
+    if desk.draw.random() < 0.3:
+        flush(desk)
+    desk.client.post("/continue_generation", {})
+
+
+def flush(desk: Desk) -> None:
+    _unless_busy(lambda: desk.client.post("/flush_cache", {}))
+
+
+def update_weights(desk: Desk) -> None:
+    """Open a session of weight updates and end it, in a pause or not.
+
+    Not from disk: SGLang 0.5.23 loads the target's files into the draft, too, and ends where the two differ in shape.
+    """
+    paused = desk.draw.random() < 0.5
+    if paused:
+        desk.client.post("/pause_generation", {"mode": "retract"})
+    desk.client.post("/begin_weight_update", {})
+    desk.client.post("/end_weight_update", {})
+    if paused:
+        desk.client.post("/continue_generation", {})
+
+
+def starve(desk: Desk) -> None:
+    """Stop the scheduler's process for a while, as a machine does that has no time for it."""
+    process = scheduler(desk.server)
+    process.suspend()
+    try:
+        time.sleep(desk.draw.uniform(0.05, 2.0))
+    finally:
+        process.resume()
+
+
+def look(desk: Desk) -> None:
+    adaptive(desk.client)
+    for path in (routes.PAGE, routes.DATA, f"{history_route.PATH}?span=60", "/metrics"):
+        with suppress(RequestError):  # a busy scheduler answers 503 after five seconds
+            desk.client.get(path)
+
+
+def _unless_busy(act: Callable[[], Any]) -> None:
+    try:
+        act()
+    except RequestError as error:
+        if BUSY not in str(error):
+            raise
+
+
+OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
+    "force steps": (force, 6),
+    "force steps 20 times": (force_often, 4),
+    "configuration by request": (configure, 6),
+    "wrong configuration by request": (configure_wrongly, 2),
+    "configuration in the watched file": (write_file, 4),
+    "SIGHUP": (hang_up, 4),
+    "rounds that share an extend": (extend_every, 2),
+    "pause and go on": (pause, 2),
+    "cache flush": (flush, 2),
+    "session of weight updates": (update_weights, 1),
+    "SIGSTOP of the scheduler": (starve, 1),
+    "look at the state, the page and the metrics": (look, 2),
+}
+"""Each with how often it comes, beside the others. Memory is not released: SGLang does so on GPUs alone."""
+
+
+@contextmanager
+def meanwhile(unit: Unit, server: CpuServer, client: Client, draw: random.Random) -> Iterator[None]:
+    """Do one drawn operation after the other until the block ends; then let the first configuration go on."""
+    desk, done = Desk(server, client, draw, unit), threading.Event()
+    names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
+
+    def operate() -> None:
+        while not done.is_set():
+            (name,) = draw.choices(names, weights)
+            try:
+                OPERATIONS[name][0](desk)
+                unit.tried[name] += 1
+            except Exception as error:
+                unit.check(False, name, f"{type(error).__name__}: {error}")
+                if not server.is_running():
+                    return
+            done.wait(draw.uniform(*PAUSE))
+
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(operate)
+        try:
+            yield
+        finally:
+            done.set()
+            work.result()
+            if server.is_running():
+                client.force_steps(None)
+                desk.file.write_text(json.dumps(JUMPY))
+                client.configure(JUMPY)

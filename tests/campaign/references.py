@@ -1,0 +1,57 @@
+"""The answers without speculation, which every text of the stepped scheduler has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sglang_adaptive.cpu_engine import models
+from tests.engine.stepping import Stepper
+
+MOST_TOKENS = 60
+"""Tokens of the longest answer."""
+
+Prompt = tuple[int, ...]
+
+
+class Broken(AssertionError):
+    """Something did not hold; the message says what."""
+
+
+class References:
+    """The answers without speculation: each prompt alone, at zero steps, with an extend of the draft every round."""
+
+    def __init__(self, lab: Stepper) -> None:
+        self._lab = lab
+        self._known: dict[Prompt, list[int]] = {}
+
+    def of(self, prompt: Prompt, count: int = MOST_TOKENS) -> list[int]:
+        """Return at least *count* tokens that follow *prompt*; to be called between two runs unless they are known."""
+        if len(self._known.get(prompt, ())) < count:
+
+            def alone(lab: Stepper) -> Iterator[None]:
+                lab.force(0)
+                lab.ask("r", list(prompt), count)
+                while not lab.done():
+                    yield
+
+            self._known[prompt] = self._lab.run(alone, every=1, overlap=False)["outputs"]["r"]
+        return self._known[prompt]
+
+    def known(self, prompt: Prompt) -> list[int] | None:
+        """Return the same if it was asked before, as far as it was."""
+        return self._known.get(prompt)
+
+
+def require_same(rid: str, output: Sequence[int], wanted: Sequence[int]) -> None:
+    """Raise Broken unless *wanted* begins with *output*."""
+    if list(output) != list(wanted[: len(output)]):
+        at = next(i for i, pair in enumerate(zip(output, wanted, strict=False)) if pair[0] != pair[1])
+        raise Broken(f"{rid}: token {at} is {output[at]}, without speculation {wanted[at]}")
+
+
+def prompts(lab: Stepper) -> list[Prompt]:
+    """Return prompts of 1 to 150 tokens, three of which begin alike; a prefill takes 64 at once."""
+    easy, hard = models.prompts("easy"), models.prompts("hard")
+    found = [tuple(lab.encode(" ".join([text] * 20))) for text in (*easy[:4], *hard[:4])]
+    lengths = (24, 1, 2, 70, 64, 65, 17, 150)
+    return [*(tokens[:length] for tokens, length in zip(found, lengths, strict=True)), found[0][:40], found[0][:130]]

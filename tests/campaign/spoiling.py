@@ -1,0 +1,85 @@
+"""A plugin for SGLang that spoils a server when a file says so: a policy that fails at some round, clocks that jump."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ORDER = "CAMPAIGN_ORDER"
+"""The variable that names the file: ``{"id", "method", "nonsense", "rounds", "clocks"}``."""
+NONSENSE: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan"), RuntimeError("raised by the campaign")]
+METHODS = ("get_steps_for_batch", "observe", "snapshot", "prices", "export_cost", "import_cost", "forecast")
+"""What of a policy is spoilt; of any but the first the answer is not used as a depth, and it raises."""
+MARK = "raised by the campaign"
+
+
+def spoil(policy: Any, method: str, answer: Any, rounds: int) -> None:
+    """Let *method* of *policy* raise or return *answer*, once it was called *rounds* times."""
+    sound, left = getattr(policy, method, None), iter(range(rounds))
+    if sound is None:
+        return
+
+    def spoilt(*args: Any, **how: Any) -> Any:
+        if next(left, None) is not None:
+            return sound(*args, **how)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    setattr(policy, method, spoilt)
+
+
+class Jumps:
+    """Makes clocks that are wrong by more and less, forwards and backwards, while they jump."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._draw, self._off = random.Random(0), 0.0
+
+    def clock(self, now: Callable[[], float]) -> Callable[[], float]:
+        def jumping() -> float:
+            if self.on and self._draw.random() < 0.2:
+                self._off = self._draw.choice((-1, 1)) * 10 ** self._draw.uniform(-4, 9)
+            return now() + self._off
+
+        return jumping
+
+
+def register() -> None:
+    """Read the order before every round, and put jumping clocks where the package takes the time."""
+    from sglang_adaptive.runtime.controller import AdaptiveController
+    from sglang_adaptive.runtime.profile_saver import ProfileSaver
+    from sglang_adaptive.runtime.round_clock import RoundClock
+    from sglang_adaptive.runtime.rounds import Rounds
+
+    jumps, file, done = Jumps(), Path(os.environ[ORDER]), [""]
+    RoundClock.__init__.__defaults__ = (jumps.clock(time.perf_counter),)
+    ProfileSaver.__init__.__defaults__ = (jumps.clock(time.monotonic),)
+    for controller in (AdaptiveController, Rounds):
+        controller.__init__.__kwdefaults__["wall_time"] = jumps.clock(time.time)
+    activate = Rounds.activate_step_by_batch
+
+    def ordered(controller: Any, batch_size: int) -> None:
+        text = file.read_text() if file.exists() else ""
+        if text != done[0]:
+            done[0], order = text, json.loads(text)
+            jumps.on = bool(order.get("clocks"))
+            if order.get("method"):
+                spoil(controller.params, order["method"], NONSENSE[order["nonsense"]], order["rounds"])
+        activate(controller, batch_size)
+
+    Rounds.activate_step_by_batch = ordered  # type: ignore[method-assign]
+
+
+def write_plugin(folder: Path) -> Path:
+    """Write a distribution whose entry point is ``register``; return the folder for PYTHONPATH."""
+    info = folder / "campaign_spoiling-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: campaign-spoiling\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\ncampaign = tests.campaign.spoiling:register\n")
+    return folder

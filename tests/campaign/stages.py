@@ -1,0 +1,162 @@
+"""The stages of a campaign, each a function that runs one unit, and the servers that units share."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.campaign import asking, clients, config_paths, doors, faults, operations, profiles, servers
+from tests.campaign.counts import check_idle, check_log, check_memory
+from tests.campaign.record import Unit
+
+ROOT = Path(__file__).parents[2]
+REQUESTS, OPERATIONS, STEPPED = "requests", "operations", "stepped scheduler"
+STEPPED_SECONDS = 3600.0
+
+
+@dataclass
+class Site:
+    """Where a campaign runs: a folder, the server without speculation, and how much a unit does."""
+
+    folder: Path
+    each: int = 2
+    """Requests of each kind in a unit."""
+
+    sequences: int = 25
+    """Sequences of a unit of the stepped scheduler."""
+
+    short: bool = False
+    _plain: CpuServer | None = None
+    _long: CpuServer | None = None
+    """The server of the stage "operations", which lives as long as it can."""
+    _begun: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> CpuServer:
+        """The running server without speculation."""
+        if self._plain is None or not self._plain.is_running():
+            self._plain = servers.plain(self.folder)
+            self._plain.start()
+        return self._plain
+
+    def long_lived(self) -> CpuServer:
+        """Return the server that every unit of "operations" uses; another one when it is gone."""
+        if self._long is None or not self._long.is_running():
+            self._long, self._begun = servers.adapting(self.folder / "operations"), {}
+            self._long.start()
+        return self._long
+
+    def close(self) -> None:
+        for server in (self._plain, self._long):
+            if server is not None:
+                server.stop()
+
+
+def requests(unit: Unit, site: Site) -> None:
+    """Every kind of request on one of the variants of a server, clients that leave, sessions, samples."""
+    draw, names = unit.random(), list(servers.VARIANTS)
+    name = names[unit.index % len(names)]
+    unit.figures["server"] = name
+    with servers.adapting(site.folder / f"requests-{unit.index}", name) as server:
+        client = servers.operator(server)
+        _every_kind(unit, site, server, draw)
+        clients.come_and_go(unit, client, draw, 4 if site.short else 16)
+        check_idle(unit, server, client)
+        check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
+
+
+def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) -> None:
+    client = servers.operator(server)
+    asking.compare(unit, site.plain, client, asking.questions(draw, site.each))
+    clients.sessions(unit, site.plain, client, draw)
+    clients.sampled(unit, site.plain, client, draw, 60 if site.short else clients.SAMPLES)
+
+
+def operate(unit: Unit, site: Site) -> None:
+    """The same while an operator does all that one can do; the server goes on from unit to unit."""
+    draw, server = unit.random(), site.long_lived()
+    client, log = servers.operator(server), server.log_path.stat().st_size
+    with operations.meanwhile(unit, server, client, random.Random(draw.getrandbits(60))):
+        _every_kind(unit, site, server, draw)
+        clients.come_and_go(unit, client, draw, 4 if site.short else 16)
+    asking.compare(unit, site.plain, client, draw.sample(asking.questions(draw, 1), 8))
+    check_idle(unit, server, client)
+    check_memory(unit, server, site._begun)
+    check_log(
+        unit,
+        server.log_path.read_bytes()[log:].decode(errors="replace"),
+        "Timeout|503",
+        site.plain.log_path.read_text(),
+    )
+
+
+def doors_of(unit: Unit, site: Site) -> None:
+    with servers.adapting(site.folder / "doors") as server:
+        doors.run(unit, server)
+        check_idle(unit, server, servers.operator(server))
+        check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
+
+
+def policies(unit: Unit, site: Site) -> None:
+    times = 3 if site.short else 20
+    _spoilt(unit, site, lambda spoilt: faults.policies(unit, site.plain, spoilt, unit.random(), times))
+
+
+def clocks(unit: Unit, site: Site) -> None:
+    _spoilt(unit, site, lambda spoilt: faults.clocks(unit, site.plain, spoilt, unit.random(), site.each))
+
+
+def _spoilt(unit: Unit, site: Site, act: Callable[[faults.Spoilt], None]) -> None:
+    folder = site.folder / f"{unit.name.replace(' ', '-')}-{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with servers.adapting(folder, **faults.variables(folder)) as server:
+        act(faults.Spoilt(server, folder / "order.json"))
+
+
+def killed(unit: Unit, site: Site) -> None:
+    server = servers.profiled(site.folder / "killed", "killed", site.folder / "killed" / "profiles")
+    faults.killed(unit, site.plain, server, unit.random())
+
+
+def stepped(unit: Unit, site: Site) -> None:
+    """Sequences drawn by hypothesis, in a process of its own."""
+    folder = site.folder / "stepped"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join([str(ROOT), environment()["PYTHONPATH"]])
+    seed = unit.random().getrandbits(30)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.campaign.machine", str(folder), str(seed), str(site.sequences)],
+        cwd=ROOT, env={**os.environ, **environment(), "PYTHONPATH": path}, capture_output=True, text=True,
+        timeout=STEPPED_SECONDS, check=False,
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    with suppress(IndexError, ValueError):
+        found = json.loads(done.stdout.splitlines()[-1])
+    unit.tried.update(found.get("tried", {}))
+    unit.figures["memory grown, MB"] = found.get("grown_mb")
+    failure = found.get("failure", f"code {done.returncode}: {done.stderr[-2000:]}")
+    unit.check(not failure, "all that has to hold in a stepped scheduler", failure)
+
+
+STAGES: dict[str, tuple[Callable[[Unit, Site], None], int]] = {
+    config_paths.STAGE: (lambda unit, site: config_paths.run(unit), 1),
+    doors.STAGE: (doors_of, 1),
+    REQUESTS: (requests, 3),
+    OPERATIONS: (operate, 6),
+    STEPPED: (stepped, 4),
+    profiles.STAGE: (lambda unit, site: profiles.run(unit, site.plain, site.folder / "profiles", site.short), 1),
+    faults.POLICY: (policies, 2),
+    faults.CLOCKS: (clocks, 1),
+    faults.KILLED: (killed, 1),
+}
+"""Each with its share of the time of a campaign."""

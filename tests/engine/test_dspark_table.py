@@ -1,0 +1,94 @@
+"""`calibrate --dspark`: SGLang's profiler, SGLang's reader and SGLang's planner, with a server that stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from sglang.srt.speculative.dspark_components.dspark_planner import DSparkScheduleConfig, compute_verify_token_budget
+from sglang.srt.speculative.dspark_components.dspark_sps import (
+    build_uninitialized_sps_table,
+    load_sps_table_from_path,
+)
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+from sglang_adaptive.calibrate import dspark
+from sglang_adaptive.cli import main
+from tests.engine.dspark_server import GAMMA, WIDTH, DsparkServer, seconds, serving
+
+pytestmark = pytest.mark.engine
+
+SIZES = (4, 16)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A tokenizer of 4,096 words; the profiler draws its prompts from the middle of it."""
+    words = {f"w{index}": index for index in range(4096)}
+    folder = tmp_path / "tokenizer"
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0"))).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def start(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[DsparkServer, str]]]:
+    """Start servers; each cell of the profiler takes one of its polls."""
+    monkeypatch.setattr(dspark, "SECONDS_A_CELL", 0.0)
+    monkeypatch.setattr(dspark, "SHARES", (0.25, 1.0))
+    with ExitStack() as stack:
+
+        def one(mode: str, table: Path | None = None) -> tuple[DsparkServer, str]:
+            server = DsparkServer(mode, table, tokenizer)
+            return server, stack.enter_context(serving(server))
+
+        yield one
+
+
+def calibrate(url: str, output: Path) -> int:
+    sizes = ",".join(map(str, SIZES))
+    return main(
+        ["calibrate", "--rounds", "8", "--batch-sizes", sizes, "--url", url, "--dspark", "--output", str(output)]
+    )
+
+
+def budget(table: object, probability: float) -> int:
+    """Return how many drafts of 16 requests SGLang's planner verifies where each is right with *probability*."""
+    survival = torch.full((16, GAMMA), probability).cumprod(dim=1)
+    plan = compute_verify_token_budget(
+        history_survival_probs=survival, sps_table=table, cfg=DSparkScheduleConfig(gamma=GAMMA)
+    )
+    return int(plan.budget)
+
+
+def test_both_tables(
+    start: Callable[..., tuple[DsparkServer, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, url = start("static")
+    by_tokens = tmp_path / "by-tokens.json"
+    assert calibrate(url, by_tokens) == 0
+    read = load_sps_table_from_path(str(by_tokens))
+    for size in SIZES:
+        assert 1 / read.lookup(size * WIDTH) == pytest.approx(seconds(size, size * WIDTH))
+    assert f"{1000 * seconds(16, 128):.2f}" in capsys.readouterr().out
+    assert by_tokens.with_name(by_tokens.name + ".manifest.json").is_file()
+
+    refused, url = start("compact")
+    assert calibrate(url, tmp_path / "none.json") == 1 and not refused.shares
+    assert "measure it with SGLANG_RAGGED_VERIFY_MODE=static first" in capsys.readouterr().err
+
+    server, url = start("compact", by_tokens)
+    by_both = tmp_path / "by-both.json"
+    assert calibrate(url, by_both) == 0
+    assert set(server.shares[:-1]) == set(dspark.SHARES) and server.shares[-1] is None
+    read = load_sps_table_from_path(str(by_both))
+    times = [read.step_time(num_reqs=16, budget=drafts) for drafts in (28, 16 * GAMMA)]
+    # The fit rounds tokens to 64.
+    assert times == pytest.approx([seconds(16, 44), seconds(16, 128)], rel=0.1)
+    flat = build_uninitialized_sps_table(max_batch_tokens=128)
+    assert budget(flat, 0.3) == 16 * GAMMA > budget(read, 0.3) > 0
+    assert budget(read, 0.99) > budget(read, 0.3)

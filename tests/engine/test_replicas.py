@@ -1,0 +1,54 @@
+"""Plain data parallelism: every replica adapts by itself, takes what is sent to the server, and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import TIERS
+from tests.engine.workload import Case, Output, run
+
+Expected = Callable[[list[Case]], list[Output]]
+
+
+def both(server: Client) -> list[dict[str, Any]]:
+    """Return the adaptive part of each replica's state, in their order."""
+    found = [state["adaptive"] for state in server.server_info()["internal_states"]]
+    assert [state["dp_rank"] for state in found] == [0, 1]
+    return found
+
+
+def rounds(state: dict[str, Any]) -> dict[int, int]:
+    return {int(steps): count for steps, count in state["rounds_by_tier"].items() if count}
+
+
+def test_two_replicas_adapt_without_loss(
+    replicas: CpuServer, expected: Expected, easy: list[str], hard: list[str]
+) -> None:
+    assert [state["active"] for state in both(replicas)] == [True, True]
+    cases = [Case(prompt) for pair in zip(easy[:4], hard[:4], strict=True) for prompt in pair]
+    wanted = expected(cases)
+    for steps in TIERS:
+        assert replicas.force_steps(steps) == [True, True]
+        before = both(replicas)
+        assert run(replicas, cases, at_once=4) == wanted
+        after = both(replicas)
+        assert [state["forced_steps"] for state in after] == [steps, steps]
+        for old, new in zip(before, after, strict=True):
+            grown = {tier for tier, count in rounds(new).items() if count > rounds(old).get(tier, 0)}
+            assert grown == {steps}
+    assert replicas.force_steps(None) == [True, True]
+    held = both(replicas)
+    assert run(replicas, cases, at_once=4) == wanted
+    for old, new in zip(held, both(replicas), strict=True):
+        assert new["forced_steps"] is None and sum(rounds(new).values()) > sum(rounds(old).values())
+        assert all(position["probability"] > 0 for position in new["acceptance"])
+
+
+def test_a_configuration_reaches_both_replicas(replicas: CpuServer, easy: list[str]) -> None:
+    fewer = {"policy": "throughput", "throughput": {"candidate_steps": [1, 3]}}
+    assert replicas.configure(fewer) == [True, True]
+    run(replicas, [Case(prompt) for prompt in easy[:4]], at_once=4)
+    assert [state["current_steps"] in (1, 3) for state in both(replicas)] == [True, True]

@@ -1,0 +1,69 @@
+"""What the doctor says about the table of a DSPARK line, read by SGLang's own reader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.doctor import installation
+from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
+from sglang_adaptive.doctor.dspark import check
+from sglang_adaptive.sglang_plugin.launch.dspark import planner
+
+WHOLE = {"sample_batch_tokens": [8, 64], "sample_steps_per_sec": [200.0, 150.0], "max_batch_tokens": 64}
+
+
+def told(table: Path | None, **more: Any) -> Check | None:
+    line = {"speculative_algorithm": "DSPARK", "disaggregation_mode": "null", **more}
+    path = None if table is None else str(table)
+    return check(planner(SimpleNamespace(**line, speculative_dspark_sps_table_path=path)))
+
+
+def status(table: Path | None) -> str:
+    found = told(table)
+    assert found is not None
+    return found.status
+
+
+def test_line_with_and_without_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(WHOLE))
+    monkeypatch.setenv("SGLANG_RAGGED_VERIFY_MODE", "compact")
+    assert (status(None), status(path)) == (NOTE, OK)
+    monkeypatch.delenv("SGLANG_RAGGED_VERIFY_MODE")
+    assert (status(None), status(path)) == (NOTE, NOTE)
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", json.dumps({**WHOLE, "sample_batch_tokens": [64, 8]})])
+def test_table_that_sglang_cannot_read(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    assert status(path) == PROBLEM
+
+
+def test_table_that_sglang_takes_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({**WHOLE, "sample_batch_tokens": [8], "sample_steps_per_sec": [200.0]}))
+    assert status(path) == PROBLEM and status(tmp_path / "nowhere.json") == PROBLEM
+
+
+def test_lines_that_plan_nothing() -> None:
+    assert told(None, speculative_algorithm="EAGLE3") is None
+    assert told(None, speculative_algorithm=None) is None
+    assert told(None, disaggregation_mode="prefill") is None
+
+
+def test_the_doctor_tells_it_of_a_dspark_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch: dict[str, Any] = {"asked": True, "reason": "speculative_algorithm=DSPARK (only EAGLE/EAGLE3 are supported)"}
+    monkeypatch.setattr(installation, "_ask", lambda line: {"launch": launch})
+
+    def names() -> list[str]:
+        return [check.name for check in installation.checks(None)]
+
+    assert "DSPARK table" not in names()
+    launch["dspark"] = {"mode": "compact", "table": None, "problem": None}
+    assert "DSPARK table" in names()
