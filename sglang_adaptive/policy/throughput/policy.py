@@ -8,7 +8,6 @@ bounds what speculation may lose against zero steps, and buys knowledge within a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,9 +19,8 @@ from sglang_adaptive.policy.profile.profile import CostProfile, ProfileKey
 from sglang_adaptive.policy.telemetry import Forecast, ProbeTotals, RoundPrices
 from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.acceptance.shadow_trust import ShadowTrust
-from sglang_adaptive.policy.throughput.choice import zero_steps
-from sglang_adaptive.policy.throughput.choice.hysteresis import SwitchHysteresis
 from sglang_adaptive.policy.throughput.choice.probing import Prober
+from sglang_adaptive.policy.throughput.choice.step_choice import StepChoice
 from sglang_adaptive.policy.throughput.cost.model import CostModel
 from sglang_adaptive.policy.throughput.cost.readings import Readings
 from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow, RoundTimes
@@ -60,18 +58,14 @@ class ThroughputPolicy:
         self._cost = CostModel(self._ladder, profile)
         self._times = RoundTimes(self._cost)
         self._readings = Readings()
-        self._hysteresis = SwitchHysteresis(options.margin)
-        self._losses = zero_steps.BaselineLossBudget()
         self._trust = ShadowTrust()
         self._prober = Prober(options.probe_budget)
-        self._live = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
-        """The steps that decisions keep or leave; a probe does not change them."""
-        self._running = self._live
+        start = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
+        self._choice = StepChoice(start, options.margin)
+        self._running = start
+        """The steps that were returned last: those of the choice, or a probe's."""
         self._batch_size = 1
         self._round = 0
-        self._undecided = False
-        """Whether zero steps stay for want of certainty alone."""
-        self._zero_since = -zero_steps.STAY_ROUNDS
         self._next_sync = FIRST_SYNCS[0]
 
     # -- SGLang's protocol ------------------------------------------------------------------------------------
@@ -96,10 +90,10 @@ class ThroughputPolicy:
         self._batch_size = batch_size
         probing = self._prober.take_round(row)
         if probing is None:
-            steps = self._choose(row)
-            if steps != self._live:
-                self._enter(steps)
-        self._running = self._live if probing is None else probing
+            before = self._choice.live
+            if self._choice.decide(row, self._acceptance, self._round) and 0 in (before, self._choice.live):
+                self._trust.turned(self._acceptance.conditional[0])
+        self._running = self._choice.live if probing is None else probing
         return self._running
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
@@ -136,7 +130,7 @@ class ThroughputPolicy:
 
         They are where little is known of the draft, and where it promises enough to speculate if that were sure.
         """
-        return self._undecided or self._acceptance.trials(1) < WELL_SEEN
+        return self._choice.undecided or self._acceptance.trials(1) < WELL_SEEN
 
     def export_cost(self) -> dict[str, Any]:
         """Return this rank's readings as builtins, for ``import_cost`` on every rank."""
@@ -158,7 +152,7 @@ class ThroughputPolicy:
         Its times come as this policy's ``profile``; see ``ThroughputPolicy.known_profile``.
         """
         self._acceptance.adopt(former._acceptance)
-        self._losses = former._losses
+        self._choice.losses = former._choice.losses
         self._trust = former._trust
         self._prober.inherit_from(former._prober)
 
@@ -208,7 +202,7 @@ class ThroughputPolicy:
     @property
     def probing(self) -> bool:
         """Whether the steps that were returned last are a probe's."""
-        return self._running != self._live
+        return self._running != self._choice.live
 
     def probe_totals(self) -> ProbeTotals:
         """Return what probes have cost so far."""
@@ -234,48 +228,14 @@ class ThroughputPolicy:
     def _book(self, row: RoundTimeRow, observation: RoundObservation) -> None:
         """Enter a round into the accounts; the prober answers for its own rounds."""
         steps, counts = observation.steps, observation.num_correct_drafts_per_req
-        if self._prober.follow(steps, self._live, row, self._acceptance) and self._live == 0:
+        if self._prober.follow(steps, self._choice.live, row, self._acceptance) and self._choice.live == 0:
             return
         if row.zero is not None and counts:
             loss = row.seconds[steps] / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0
-            self._losses.book(loss)
-
-    def _choose(self, row: RoundTimeRow) -> int:
-        self._undecided = False
-        live, slower = self._live, self._acceptance.slower(self._live)
-        best, least, live_time = live, math.inf, math.inf
-        for rung, steps, seconds in row.rungs:
-            time = seconds * slower[rung]
-            if steps == live:
-                live_time = time
-            if time < least:
-                best, least = steps, time
-        gain = live_time / least - 1.0  # infinite where the live steps may not run
-        if live_time < math.inf and self._hysteresis.keeps(gain, live, best, self._acceptance):
-            best, least = live, live_time
-        if best and row.zero is not None and not self._beats_zero(row.zero * slower[0] / least - 1.0, best):
-            return 0
-        return best
-
-    def _beats_zero(self, gain: float, steps: int) -> bool:
-        """Whether a gain over zero steps is enough to speculate; leaving zero takes twice the margin."""
-        if self._live == 0 and self._round - self._zero_since < zero_steps.STAY_ROUNDS:
-            return False
-        if gain < (zero_steps.MARGIN if self._live else 2.0 * zero_steps.MARGIN):
-            return False
-        self._undecided = gain < self._losses.demands(self._acceptance.ratio_deviation(0, steps))
-        return not self._undecided
-
-    def _enter(self, steps: int) -> None:
-        if steps == 0:
-            self._zero_since = self._round
-        if steps == 0 or self._live == 0:
-            self._trust.turned(self._acceptance.conditional[0])
-        self._live = steps
-        self._hysteresis.restart()
+            self._choice.losses.book(loss)
 
     def _consider_probe(self, row: RoundTimeRow) -> None:
-        if self._live == 0:
-            self._prober.leave_zero(row, self._acceptance, self._losses, self._round)
-        elif self._prober.consider(row, self._live, self._acceptance, self._round):
+        if self._choice.live == 0:
+            self._prober.leave_zero(row, self._acceptance, self._choice.losses, self._round)
+        elif self._prober.consider(row, self._choice.live, self._acceptance, self._round):
             self._next_sync = self._round + self._prober.length + SYNC_LAG

@@ -77,7 +77,7 @@ def test_it_settles_within_two_percent_of_the_best_depth(batch: int, p: float) -
     serve(policy, p, batch, 400)
     seconds = {s: t for (b, s), t in COST.cells().items() if b == batch}
     rates = {s: sum(p**j for j in range(s + 1)) / seconds[s] for s in LADDER}
-    assert rates[policy._live] >= 0.98 * max(rates.values())
+    assert rates[policy._choice.live] >= 0.98 * max(rates.values())
 
 
 def test_a_result_is_credited_to_the_depth_that_drafted_it() -> None:
@@ -163,7 +163,7 @@ class Recorded:
         def take_round(row: Any) -> int | None:
             steps = take(row)
             if steps is not None:
-                self.probes.append((self._round, policy._live, steps))
+                self.probes.append((self._round, policy._choice.live, steps))
             return steps
 
         policy._prober.take_round = take_round
@@ -206,7 +206,7 @@ def test_without_a_budget_nothing_is_probed() -> None:
     policy = ThroughputPolicy(3, ThroughputOptions(probe_budget=0.0))
     serve(policy, 0.0, 16, 600)
     assert policy._prober.started == 0
-    assert policy._live == 0
+    assert policy._choice.live == 0
 
 
 @pytest.mark.parametrize("launch", [0, 7])
@@ -243,7 +243,7 @@ def test_undecided_zero_steps_want_shadow_drafts() -> None:
     """The account has seen losses and asks for more than the draft promises, which is worth a closer look."""
     policy = ThroughputPolicy(0, ThroughputOptions(candidate_steps=(0, 1, 3)), H200)
     agree(policy, 0.3, 120)
-    policy._losses.book(1000.0)
+    policy._choice.losses.book(1000.0)
     assert agree(policy, 0.3, 60)[-1] == 0
     assert policy.wants_shadow_drafts
     assert agree(policy, 0.0, 300)[-1] == 0
@@ -262,8 +262,8 @@ def test_a_slow_request_counts_as_much_as_a_fast_one() -> None:
     easy, hard = [{s: sum(p**j for j in range(s + 1)) for s in LADDER} for p in (0.97, 0.2)]
     times = {s: seconds[s] * (1.0 / easy[s] + easy[3] / hard[s] / hard[3]) for s in LADDER}
     rates = {s: (easy[s] + hard[s]) / seconds[s] for s in LADDER}
-    soonest = min(LADDER, key=lambda s: seconds[s] * (easy[policy._live] / easy[s] + hard[policy._live] / hard[s]))
-    assert policy._live == soonest
+    soonest = min(LADDER, key=lambda s: seconds[s] * (easy[policy._choice.live] / easy[s] + hard[policy._choice.live] / hard[s]))
+    assert policy._choice.live == soonest
     assert times and soonest <= max(LADDER, key=rates.__getitem__)
 
 
@@ -360,7 +360,7 @@ def test_what_was_measured_is_what_the_next_start_begins_from() -> None:
     for cell in learnt.cells:
         assert cell.seconds == pytest.approx(COST.cells()[16, cell.steps], rel=0.05)
     again = ThroughputPolicy(3, profile=learnt)
-    live = policy._live
+    live = policy._choice.live
     assert again._times.at(16).seconds[live] == pytest.approx(COST.cells()[16, live], rel=0.05)
 
 
