@@ -25,8 +25,6 @@ FALL = 0.965
 """Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
-TABLE_MEMORIES = 40
-"""What a level foretells is forgotten so many times more slowly than ``memory_rounds``: it belongs to the draft."""
 FOLD_ROUNDS = 8
 """Rounds between two estimates, once the first ones are in; a round then costs a third."""
 SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.3
@@ -46,7 +44,7 @@ class AcceptanceEstimator:
         self.shrinkage = max(shrinkage, 1e-6)
         self._levels = RequestLevels(depth)
         # Newer rounds weigh more instead of older ones less: a round then touches its own counts only.
-        self._growth = 1.0 / (1.0 - 1.0 / (TABLE_MEMORIES * memory_rounds))
+        self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
         self._weight = 1.0
         self._hits = [[0.0] * depth for _ in range(BINS)]
         self._reached = [[0.0] * depth for _ in range(BINS)]

@@ -15,7 +15,7 @@ from sglang_adaptive.policy.throughput.acceptance.levels import RequestLevels
 LADDER = (0, 1, 2, 3, 5, 7)
 
 
-def estimator(memory: float = 96, shrinkage: float = 12.0) -> AcceptanceEstimator:
+def estimator(memory: float = 3840, shrinkage: float = 12.0) -> AcceptanceEstimator:
     return AcceptanceEstimator(LADDER, memory, shrinkage)
 
 
