@@ -262,7 +262,9 @@ def test_a_slow_request_counts_as_much_as_a_fast_one() -> None:
     easy, hard = [{s: sum(p**j for j in range(s + 1)) for s in LADDER} for p in (0.97, 0.2)]
     times = {s: seconds[s] * (1.0 / easy[s] + easy[3] / hard[s] / hard[3]) for s in LADDER}
     rates = {s: (easy[s] + hard[s]) / seconds[s] for s in LADDER}
-    soonest = min(LADDER, key=lambda s: seconds[s] * (easy[policy._choice.live] / easy[s] + hard[policy._choice.live] / hard[s]))
+    soonest = min(
+        LADDER, key=lambda s: seconds[s] * (easy[policy._choice.live] / easy[s] + hard[policy._choice.live] / hard[s])
+    )
     assert policy._choice.live == soonest
     assert times and soonest <= max(LADDER, key=rates.__getitem__)
 
