@@ -90,9 +90,7 @@ class ThroughputPolicy:
         self._batch_size = batch_size
         probing = self._prober.take_round(row)
         if probing is None:
-            before = self._choice.live
-            if self._choice.decide(row, self._acceptance, self._round) and 0 in (before, self._choice.live):
-                self._trust.turned(self._acceptance.conditional[0])
+            self._choice.decide(row, self._acceptance, self._round)
         self._running = self._choice.live if probing is None else probing
         return self._running
 

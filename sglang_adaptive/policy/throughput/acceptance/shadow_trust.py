@@ -14,16 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-MEMORY_TRIALS = 48.0
-"""Trials, of both kinds together, after which a trial counts for 1/e: both are known around a change alone."""
+MEMORY_TRIALS = 24.0
+"""Trials, of both kinds together, after which a trial counts for 1/e. With 48 a text that turned hard was still taken
+for a disagreement when zero steps began."""
 LEAST_TRIALS = 8.0
 """Trials of either kind that a comparison needs: below, the normal approximation does not hold."""
 DISAGREE, AGREE = 3.0, 1.0
 """|z| above which shadow acceptance is no longer believed, and below which it is believed again."""
 TELLING = 0.25
 """Acceptance from which on agreement says something: a check that never finds a hit agrees with every bad draft."""
-OTHER_TEXT = 0.15
-"""Difference of a kind's acceptance to what is believed from which on its trials are of earlier text."""
 SATURATION = 16.0
 """Requests of one round count like ``n / (1 + n / 16)``: they share their moment."""
 
@@ -52,12 +51,6 @@ class ShadowTrust:
     def verify(self, accepted: Sequence[int]) -> bool:
         """Take in the accepted drafts of each request; say whether shadow acceptance is found wrong just now."""
         return self._add(self._verified, accepted)
-
-    def turned(self, believed: float) -> None:
-        """Forget trials of earlier text: *believed* is the acceptance for which zero steps were entered or left."""
-        for kind in (self._shadow, self._verified):
-            if abs(_rate(kind) - believed) > OTHER_TEXT:
-                kind[:] = 0.0, 0.0
 
     def _add(self, kind: list[float], accepted: Sequence[int]) -> bool:
         requests = len(accepted)

@@ -23,16 +23,14 @@ class StepChoice:
         """Whether zero steps stay for want of certainty alone."""
         self._zero_since = -STAY_ROUNDS
 
-    def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> bool:
-        """Keep the live steps or take others, in round *now*; say whether they changed."""
+    def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
+        """Keep the live steps or take others, in round *now*."""
         steps = self._best(row, acceptance, now)
-        if steps == self.live:
-            return False
-        if steps == 0:
-            self._zero_since = now
-        self.live = steps
-        self.hysteresis.restart()
-        return True
+        if steps != self.live:
+            self.live = steps
+            self.hysteresis.restart()
+            if steps == 0:
+                self._zero_since = now
 
     def _best(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> int:
         self.undecided = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from statistics import pstdev
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,7 @@ def test_in_a_steady_process_levels_come_to_say_little() -> None:
     for index in range(3000):
         learner.update(3, draw(rng, 0.7, 3, 1), [index // 100])
         spans.append(learner.tokens[3])
-    assert max(spans[-500:]) - min(spans[-500:]) < 0.25 * (max(spans[:500]) - min(spans[:500]))
+    assert pstdev(spans[-500:]) < 0.5 * pstdev(spans[:500])
 
 
 def test_levels_part_requests_that_differ() -> None:
@@ -180,7 +181,7 @@ def test_any_rounds_leave_usable_estimates(rounds: list[tuple[int, list[int]]], 
     learner = estimator(shrinkage=shrinkage)
     for steps, counts in rounds:
         learner.update(steps, counts)
-    assert all(0.0 < h <= HIGHEST for h in learner.conditional)
+    assert all(0.0 < h <= HIGHEST + 1e-9 for h in learner.conditional)
     assert all(later >= earlier for earlier, later in itertools.pairwise(learner.tokens))
     assert all(rounds > 0.0 for rounds in learner.slower(3))
 

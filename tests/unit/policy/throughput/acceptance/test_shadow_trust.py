@@ -76,11 +76,11 @@ def test_what_lies_far_back_is_not_compared() -> None:
     assert trust.disagreements == 0
 
 
-def test_a_change_that_the_policy_noticed_is_the_text_s() -> None:
+def test_text_that_turned_hard_before_zero_steps_began_is_no_disagreement() -> None:
     trust = ShadowTrust()
-    for _ in range(40):
-        trust.verify([1])
-    trust.turned(0.1)  # the text turned hard, and zero steps follow
+    for accepted, rounds in ((1, 200), (0, 10)):
+        for _ in range(rounds):
+            trust.verify([accepted])
     for _ in range(40):
         trust.hear([0])
     assert trust.believed
