@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from sglang_adaptive.policy.throughput.acceptance.estimator import SATURATION
+
 MEMORY_TRIALS = 24.0
 """Trials, of both kinds together, after which a trial counts for 1/e. With 48 a text that turned hard was still taken
 for a disagreement when zero steps began."""
@@ -23,8 +25,6 @@ DISAGREE, AGREE = 3.0, 1.0
 """|z| above which shadow acceptance is no longer believed, and below which it is believed again."""
 TELLING = 0.25
 """Acceptance from which on agreement says something: a check that never finds a hit agrees with every bad draft."""
-SATURATION = 16.0
-"""Requests of one round count like ``n / (1 + n / 16)``: they share their moment."""
 
 
 class ShadowTrust:
