@@ -220,7 +220,7 @@ class ThroughputPolicy:
         if self._trust.hear(accepts):
             self._acceptance.believe_first(self._trust.verified_rate)
         if self._trust.believed:
-            self._acceptance.update(1, accepts, observation.requests)
+            self._acceptance.update(0, accepts, observation.requests)
             self._prober.shadow_seen(self._round)
 
     def _book(self, row: RoundTimeRow, observation: RoundObservation) -> None:

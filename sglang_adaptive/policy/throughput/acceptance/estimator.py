@@ -57,16 +57,16 @@ class AcceptanceEstimator:
         self._estimate()
 
     def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
-        """Learn from the accepted drafts of each request in a round of *steps* >= 1.
+        """Learn from the accepted drafts of each request in a round of *steps*.
 
-        At zero steps *steps* is 1 and *counts* are the shadow accepts; they need not be of all *requests*.
+        At zero steps *counts* are the shadow accepts, 1 or 0; they need not be of all *requests*.
         """
         size = len(counts)
         if not size:
             return
         bins = self._levels.follow(steps, counts, requests)
         codes = map(add, bins.translate(self._code), counts)
-        self._pending.update(zip([steps] * size, codes, strict=False))
+        self._pending.update(zip([max(1, steps)] * size, codes, strict=False))
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
         now = self._levels.bins

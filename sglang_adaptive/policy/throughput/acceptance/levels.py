@@ -15,6 +15,9 @@ from collections.abc import Hashable, Sequence
 
 GAIN = 0.1
 """Weight of the latest trial in a level. On recorded text 0.1 forecasts better than 0.05 or 0.2."""
+SHADOW_GAIN = 0.3
+"""The same for a shadow trial, for they are few. With 0.1 four requests whose text has become easy stay at zero steps
+for 100 rounds, with this for 30 (simulated)."""
 EDGES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.94)
 """Levels that part the bins."""
 BINS = len(EDGES) + 1
@@ -46,6 +49,8 @@ class RequestLevels:
 
     def follow(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
         """Take in a round of *steps* drafts; return the bins that its requests were in when its steps were chosen.
+
+        At 0 steps *counts* are shadow accepts.
 
         With overlap scheduling the steps of a round are chosen before the result of the round before has arrived.
         Without *requests* a place in the batch stands for a request; *counts* may be of fewer than all of them.
@@ -80,10 +85,11 @@ class RequestLevels:
 
 
 def _moved(steps: int, level: int) -> bytes:
-    """Return where a round of *steps* moves *level*, by accepted drafts."""
+    """Return where a round of *steps* moves *level*, by accepted drafts; at 0 steps by the shadow accept."""
+    drafted, gain = (steps, GAIN) if steps else (1, SHADOW_GAIN)
     moved, value = bytearray(), level / _GRID
-    for accepted in range(steps + 1):
-        ended = value if accepted == steps else value * (1.0 - GAIN)
+    for accepted in range(drafted + 1):
+        ended = value if accepted == drafted else value * (1.0 - gain)
         moved.append(round(ended * _GRID))
-        value += GAIN * (1.0 - value)
+        value += gain * (1.0 - value)
     return bytes(moved)

@@ -12,7 +12,7 @@ WINDOW_ROUNDS, BUCKET_ROUNDS = 500, 50
 """Rounds of the promise, and those that share one entry of the account: memory stays constant."""
 ALLOWANCE = 3.5
 """Rounds that may be lost in a window: 1% of it, less what the rounds lose whose results are under way."""
-DEVIATIONS_PER_LOST = 0.25
+DEVIATIONS_PER_LOST = 0.5
 """Standard deviations by which speculation must promise more than zero steps, for each round lost. A fixed gain would
 keep it away for good: with one request most of a loss is bad luck."""
 LEAST_LEFT = 0.25

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.throughput.cost.ascending import ascending
 from sglang_adaptive.policy.throughput.cost.base import BaseCost
 
-PULL = 4.0
+PULL = 8
 """Measured cells that the base table counts for: half of an error is taken over from four neighbours."""
 READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
@@ -76,7 +77,7 @@ class CostModel:
         sure = [cell for cell in known.values() if cell.deviation < LONE]
         self._mean = sum(cell.ratio for cell in sure) / (len(sure) + PULL)
         squares = sum(((cell.ratio - self._mean) / self.base.deviations(cell.anchor)[cell.rung]) ** 2 for cell in sure)
-        self._scale = math.sqrt((PULL + squares) / (PULL + len(sure)))
+        self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
         return True
 
     def row(self, batch_size: int) -> tuple[list[float], list[float]]:
@@ -114,7 +115,7 @@ class CostModel:
             weights = [weight * math.exp(-abs(rung - other) / 2.0) for other, weight, _ in near]
             mass = PULL + sum(weights)
             guess = self._mean + sum(w * error for w, (_, _, error) in zip(weights, near, strict=True)) / mass
-            deviation *= self._scale * math.sqrt(PULL / mass)
+            deviation *= self._scale
             own = self.known.get((batch_size, rung))
             if own is not None:
                 part = deviation**2 / (deviation**2 + own.deviation**2)
@@ -122,7 +123,7 @@ class CostModel:
                 deviation = own.deviation * math.sqrt(part)
             seconds.append(start * math.exp(guess))
             deviations.append(deviation)
-        return seconds, deviations
+        return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
 
 
 def _alike(one: Known, other: Known) -> bool:

@@ -78,7 +78,7 @@ def test_a_request_keeps_its_level_when_places_change() -> None:
         levels.follow(3, [3, 0], ["good", "bad"])
     good, bad = levels.bins
     assert good > bad
-    levels.follow(0, [0, 0, 0], ["bad", "new", "good"])
+    levels.follow(0, [], ["bad", "new", "good"])  # no shadow accepts came
     assert (levels.bins[0], levels.bins[2]) == (bad, good)
     assert bad < levels.bins[1] < good
 
