@@ -32,7 +32,7 @@ QUIET_ROUNDS = 6
 """Rounds in a row at one batch size that a probe waits for: while requests come and go hardly a round can be timed."""
 ALLOWANCE_ROUNDS = 8.0
 """Rounds that the credit holds at most, and at the start."""
-REST_ROUNDS, LONGER, LONGEST = 800, 6, 51_200
+REST_ROUNDS, LONGER, LONGEST = 6400, 8, 51_200
 """Rounds between two probes of the same steps at one batch size: at first, the factor each time, and at most."""
 OTHER_TEXT = 0.2
 """Change of the usual level of requests after which a rest is over: what the probe taught was of other text."""

@@ -28,7 +28,7 @@ READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation of a cell, however many readings it has."""
-OWN_PART, MOST_MOVED = 0.25, 0.2
+OWN_PART, MOST_MOVED = 0.1, 0.2
 """Part of a slowdown since a cell was timed last that its standard deviation grows by, and the slowdown (log) that
 counts at most: a lower clock slows deep and shallow rounds differently, a host that stalls for a second all alike."""
 NOTICED = 0.002
