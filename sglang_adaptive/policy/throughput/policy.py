@@ -30,6 +30,9 @@ FIRST_SYNCS = (4, 8, 16)
 """Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
+RISEN = 0.15
+"""Mean level of the batch above the usual from which on zero steps want more shadow drafts: an accept of a request whose
+drafts were hardly ever right."""
 WELL_SEEN = 32.0
 """Trials of the first position until which zero steps want more shadow drafts: its acceptance is then known to 0.09."""
 NEW_WEIGHTS_TRIALS = 24.0
@@ -126,9 +129,11 @@ class ThroughputPolicy:
     def wants_shadow_drafts(self) -> bool:
         """Whether more shadow drafts at zero steps are worth their price.
 
-        They are where little is known of the draft, and where it promises enough to speculate if that were sure.
+        They are where little is known of the draft, where it promises enough to speculate if that were sure, and where
+        it fits better than usual: text may have become easy.
         """
-        return self._choice.undecided or self._acceptance.trials(1) < WELL_SEEN
+        acceptance = self._acceptance
+        return self._choice.undecided or acceptance.rise > RISEN or acceptance.trials(1) < WELL_SEEN
 
     def export_cost(self) -> dict[str, Any]:
         """Return this rank's readings as builtins, for ``import_cost`` on every rank."""

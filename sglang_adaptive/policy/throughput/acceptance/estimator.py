@@ -26,7 +26,8 @@ FALL = 0.965
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
 FOLD_ROUNDS = 8
-"""Rounds between two estimates, once the first ones are in; a round then costs a third."""
+"""Rounds between two estimates, once the first ones are in; a round then costs a third. Shadow accepts, which come in few
+rounds, are taken in at once."""
 SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.3
 """What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2; and the
 least that levels are taken to say, for a draft that has always been good may fail at any time."""
@@ -50,7 +51,7 @@ class AcceptanceEstimator:
         self._reached = [[0.0] * depth for _ in range(BINS)]
         self._pending: Counter[tuple[int, int]] = Counter()
         """Requests by steps and code, not counted yet; a code is the bin and the accepted drafts in one number."""
-        self._code = bytes(bin * (depth + 1) for bin in range(BINS)) + bytes(256 - BINS)
+        self._code = [bin * (depth + 1) for bin in range(BINS)]
         self._share = 1.0
         self._rounds = 0
         self._mix = _one_bin(USUAL)
@@ -64,15 +65,17 @@ class AcceptanceEstimator:
         size = len(counts)
         if not size:
             return
+        if steps > self.depth:  # drafted before the candidates changed
+            steps, counts = self.depth, [min(count, self.depth) for count in counts]
         bins = self._levels.follow(steps, counts, requests)
-        codes = map(add, bins.translate(self._code), counts)
+        codes = map(add, map(self._code.__getitem__, bins), counts)
         self._pending.update(zip([max(1, steps)] * size, codes, strict=False))
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
         now = self._levels.bins
         self._mix = [now.count(bin) / len(now) for bin in range(BINS)]
         self._rounds += 1
-        if self._rounds % FOLD_ROUNDS == 0 or self._rounds < FOLD_ROUNDS:
+        if not steps or self._rounds % FOLD_ROUNDS == 0 or self._rounds < FOLD_ROUNDS:
             self._fold()
             self._estimate()
 
@@ -95,12 +98,17 @@ class AcceptanceEstimator:
         """Acceptance by position, of the batch as it stands."""
         tokens = self.tokens
         gains = [1.0, *(high - low for low, high in pairwise(tokens))]
-        return [now / before for before, now in pairwise(gains)]
+        return [now / before if before > 0.0 else LOWEST for before, now in pairwise(gains)]
 
     @property
     def usual_level(self) -> float:
         """Mean level of requests lately."""
         return self._levels.usual
+
+    @property
+    def rise(self) -> float:
+        """How far the mean level of the batch is above the usual."""
+        return self._levels.rise
 
     def trials(self, position: int) -> float:
         """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""

@@ -132,7 +132,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"{probing.REST_ROUNDS} rounds at first and then {probing.LONGEST:,}",
         f"usual level of requests has moved by {probing.OTHER_TEXT:g}",
         f"every {probing.SEEN_SPACING:,.0f} rounds while the draft is seen",
-        f"fewer than {policy.WELL_SEEN:g} trials",
+        f"fewer than {policy.WELL_SEEN:g} trials, while the levels of the batch are {policy.RISEN:g} above the usual",
     }
     words = " ".join(PAGE.split())
     missing = [text for text in said if " ".join(text.split()) not in words]

@@ -161,6 +161,13 @@ def test_capping_drops_evidence() -> None:
     assert max(row["trials"] for row in learner.by_level()) <= 20.0 + 1e-9
 
 
+def test_of_a_round_deeper_than_all_candidates_the_known_positions_count() -> None:
+    learner, same = AcceptanceEstimator((0, 1, 3), 3840, 12.0), AcceptanceEstimator((0, 1, 3), 3840, 12.0)
+    learner.update(7, [7, 4, 1])
+    same.update(3, [3, 3, 1])
+    assert learner.tokens == same.tokens
+
+
 def test_a_negative_count_is_refused() -> None:
     learner = estimator()
     with pytest.raises((ValueError, IndexError)):
