@@ -1,6 +1,6 @@
 """How good the throughput policy is: recorded text first, then drawn suites, calm under steady load, and its own cost.
 
-    python -m benchmarks.real_text [--texts F]... [--rounds N] [--quick] [--json F]
+    python -m benchmarks.real_text [--texts F]... [--rounds N] [--quick] [--no-oracles] [--json F]
 
 Minutes on one core of a CPU. Of recorded text every cell is played on every shipped cost profile; of the drawn suites
 all on the shipped profile, and on the others the one with a wrong profile; steady load is one draw a batch size. The
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders = real.pick(list(real.POLICIES), setting)
-        cells = real.play(setting, contenders, () if options.quick else tuple(ORACLES), progress=True)
+        cells = real.play(setting, contenders, () if options.quick or options.no_oracles else tuple(ORACLES), progress=True)
     except SimulationError as error:
         print(f"benchmarks.real_text: {error}", file=sys.stderr)
         return 2
@@ -135,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="recorded text alone, without oracles")
+    parser.add_argument("--no-oracles", action="store_true", help="leave out what only hindsight can reach")
     parser.add_argument("--json", type=Path, metavar="F")
     return parser
 
