@@ -48,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders = real.pick(list(real.POLICIES), setting)
-        cells = real.play(setting, contenders, () if options.quick or options.no_oracles else tuple(ORACLES), progress=True)
+        cells = real.play(
+            setting, contenders, () if options.quick or options.no_oracles else tuple(ORACLES), progress=True
+        )
     except SimulationError as error:
         print(f"benchmarks.real_text: {error}", file=sys.stderr)
         return 2

@@ -31,7 +31,7 @@ FIRST_SYNCS = (4, 8, 16)
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
 RISEN = 0.15
-"""Mean level of the batch above the usual from which on zero steps want more shadow drafts: an accept of a request whose
+"""Mean level of the batch above the usual from which on zero steps want more shadow drafts: one accept where
 drafts were hardly ever right."""
 WELL_SEEN = 32.0
 """Trials of the first position until which zero steps want more shadow drafts: its acceptance is then known to 0.09."""

@@ -26,8 +26,8 @@ FALL = 0.965
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
 FOLD_ROUNDS = 8
-"""Rounds between two estimates, once the first ones are in; a round then costs a third. Shadow accepts, which come in few
-rounds, are taken in at once."""
+"""Rounds between two estimates, once the first ones are in; a round then costs a third. Shadow accepts, which
+come in few rounds, are taken in at once."""
 SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.3
 """What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2; and the
 least that levels are taken to say, for a draft that has always been good may fail at any time."""
