@@ -14,6 +14,7 @@ steps: each request's progress counts over its own pace, for a slow request stay
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
@@ -92,6 +93,11 @@ class AcceptanceEstimator:
         """Expected tokens of a request of the batch in a round, by steps from 0."""
         mix = [(share, tokens) for share, tokens in zip(self._mix, self._tokens, strict=True) if share]
         return [sum(share * tokens[steps] for share, tokens in mix) for steps in range(self.depth + 1)]
+
+    @property
+    def usual_tokens(self) -> list[float]:
+        """Expected tokens of a request at the usual level in a round, by steps from 0."""
+        return self._tokens[_bin_of(self._levels.usual)]
 
     @property
     def conditional(self) -> list[float]:
@@ -237,5 +243,9 @@ class AcceptanceEstimator:
         return [lately + slope * (middle - lately) for middle in MIDDLES]
 
 
+def _bin_of(level: float) -> int:
+    return bisect_right(EDGES, level)
+
+
 def _one_bin(level: float) -> list[float]:
-    return [float(low <= level < high) for low, high in zip((0.0, *EDGES), (*EDGES, 2.0), strict=True)]
+    return [float(bin == _bin_of(level)) for bin in range(BINS)]

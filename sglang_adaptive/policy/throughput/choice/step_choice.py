@@ -6,7 +6,7 @@ import math
 
 from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.choice.hysteresis import SwitchHysteresis
-from sglang_adaptive.policy.throughput.choice.zero_steps import MARGIN, STAY_ROUNDS, BaselineLossBudget
+from sglang_adaptive.policy.throughput.choice.zero_steps import ALLOWANCE, MARGIN, STAY_ROUNDS, BaselineLossBudget
 from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
 
 
@@ -26,6 +26,9 @@ class StepChoice:
     def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
         """Keep the live steps or take others, in round *now*."""
         steps = self._best(row, acceptance, now)
+        if steps == 0 and self.live and self._bears_with_it(row, acceptance):
+            slower = acceptance.slower(self.live)
+            steps = min((seconds * slower[rung], steps) for rung, steps, seconds in row.rungs if steps)[1]
         if steps != self.live:
             self.live = steps
             self.hysteresis.restart()
@@ -60,3 +63,10 @@ class StepChoice:
             return False
         self.undecided = gain < self.losses.demands(acceptance.ratio_deviation(0, steps))
         return not self.undecided
+
+    def _bears_with_it(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
+        """Whether usual text pays and little is lost yet: a bad stretch may end soon, and zero steps see it late."""
+        if row.zero is None or self.losses.lost >= ALLOWANCE or len(row.rungs) < 2:
+            return False
+        usual = acceptance.usual_tokens
+        return any(usual[steps] * row.zero > (1.0 + MARGIN) * seconds for _, steps, seconds in row.rungs if steps)

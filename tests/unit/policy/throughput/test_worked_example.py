@@ -123,6 +123,7 @@ def test_the_constants_that_the_page_names() -> None:
         "a row",
         f"promise {zero_steps.MARGIN:.0%} more than zero steps to go on and {2 * zero_steps.MARGIN:.0%} to begin",
         f"zero steps are kept for {zero_steps.STAY_ROUNDS} rounds",
+        f"at the best steps above 0 until {zero_steps.ALLOWANCE:g} rounds are lost",
         f"For each round that the worst stretch within {zero_steps.WINDOW_ROUNDS} rounds has lost, drafting must "
         f"promise {zero_steps.DEVIATIONS_PER_LOST:g} standard deviations",
         f"waits for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
