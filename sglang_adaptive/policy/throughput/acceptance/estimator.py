@@ -97,7 +97,7 @@ class AcceptanceEstimator:
     @property
     def usual_tokens(self) -> list[float]:
         """Expected tokens of a request at the usual level in a round, by steps from 0."""
-        return self._tokens[_bin_of(self._levels.usual)]
+        return self._tokens[bisect_right(EDGES, self._levels.usual)]
 
     @property
     def conditional(self) -> list[float]:
@@ -243,9 +243,5 @@ class AcceptanceEstimator:
         return [lately + slope * (middle - lately) for middle in MIDDLES]
 
 
-def _bin_of(level: float) -> int:
-    return bisect_right(EDGES, level)
-
-
 def _one_bin(level: float) -> list[float]:
-    return [float(bin == _bin_of(level)) for bin in range(BINS)]
+    return [float(bin == bisect_right(EDGES, level)) for bin in range(BINS)]
