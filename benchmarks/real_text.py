@@ -1,6 +1,6 @@
 """How good the throughput policy is: recorded text first, then drawn suites, calm under steady load, and its own cost.
 
-    python -m benchmarks.real_text [--texts F]... [--rounds N] [--quick] [--json F]
+    python -m benchmarks.real_text [--texts F]... [--rounds N] [--quick] [--no-oracles] [--json F]
 
 Minutes on one core of a CPU. Of recorded text every cell is played on every shipped cost profile; of the drawn suites
 all on the shipped profile, and on the others the one with a wrong profile; steady load is one draw a batch size. The
@@ -21,6 +21,7 @@ from sglang_adaptive.simulate.contenders import chosen
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.profile_file import SHIPPED
 from sglang_adaptive.simulate.real import command as real
+from sglang_adaptive.simulate.real.cell import Cell, Score
 from sglang_adaptive.simulate.real.gates import Gate, gates
 from sglang_adaptive.simulate.real.hindsight import ORACLES
 from sglang_adaptive.simulate.real.recordings import load_texts
@@ -35,6 +36,8 @@ POLICY = "throughput"
 WRONG_PROFILE = "profile-15"
 STEADY_ROUNDS = 60_000
 """Rounds of steady load, 6 to 15 minutes of serving."""
+ROW = ("texts", "scene", "load", "profile", "best single", "best single over no speculation", "slowest", "switches")
+"""What a row says before the contenders' shares; the last two are the throughput policy's, as ``definition`` has it."""
 DECISIONS, DECISION_BATCH = 20_000, 64
 
 
@@ -45,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders = real.pick(list(real.POLICIES), setting)
-        cells = real.play(setting, contenders, () if options.quick else tuple(ORACLES), progress=True)
+        cells = real.play(
+            setting, contenders, () if options.quick or options.no_oracles else tuple(ORACLES), progress=True
+        )
     except SimulationError as error:
         print(f"benchmarks.real_text: {error}", file=sys.stderr)
         return 2
@@ -58,8 +63,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         source = real.provenance(words, setting, options.texts)
         source["command"] = " ".join(["python -m benchmarks.real_text", *words])
-        options.json.write_text(real.as_json(json_report(cells, found, source)), encoding="utf-8")
+        report = json_report(cells, found, source) | {"columns": columns(cells), "cells": rows(cells)}
+        options.json.write_text(real.as_json(report), encoding="utf-8")
     return int(met < bounded)
+
+
+def columns(cells: Sequence[Cell]) -> list[str]:
+    """Return the names of the figures in a row of ``rows``."""
+    return [*ROW, *(f"{name} over best single" for name in _contenders(cells))]
+
+
+def rows(cells: Sequence[Cell]) -> list[list[Any]]:
+    """Return one short row a cell, so that the file of a whole run stays small; null where nothing was played."""
+    names = _contenders(cells)
+    return [[*_row(cell), *(_figure(cell.scores.get(name), "over_single") for name in names)] for cell in cells]
+
+
+def _row(cell: Cell) -> list[Any]:
+    judged = cell.scores.get(POLICY)
+    off = cell.singles.get(0)
+    gain = None if off is None else round(cell.singles[cell.best_single] / off, 4)
+    own = [_figure(judged, "slowest"), _figure(judged, "switches", 0)]
+    return [cell.texts, cell.scene, cell.load, cell.profile, cell.best_single, gain, *own]
+
+
+def _figure(score: Score | None, name: str, digits: int = 4) -> float | None:
+    value = None if score is None else getattr(score, name)
+    return None if value is None else round(value, digits)
+
+
+def _contenders(cells: Sequence[Cell]) -> list[str]:
+    return list(dict.fromkeys(name for cell in cells for name in cell.scores))
 
 
 def drawn(setting: Setting) -> list[Gate]:
@@ -103,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="recorded text alone, without oracles")
+    parser.add_argument("--no-oracles", action="store_true", help="leave out what only hindsight can reach")
     parser.add_argument("--json", type=Path, metavar="F")
     return parser
 

@@ -75,6 +75,17 @@ def race(content: Content) -> Iterator[str]:
     yield f"| all, geometric mean | | {' | '.join(cells)} | |"
 
 
+def stock(content: Content) -> Iterator[str]:
+    """Yield the rate of no speculation by batch size, and stock SGLang's static depths over it."""
+    found = {int(size): turns for size, turns in content.get("batches", {}).items()}
+    yield f"| | {' | '.join(f'batch {size}' for size in found)} |\n|---|{'---|' * len(found)}"
+    yield f"| no speculation, tokens/s | {' | '.join(f'{mean_rate(turns, NONE):.0f}' for turns in found.values())} |"
+    for name in filter(is_static, dict.fromkeys(name for turns in found.values() for name in rates_by_name(turns))):
+        cells = [over(turns, NONE, name) for turns in found.values()]
+        yield f"| {title(name)}, over it | {' | '.join(str(cell or '') for cell in cells)} |"
+    yield f"| turns | {' | '.join(str(len(turns)) for turns in found.values())} |"
+
+
 def rates(content: Content) -> Iterator[str]:
     """Yield tokens/s of every contender by batch size."""
     found = {size: means(turns) for size, turns in batches(content).items()}

@@ -17,7 +17,7 @@ from sglang_adaptive.simulate.provenance import provenance
 from sglang_adaptive.simulate.real import command as real
 from sglang_adaptive.simulate.real.suite import DEFAULT_ROUNDS as REAL_ROUNDS
 from sglang_adaptive.simulate.report_html import html_report
-from sglang_adaptive.simulate.report_json import json_report
+from sglang_adaptive.simulate.report_json import as_json, json_report
 from sglang_adaptive.simulate.report_text import text_report
 from sglang_adaptive.simulate.results import SuiteResult, run_suite
 from sglang_adaptive.simulate.setting import DEFAULT_ROUNDS, DEFAULT_TRACES, Setting
@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, words: list[str]) -> int:
     source = provenance(words, name, setting)
     print(text_report(results, judged))
     if options.json:
-        _write(options.json, json.dumps(json_report(results, judged, source), indent=1) + "\n")
+        _write(options.json, as_json(json_report(results, judged, source)))
     if options.html:
         _write(options.html, html_report(results, judged, source))
     return TARGET_MISSED if options.check and not all(outcome.met for outcome in judged) else 0

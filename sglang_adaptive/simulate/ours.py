@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,8 @@ class Ablation:
     flat_cost: bool = False
     clock: bool = True
     censoring: bool = True
+    levels: bool = True
+    hysteresis: bool = True
     hearing: bool = True
 
 
@@ -36,11 +38,12 @@ WHOLE = Ablation("throughput")
 ABLATIONS: Mapping[str, Ablation] = {
     "no-censoring": Ablation("positions that were never drafted count as rejected", censoring=False),
     "no-shrinkage": Ablation("positions are learnt apart from each other", {"shrinkage": 0.001}),
-    "no-change-test": Ablation("history is forgotten at one pace, whatever happens", {"change_threshold": 1e6}),
+    "no-levels": Ablation("every request is expected to do as well as all do lately", levels=False),
     "no-cost": Ablation("every depth is taken to cost the same", flat_cost=True, clock=False),
     "no-clock": Ablation("the profile is believed; no round is timed", clock=False),
     "no-hearing": Ablation("at zero steps probes alone tell of the draft", hearing=False),
     "no-margin": Ablation("any gain, however small, is worth a switch", {"margin": 0.0}),
+    "no-hysteresis": Ablation("the best steps are taken at once", hysteresis=False),
     "no-probing": Ablation("no round is spent to learn", {"probe_budget": 0.0}),
 }
 
@@ -55,6 +58,10 @@ def build(trace: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int
         _forget_censoring(policy)
     if not ablation.hearing:
         _forget_hearing(policy)
+    if not ablation.levels:
+        _forget_levels(policy)
+    if not ablation.hysteresis:
+        _forget_hysteresis(policy)
     return policy if ablation.clock else _WithoutClock(policy)
 
 
@@ -99,7 +106,26 @@ def _forget_censoring(policy: ThroughputPolicy) -> None:
     estimator: AcceptanceEstimator = policy._acceptance
     learn = estimator.update
 
-    def update(steps: int, num_correct_drafts_per_req: Sequence[int], shadow: bool = False) -> int:
-        return learn(estimator.depth, num_correct_drafts_per_req, shadow)
+    def update(steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
+        learn(estimator.depth, counts, requests)
 
     estimator.update = update  # type: ignore[method-assign]
+
+
+def _forget_levels(policy: ThroughputPolicy) -> None:
+    """Let every bin stand for the usual level: what a request did says nothing of what it will do."""
+    estimator: AcceptanceEstimator = policy._acceptance
+    levels = estimator._levels
+    follow = levels.follow
+
+    def pooled(steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
+        follow(steps, counts, requests)
+        levels.set_all(levels.usual)
+        return levels.bins
+
+    levels.follow = pooled  # type: ignore[method-assign]
+
+
+def _forget_hysteresis(policy: ThroughputPolicy) -> None:
+    """Take the best steps at once."""
+    policy._choice.hysteresis.keeps = lambda gain, live, best, acceptance: False  # type: ignore[method-assign]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +30,12 @@ def json_report(
         "targets": [_outcome(outcome) for outcome in judged],
         "suites": {name: _suite(result) for name, result in results.items()},
     }
+
+
+def as_json(report: Mapping[str, Any]) -> str:
+    """Return the report as a file holds it: indented, a list of numbers on one line."""
+    text = json.dumps(report, indent=1)
+    return re.sub(r"\[([-+\d.e,\s]+)\]", lambda found: "[" + " ".join(found[1].split()) + "]", text) + "\n"
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

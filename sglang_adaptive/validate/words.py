@@ -82,7 +82,7 @@ def _throughput(found: dict[str, Any]) -> Iterator[str]:
         else:
             yield "Always drafts: 0 is not among the depths."
         yield _probes(options["probe_budget"])
-    yield f"An acceptance seen counts 1/e after {options['memory_rounds']} rounds, and nothing after a clear change."
+    yield f"What drafts brought counts 1/e after {options['memory_rounds']} rounds; each request is followed by itself."
     yield f"Round times are kept between starts in {options['profile_dir'] or 'the cache folder of the user'}."
 
 

@@ -13,9 +13,9 @@ DEFAULT_LADDER = (0, 1, 2, 3, 5, 7)
 
 NUMBER_KEYS: tuple[NumberKey, ...] = (
     NumberKey("margin", False, 0.01, 0.0, 1.0, "gain in tokens/s that another depth must promise before a switch"),
-    NumberKey("memory_rounds", True, 96, 8, 100_000, "rounds after which an observed acceptance counts 1/e"),
+    NumberKey("memory_rounds", True, 3840, 8, 100_000, "rounds after which what drafts brought counts 1/e"),
     NumberKey("shrinkage", False, 12.0, 0.0, 10_000.0, "trials by which a position is drawn to the one before it"),
-    NumberKey("change_threshold", False, 10.0, 1.0, 1e6, "evidence (nats) of a change that makes history be dropped"),
+    NumberKey("change_threshold", False, 10.0, 1.0, 1e6, "accepted for older files, without effect"),
     NumberKey("probe_budget", False, 0.005, 0.0, 0.2, "largest share of time that probes may lose; 0 is no probes"),
     NumberKey("sync_rounds", True, 32, 1, 100_000, "rounds between two hand-overs of measured times"),
 )
@@ -34,7 +34,7 @@ class ThroughputOptions:
     candidate_steps: tuple[int, ...] = DEFAULT_LADDER
     """Depths that may run, ascending."""
     margin: float = 0.01
-    memory_rounds: int = 96
+    memory_rounds: int = 3840
     shrinkage: float = 12.0
     change_threshold: float = 10.0
     probe_budget: float = 0.005

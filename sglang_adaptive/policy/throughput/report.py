@@ -6,40 +6,38 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput.cost.cost import MEASURED
 from sglang_adaptive.policy.throughput.cost.cost_table import cost_table
-from sglang_adaptive.policy.throughput.cost.readings import SETTLED
+from sglang_adaptive.policy.throughput.cost.model import MEASURED
 
 if TYPE_CHECKING:
-    from sglang_adaptive.policy.throughput.cost.views import View
+    from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
     from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 
 
 def report(policy: ThroughputPolicy) -> dict[str, Any]:
     """Return the policy's state as JSON builtins; rates are for the batch size of the latest round."""
     batch_size = max(1, policy._batch_size)
-    view = policy._views.at(batch_size)
-    rates = _rates(policy, view, batch_size)
-    account, guard = policy._prober.account, policy._guard
+    row = policy._times.at(batch_size)
+    rates = _rates(policy, row, batch_size)
+    account = policy._prober
     return {
         "rounds": policy._round,
         "batch_size": batch_size,
         "steps": policy._running,
-        "why": _why(policy, view, rates),
+        "why": _why(policy, row, rates),
         "acceptance": _acceptance(policy),
-        "acceptance_changes": policy._acceptance.changes,
-        "acceptance_by_batch": policy._regions.as_list(),
+        "acceptance_by_level": policy._acceptance.by_level(),
         "rates": rates,
         "cost_cells": _cells(policy),
-        "cost_table": cost_table(policy._cost, view.padded),
+        "cost_table": cost_table(policy._cost, row.padded),
         "cost_drift": math.exp(policy._readings.drift) - 1.0,
         "probes": {
             "started": account.started,
-            "charged_seconds": account.charged_seconds,
-            "share": account.charged_seconds / account.served_seconds if account.served_seconds else 0.0,
+            "charged_seconds": account.lost_seconds,
+            "share": account.lost_seconds / account.served_seconds if account.served_seconds else 0.0,
             "budget": account.budget,
         },
-        "lost_to_zero_steps_rounds": guard.lost,
+        "lost_to_zero_steps_rounds": policy._choice.losses.lost,
     }
 
 
@@ -48,7 +46,7 @@ def learnt_profile(policy: ThroughputPolicy, key: ProfileKey, measured: str) -> 
     cells = (
         ProfileCell(cell["batch_size"], cell["steps"], cell["seconds"], cell["rounds"])
         for cell in _cells(policy)
-        if cell["rounds"] >= SETTLED
+        if cell["rounds"] >= 3
     )
     return CostProfile(key, ordered(cells), measured)
 
@@ -66,50 +64,49 @@ def _acceptance(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     ]
 
 
-def _rates(policy: ThroughputPolicy, view: View, batch_size: int) -> list[dict[str, Any]]:
-    tokens = policy._acceptance.tokens
+def _rates(policy: ThroughputPolicy, row: RoundTimeRow, batch_size: int) -> list[dict[str, Any]]:
+    tokens, live = policy._acceptance.tokens, policy._running
+    slower = policy._acceptance.slower(live)
     return [
         {
             "steps": steps,
             "tokens_per_second": batch_size * tokens[steps] / seconds,
             "tokens_per_round": batch_size * tokens[steps],
+            "times_running": row.seconds.get(live, seconds) / (seconds * slower[rung]),
             "seconds": seconds,
-            "deviation": view.deviation[steps],
-            "source": policy._cost.source(view.padded, rung),
-            "allowed": steps in view.allowed,
+            "deviation": row.deviation[steps],
+            "source": policy._cost.source(row.padded, rung),
+            "allowed": steps in row.allowed,
         }
-        for rung, (steps, seconds) in enumerate(view.seconds.items())
+        for rung, (steps, seconds) in enumerate(row.seconds.items())
     ]
 
 
 def _cells(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     """Return the measured cells, ascending by batch size and steps."""
-    found = []
+    found, base = [], policy._cost.base
     for (anchor, steps), cell in sorted(policy._readings.cells.items()):
-        seconds = math.exp(policy._cost.log_base(anchor, steps) + cell.median + cell.drift)
+        seconds = base.seconds(anchor)[base.ladder.index(steps)] * math.exp(cell.ratio + cell.drift)
         found.append(
             {"batch_size": anchor, "steps": steps, "seconds": seconds, "rounds": cell.readings, "source": MEASURED}
         )
     return found
 
 
-def _why(policy: ThroughputPolicy, view: View, rates: list[dict[str, Any]]) -> dict[str, Any]:
+def _why(policy: ThroughputPolicy, row: RoundTimeRow, rates: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the reason for the running depth: a code, its figures, and words."""
-    steps, live = policy._running, policy._live
-    by_steps = {rate["steps"]: rate["tokens_per_second"] for rate in rates if rate["allowed"]}
-    best = max(by_steps, key=lambda s: (by_steps[s], -s))
-    rivals = {s: rate for s, rate in by_steps.items() if s != steps}
-    rival = max(rivals, key=lambda s: (rivals[s], -s)) if rivals else None
-    gain = by_steps[rival] / by_steps[steps] - 1.0 if rival is not None and steps in by_steps else 0.0
+    steps, live = policy._running, policy._choice.live
+    gains = {rate["steps"]: rate["times_running"] - 1.0 for rate in rates if rate["allowed"]}
+    best = max(gains, key=lambda s: (gains[s], -s))
+    rival = max((s for s in gains if s != steps), key=lambda s: (gains[s], -s), default=None)
+    gain = gains[rival] if rival is not None and steps in gains else 0.0
     running = _steps(steps)
     if policy._round == 0:
         code, words = "start", f"{running}: no round has been verified yet"
     elif steps != live:
         code, words = "probe", f"{running} for a few rounds, to learn what they bring; otherwise {live}"
     elif steps == best:
-        code, words = "best", f"{running} {_verb('promise', steps)} the most tokens per second"
-    elif policy._standing.dips:
-        code, words = "dip", f"{running} {_verb('stay', steps)}: the batch may be back at its size in a moment"
+        code, words = "best", f"{running} {_verb('promise', steps)} to be done with this text soonest"
     elif steps == 0:
         code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
     else:

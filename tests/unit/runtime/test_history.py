@@ -132,7 +132,7 @@ def test_a_controller_keeps_it_and_tells_the_worth() -> None:
     true = (deepest + 1) * 0.010 / (0.010 + 0.001 * deepest)
     # Zero steps were never timed here, so their time is a guess, and the deviation has to say so.
     assert against[0]["times"] == pytest.approx(true, abs=2.0 * against[0]["deviation"])
-    assert against[0]["deviation"] < 0.25 * true
+    assert against[0]["deviation"] < 0.4 * true
     rounds = [sum(one["rounds"]) for one in found.history(HOUR)["by_batch"]]  # type: ignore[index]
     assert rounds == [600]
 

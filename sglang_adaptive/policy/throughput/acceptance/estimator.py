@@ -1,199 +1,247 @@
-"""Conditional acceptance of each draft position, learnt from the rounds of any depth.
+"""Expected tokens of a request's next round by steps, from the bin that its level is in.
 
-``h_j`` is the probability that draft ``j`` is accepted given that draft ``j - 1`` was. A round drafted with ``s``
-steps says something about positions ``1..s`` that were reached, and nothing about the rest, so hits and trials are
-counted a position:
+By bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
 
-    h_j = (hits_j + K * rho_j * h_{j-1}) / (reached_j + K)        E[tokens | s] = 1 + h_1 + ... + h_1*...*h_s
+    h_1 = (hits_1 + K * c_b) / (reached_1 + K)                        c_b: the middle of the bin, or nearer to u_1
+    h_j = (hits_j + K * h_(j-1) * u_j / u_(j-1)) / (reached_j + K)    u_j: the same over all bins, which falls by FALL
+                                                                      a position until trials say otherwise
+    E_b[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
 
-Counts are forgotten exponentially in rounds. ``K`` trials of the position before shrink each estimate and carry it
-past the deepest recent draft; ``rho_j``, the usual step from one position to the next, is the ``Shape``.
-A round of ``n`` requests weighs like ``n / (1 + n / SATURATION)`` of them: requests of one batch share their moment.
+For the text of a batch, rounds of ``s`` steps take ``mean_r E_b(r)[live] / E_b(r)[s]`` times as many rounds as the live
+steps: each request's progress counts over its own pace, for a slow request stays in the batch the longer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from operator import add, mul
 
-from sglang_adaptive.policy.throughput.acceptance.change import ChangeDetector
-from sglang_adaptive.policy.throughput.acceptance.shape import Shape
+from sglang_adaptive.policy.throughput.acceptance.levels import BINS, EDGES, MIDDLES, USUAL, RequestLevels
 
-PRIOR_ACCEPTANCE = 0.6
-PRIOR_TRIALS = 2.0
+FALL = 0.965
+"""Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
 SATURATION = 16.0
-LEAST_PULL = 1e-6
-HIGHEST = 0.995
-"""Estimates above this are cut: no draft is accepted for ever."""
-REBELIEVE_ROUNDS = 8
-SHAPE_MEMORIES = 16
-"""The shape is forgotten this many times more slowly than the acceptances."""
+"""A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
+FOLD_ROUNDS = 8
+"""Rounds between two estimates, once the first ones are in; a round then costs a third. Shadow accepts, which
+come in few rounds, are taken in at once."""
+SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.3
+"""What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2; and the
+least that levels are taken to say, for a draft that has always been good may fail at any time."""
+LOWEST, HIGHEST = 0.005, 0.995
+"""Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9
 
 
 class AcceptanceEstimator:
-    """Acceptance by position and expected tokens by depth; position ``j`` has index ``j - 1`` in the lists."""
+    """What the batch as it stands promises; ``mix`` is the share of its requests in each bin."""
 
-    def __init__(self, depth: int, memory_rounds: float, shrinkage: float, change_threshold: float) -> None:
-        self.depth = depth
-        self.wary = False
-        """Whether speculation has been losing: a fall of acceptance is then believed sooner."""
-        self.changes = 0
-        """Times that history was dropped because acceptance had changed."""
-        self.conditional = [PRIOR_ACCEPTANCE] * depth
-        self.tokens = [1.0] * (depth + 1)
-        """Expected tokens of one request in a round, by draft steps."""
+    def __init__(self, ladder: Sequence[int], memory_rounds: float, shrinkage: float) -> None:
+        self.ladder = tuple(ladder)
+        self.depth = depth = ladder[-1]
+        self.shrinkage = max(shrinkage, 1e-6)
+        self._levels = RequestLevels(depth)
+        # Newer rounds weigh more instead of older ones less: a round then touches its own counts only.
         self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
-        self.shrinkage = shrinkage
-        # Newer rounds weigh more instead of older ones less: a round then touches its own positions only.
         self._weight = 1.0
-        self._hits, self._reached = [0.0] * depth, [0.0] * depth
-        self._suppose()
-        self._shape = Shape(depth, max(2.0, SHAPE_MEMORIES * memory_rounds / REBELIEVE_ROUNDS))
+        self._hits = [[0.0] * depth for _ in range(BINS)]
+        self._reached = [[0.0] * depth for _ in range(BINS)]
+        self._pending: Counter[tuple[int, int]] = Counter()
+        """Requests by steps and code, not counted yet; a code is the bin and the accepted drafts in one number."""
+        self._code = [bin * (depth + 1) for bin in range(BINS)]
+        self._share = 1.0
         self._rounds = 0
+        self._mix = _one_bin(USUAL)
         self._estimate()
-        self._detector = ChangeDetector(self.conditional, change_threshold)
 
-    def update(self, steps: int, num_correct_drafts_per_req: Sequence[int], shadow: bool = False) -> int:
-        """Learn from a round drafted with *steps* >= 1; return the accepted drafts of all its requests.
+    def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
+        """Learn from the accepted drafts of each request in a round of *steps*.
 
-        *shadow* says that nothing was drafted: these are the drafts that were heard of at zero steps.
-        Raises ValueError when a count is negative or above 255.
+        At zero steps *counts* are the shadow accepts, 1 or 0; they need not be of all *requests*.
         """
-        requests = len(num_correct_drafts_per_req)
-        if not requests:
-            return 0
+        size = len(counts)
+        if not size:
+            return
+        if steps > self.depth:  # drafted before the candidates changed
+            steps, counts = self.depth, [min(count, self.depth) for count in counts]
+        bins = self._levels.follow(steps, counts, requests)
+        codes = map(add, map(self._code.__getitem__, bins), counts)
+        self._pending.update(zip([max(1, steps)] * size, codes, strict=False))
+        self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
-        share = 1.0 / (1.0 + requests / SATURATION)
-        detector = self._detector
-        detector.mark(self._hits, self._reached)
-        accepted, up, far, down = self._count(steps, num_correct_drafts_per_req, self._weight * share)
-        dropped = detector.step(up * share, far * share, down * share, self.wary, scarce=shadow)
-        if dropped is not None:
-            self._drop(*dropped)
-        self._estimate()
+        now = self._levels.bins
+        self._mix = [now.count(bin) / len(now) for bin in range(BINS)]
         self._rounds += 1
-        if self._rounds % REBELIEVE_ROUNDS == 0:
-            self._shape.learn(self._hits, self._reached, self._weight, self.conditional)
-            self._detector.believe(self.conditional)
-        if self._weight > _LARGEST_WEIGHT:
-            self._rescale()
-        return accepted
+        if not steps or self._rounds % FOLD_ROUNDS == 0 or self._rounds < FOLD_ROUNDS:
+            self._fold()
+            self._estimate()
+
+    def slower(self, live: int) -> list[float]:
+        """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""
+        rows = self._slower.get(live)
+        if rows is None:
+            rows = [[tokens[live] / tokens[steps] for tokens in self._tokens] for steps in self.ladder]
+            self._slower[live] = rows
+        return [sum(map(mul, self._mix, row)) for row in rows]
 
     @property
-    def rising(self) -> bool:
-        """Whether the latest rounds speak for a higher acceptance."""
-        return self._detector.rising
+    def tokens(self) -> list[float]:
+        """Expected tokens of a request of the batch in a round, by steps from 0."""
+        mix = [(share, tokens) for share, tokens in zip(self._mix, self._tokens, strict=True) if share]
+        return [sum(share * tokens[steps] for share, tokens in mix) for steps in range(self.depth + 1)]
 
     @property
-    def promising(self) -> bool:
-        """Whether they do so by enough to want to hear more of the draft."""
-        return self._detector.promising
+    def usual_tokens(self) -> list[float]:
+        """Expected tokens of a request at the usual level in a round, by steps from 0."""
+        return self._tokens[bisect_right(EDGES, self._levels.usual)]
+
+    @property
+    def conditional(self) -> list[float]:
+        """Acceptance by position, of the batch as it stands."""
+        tokens = self.tokens
+        gains = [1.0, *(high - low for low, high in pairwise(tokens))]
+        return [now / before if before > 0.0 else LOWEST for before, now in pairwise(gains)]
+
+    @property
+    def usual_level(self) -> float:
+        """Mean level of requests lately."""
+        return self._levels.usual
+
+    @property
+    def rise(self) -> float:
+        """How far the mean level of the batch is above the usual."""
+        return self._levels.rise
 
     def trials(self, position: int) -> float:
-        """Return the requests that lately reached 1-based *position*, forgetting applied."""
-        return self._reached[position - 1] / self._weight
+        """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""
+        pairs = zip(self._mix, self._reached, strict=True)
+        return sum(share * reached[position - 1] for share, reached in pairs) / self._weight
 
     def deviation(self, position: int) -> float:
-        """Return the standard deviation of ``h`` at 1-based *position*."""
+        """Return the standard deviation of the acceptance of 1-based *position*."""
         h = self.conditional[position - 1]
-        trials = self.trials(position)
-        behind = self.shrinkage if position > 1 else PRIOR_TRIALS
-        own = h * (1.0 - h) / (trials + behind + 1.0)
-        # Without trials of its own a position is as uncertain as the step that leads to it.
-        borrowed = behind / (trials + behind + 1e-9) * self._shape.spread(position - 1) if position > 1 else 0.0
-        return math.sqrt(own + borrowed * borrowed)
+        return math.sqrt(h * (1.0 - h) / (self.trials(position) + self.shrinkage))
 
-    def shift(self, log_odds: float, trials: float) -> None:
-        """Move every position by *log_odds*, and keep at most *trials* of evidence for the result."""
-        for index, h in enumerate(self.conditional):
-            moved = 1.0 / (1.0 + (1.0 - h) / h * math.exp(-log_odds))
-            kept = min(self._reached[index], trials * self._weight)
-            self._reached[index], self._hits[index] = kept, kept * moved
-        self._restart()
+    def ratio_deviation(self, first: int, second: int) -> float:
+        """Return the standard deviation of ln(E[tokens | second] / E[tokens | first]).
 
-    def adopt(self, other: AcceptanceEstimator) -> None:
-        """Begin from what *other* has counted at the positions that both have; deeper ones follow their shape."""
-        scale = self._weight / other._weight
-        shared = min(self.depth, other.depth)
-        self._hits[:shared] = [scale * value for value in other._hits[:shared]]
-        self._reached[:shared] = [scale * value for value in other._reached[:shared]]
-        self._shape.adopt(other._shape, shared)
-        self.changes = other.changes
-        self._restart()
+        With ``d_j`` the relative deviation of ``h_j``, it moves by the share of ``E`` that hangs on it, times ``d_j``.
+        """
+        low, high = min(first, second), max(first, second)
+        variance = 0.0
+        for bin, share in enumerate(self._mix):
+            if share:
+                tokens, reached, chances = self._tokens[bin], self._reached[bin], self._conditional[bin]
+                for at in range(low, high):
+                    hanging = share * (tokens[high] - tokens[at]) / tokens[high]
+                    trials = reached[at] / self._weight + self.shrinkage
+                    variance += hanging * hanging * (1.0 - chances[at]) / chances[at] / trials
+        return math.sqrt(variance)
+
+    def learnable_deviation(self, seen: int, steps: int, requests: int) -> float:
+        """Return how far ln E[tokens | steps] may move by drafting *steps* for so many *requests*; *seen* are drafted.
+
+        A deviation ``d`` of ``k`` trials that gains ``m`` more is expected to move by ``d * sqrt(m / (m + k))``.
+        """
+        if steps <= seen:
+            return 0.0
+        share = requests / (requests + self.trials(steps) + self.shrinkage)
+        return self.ratio_deviation(seen, steps) * math.sqrt(share)
 
     def cap(self, trials: float) -> None:
-        """Keep no more than *trials* of evidence for the first position, and as large a part for the others."""
-        part = trials * self._weight / max(self._reached[0], trials * self._weight)
-        self._hits = [value * part for value in self._hits]
-        self._reached = [value * part for value in self._reached]
-        self._restart()
+        """Keep no more than *trials* of evidence for any bin, as after new weights."""
+        self._fold()
+        for hits, reached in zip(self._hits, self._reached, strict=True):
+            part = trials * self._weight / max(reached[0], trials * self._weight)
+            hits[:], reached[:] = [value * part for value in hits], [value * part for value in reached]
+        self._estimate()
 
-    def _count(self, steps: int, counts: Sequence[int], weight: float) -> tuple[int, float, float, float]:
-        """Add the round's hits and trials; return accepted drafts and the log-likelihood ratios up, far up and down."""
-        rejected_at = bytes(counts).count
-        steps = min(steps, self.depth)
-        hits, reached, ratios = self._hits, self._reached, self._detector.ratios
-        alive = len(counts)
-        accepted = 0
-        up = far = down = 0.0
-        for index in range(steps):
-            misses = rejected_at(index)
-            alive_after = alive - misses
-            accepted += alive_after
-            hits[index] += weight * alive_after
-            reached[index] += weight * alive
-            up_hit, up_miss, far_hit, far_miss, down_hit, down_miss = ratios[index]
-            up += alive_after * up_hit + misses * up_miss
-            far += alive_after * far_hit + misses * far_miss
-            down += alive_after * down_hit + misses * down_miss
-            alive = alive_after
-            if not alive:
-                break
-        return accepted, up, far, down
+    def believe_first(self, rate: float) -> None:
+        """Take *rate* for the level of every request: what levels were made of was found to be wrong."""
+        self._levels.set_all(rate)
+        self._mix = _one_bin(rate)
+
+    def adopt(self, other: AcceptanceEstimator) -> None:
+        """Begin from what *other* has counted at the positions that both have, and from its requests' levels."""
+        other._fold()
+        scale, shared = self._weight / other._weight, min(self.depth, other.depth)
+        for own, its in ((self._hits, other._hits), (self._reached, other._reached)):
+            for row, former in zip(own, its, strict=True):
+                row[:shared] = [scale * value for value in former[:shared]]
+        self._levels.adopt(other._levels)
+        self._mix = other._mix[:]
+        self._estimate()
+
+    def by_level(self) -> list[dict[str, float]]:
+        """Return as builtins what each bin with trials foretells of the first position, and the requests in it now."""
+        rows = zip((0.0, *EDGES), self._mix, self._conditional, self._reached, strict=True)
+        return [
+            {"from_level": low, "share": share, "acceptance": chances[0], "trials": reached[0] / self._weight}
+            for low, share, chances, reached in rows
+            if reached[0] or share
+        ]
+
+    def _fold(self) -> None:
+        """Count what is pending."""
+        weight = self._weight * self._share
+        for (steps, code), times in self._pending.items():
+            bin, accepted = divmod(code, self.depth + 1)
+            hits, reached, mass = self._hits[bin], self._reached[bin], weight * times
+            for at in range(accepted):
+                hits[at] += mass
+                reached[at] += mass
+            if accepted < steps:
+                reached[accepted] += mass
+        self._pending.clear()
+        if self._weight > _LARGEST_WEIGHT:
+            for row in (*self._hits, *self._reached):
+                row[:] = [value / self._weight for value in row]
+            self._weight = 1.0
 
     def _estimate(self) -> None:
-        # Without shrinkage a position that was never reached still has to take the one before it.
-        pull = max(self.shrinkage, LEAST_PULL) * self._weight
-        h = self._hits[0] / self._reached[0]
-        survives = tokens = 1.0
-        conditional: list[float] = []
-        expected = [1.0]
-        for hits, reached, step in zip(self._hits, self._reached, self._shape.steps, strict=True):
-            if conditional:
-                h = (hits + pull * step * h) / (reached + pull)
-            if h > HIGHEST:
-                h = HIGHEST
-            conditional.append(h)
-            survives *= h
-            tokens += survives
-            expected.append(tokens)
-        self.conditional, self.tokens = conditional, expected
+        pull = self.shrinkage * self._weight
+        falls, before = [1.0], 0.0
+        for at in range(self.depth):
+            hits, reached = sum(row[at] for row in self._hits), sum(row[at] for row in self._reached)
+            usual = (hits + pull * (FALL * before if at else USUAL)) / (reached + pull)
+            if at:
+                falls.append(usual / max(before, LOWEST))
+            before = usual
+        self._conditional: list[list[float]] = []
+        self._tokens: list[list[float]] = []
+        self._slower: dict[int, list[list[float]]] = {}
+        for centre, all_hits, all_reached in zip(self._centres(), self._hits, self._reached, strict=True):
+            h = centre
+            chances, tokens, survives, total = [], [1.0], 1.0, 1.0
+            for hits, reached, fall in zip(all_hits, all_reached, falls, strict=True):
+                h = min(HIGHEST, max(LOWEST, (hits + pull * h * fall) / (reached + pull)))
+                survives *= h
+                total += survives
+                chances.append(h)
+                tokens.append(total)
+            self._conditional.append(chances)
+            self._tokens.append(tokens)
 
-    def _drop(self, hits: list[float], reached: list[float]) -> None:
-        """Forget what was counted before a change: the counts *hits* and *reached*."""
-        self.changes += 1
-        self._hits = [max(0.0, now - old) for now, old in zip(self._hits, hits, strict=True)]
-        self._reached = [max(0.0, now - old) for now, old in zip(self._reached, reached, strict=True)]
-        self._suppose()
-        self._restart()
+    def _centres(self) -> list[float]:
+        """Return what each bin is taken to stand for: its middle, drawn to the usual as far as levels foretell little.
 
-    def _suppose(self) -> None:
-        """Start from a guess about the first position; it is forgotten like a round that was seen."""
-        self._reached[0] += PRIOR_TRIALS * self._weight
-        self._hits[0] += PRIOR_TRIALS * self._weight * PRIOR_ACCEPTANCE
+        The slope is that of a least-squares line through what the bins' first positions brought.
+        """
+        trials = [row[0] / self._weight for row in self._reached]
+        usual = (sum(row[0] for row in self._hits) / self._weight + USUAL) / (sum(trials) + 1.0)
+        along = alike = SLOPE_PRIOR
+        for middle, hits, reached in zip(MIDDLES, self._hits, trials, strict=True):
+            away = middle - usual
+            along += away * (hits[0] / self._weight - reached * usual)
+            alike += away * away * reached
+        slope = min(1.0, max(LEAST_SLOPE, along / alike))
+        lately = self._levels.usual
+        return [lately + slope * (middle - lately) for middle in MIDDLES]
 
-    def _restart(self) -> None:
-        """Go on from counts that were just replaced."""
-        self._detector.restart()
-        self._shape.restart(self._hits, self._reached)
-        self._estimate()
-        self._detector.believe(self.conditional)
 
-    def _rescale(self) -> None:
-        factor = 1.0 / self._weight
-        self._weight = 1.0
-        self._hits = [value * factor for value in self._hits]
-        self._reached = [value * factor for value in self._reached]
-        self._detector.scale(factor)
-        self._shape.restart(self._hits, self._reached)
+def _one_bin(level: float) -> list[float]:
+    return [float(bin == bisect_right(EDGES, level)) for bin in range(BINS)]

@@ -1,40 +1,48 @@
-"""What a probe may teach, and what probes may cost.
+"""When to run other steps for a few rounds in order to learn about them.
 
-A probe is a few rounds at a depth that is not believed best. With ``gap`` the believed shortfall of its rate, as a
-share, and ``sd`` the doubt about it, it is expected to improve a round by
+With ``gap`` the believed shortfall of their rate, as a share, and ``sd`` the doubt about it, a round is expected to
+improve by
 
     EI = sd * (phi(u) - u * Q(u)),   u = gap / sd          (phi, Q: density and upper tail of the normal)
 
-Bound: before a probe starts it is charged the most that it may lose, in seconds against the live depth; once its
-rounds were timed, the charge is settled at what it did lose. Charges never exceed ``budget * seconds served`` plus
-``ALLOWANCE_ROUNDS`` rounds of the slowest kind served.
+the expected improvement of Bayesian optimisation (Mockus 1975; Jones, Schonlau and Welch 1998), taken to hold for
+``HORIZON_ROUNDS``. Before a probe starts, the most that it may lose must be in the credit: ``budget`` of the seconds
+served, at most ``ALLOWANCE_ROUNDS`` rounds.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from sglang_adaptive.policy.telemetry import ProbeTotals
+from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.choice.zero_steps import BaselineLossBudget
+from sglang_adaptive.policy.throughput.cost.model import READING
+from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
+
+HORIZON_ROUNDS = 200.0
+"""Rounds for which what a probe teaches is taken to stay true."""
+LEAST_GAIN_ROUNDS = 1.0
+"""What a probe must be expected to gain, in rounds of the live steps; going there and back costs a fifth of it."""
+TIMINGS, MOST_ROUNDS = 3, 12
+"""Times that a probe is to bring, for a median of three outvotes an outlier, and its rounds at most."""
+CHECK_ROUNDS = 16
+"""Rounds between two looks for a probe that is worth it."""
+QUIET_ROUNDS = 6
+"""Rounds in a row at one batch size that a probe waits for: while requests come and go hardly a round can be timed."""
 ALLOWANCE_ROUNDS = 8.0
-FREE_PROBES = 4
-"""Probes at one batch size before each has to be followed by REST_ROUNDS without any."""
-LEARNING_ROUNDS = 150
-"""They are free only so long after the first round there, or after a change of acceptance."""
-REST_ROUNDS = 800
-LONGER, MOST_RESTS = 4, 64
-"""Each rest is LONGER times as long as the one before, up to MOST_RESTS * REST_ROUNDS, until acceptance changes."""
+"""Rounds that the credit holds at most, and at the start."""
+REST_ROUNDS, LONGER, LONGEST = 6400, 8, 51_200
+"""Rounds between two probes of the same steps at one batch size: at first, the factor each time, and at most."""
+OTHER_TEXT = 0.2
+"""Change of the usual level of requests after which a rest is over: what the probe taught was of other text."""
+UNSEEN_ROUNDS, SEEN_SPACING, ZERO_SPACING = 64, 2000.0, 24.0
+"""At zero steps: rounds after which shadow acceptance is no longer fresh; rounds between probes while it is, and at
+least while it is not."""
+UNTIMED, ZERO_REQUESTS = 0.012, 2
+"""Relative standard deviation from which on a probe out of zero steps is long enough to time its steps; requests that
+one tries otherwise, in as many rounds as that takes."""
 _ROOT = math.sqrt(2.0 * math.pi)
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """*rounds* rounds at *steps* near the batch size *anchor*."""
-
-    steps: int
-    rounds: int
-    anchor: int
-    charge: float
-    """The most that it may lose, in seconds."""
 
 
 def expected_improvement(gap: float, deviation: float) -> float:
@@ -45,69 +53,138 @@ def expected_improvement(gap: float, deviation: float) -> float:
     return deviation * (math.exp(-0.5 * u * u) / _ROOT - u * 0.5 * math.erfc(u / math.sqrt(2.0)))
 
 
-class ProbeAccount:
-    """What probes may still cost, what they have cost, and where they rest."""
+class Prober:
+    """The probe under way, what probes may cost, and where they rest; everything is counted in rounds."""
 
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self.started = 0
-        self.charged_seconds = 0.0
-        self.served_seconds = 0.0
+        self.lost_seconds = self.served_seconds = 0.0
+        self.timed_share = 1.0
+        """Part of the rounds that rank 0 could time lately."""
+        self.waiting = False
+        """Whether the times of a probe have not been handed over yet."""
         self._credit: float | None = None
-        self._rests: dict[int, tuple[int, int, int]] = {}
-        """By anchor: the round at which the rest ends, free probes used, the length of the next rest in REST_ROUNDS."""
-        self._first: dict[int, int] = {}
-        """By anchor: the round at which learning began there."""
+        self._steps = self._anchor = self._left = self._unseen = 0
+        self._rests: dict[tuple[int, int], tuple[int, int, float]] = {}
+        """By anchor and steps: the round at which the rest ends, the length of the next, the usual level then."""
+        self._batch_size = self._alike = 0
+        self._next_check = CHECK_ROUNDS
+        self._seen_at = -UNSEEN_ROUNDS
+        self._zero_probe_at = 0
 
-    def earn(self, seconds: float) -> None:
-        """Count a round that was served."""
+    @property
+    def length(self) -> int:
+        """Rounds of a probe; the first after a change of steps is never timed."""
+        return min(MOST_ROUNDS, 1 + math.ceil(TIMINGS / max(self.timed_share, TIMINGS / MOST_ROUNDS)))
+
+    @property
+    def totals(self) -> ProbeTotals:
+        """What probes have cost."""
+        return ProbeTotals(self.started, self.lost_seconds)
+
+    def inherit_from(self, former: Prober) -> None:
+        """Go on from what *former* has spent; a probe of its own ends."""
+        self.started, self.lost_seconds, self.served_seconds = (
+            former.started,
+            former.lost_seconds,
+            former.served_seconds,
+        )
+        self._credit, self.timed_share = former._credit, former.timed_share
+
+    def take_round(self, row: RoundTimeRow) -> int | None:
+        """Return the steps that the probe wants for the round about to start, None without a probe."""
+        if not self._left:
+            return None
+        if row.anchor != self._anchor or self._steps not in row.allowed:
+            self._left = 0
+            return None
+        self._left -= 1
+        self._unseen += 1
+        return self._steps
+
+    def follow(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
+        """Take in a verified round, and charge it if it was a probe's; say whether it was."""
+        batch_size = row.padded
+        self._alike = self._alike + 1 if batch_size == self._batch_size else 1
+        self._batch_size = batch_size
+        seconds = row.seconds.get(steps, 0.0)
         self.served_seconds += seconds
-        if not self.budget:
-            return
         full = ALLOWANCE_ROUNDS * seconds
         if self._credit is None:
             self._credit = full
         elif self._credit < full:
             self._credit = min(full, self._credit + self.budget * seconds)
+        if not self._unseen or steps != self._steps or steps == live:
+            return False
+        self._unseen -= 1
+        tokens = acceptance.tokens
+        lost = max(0.0, seconds - row.seconds.get(live, seconds) * tokens[steps] / tokens[live])
+        self.lost_seconds += lost
+        self._credit -= lost
+        return True
 
-    def inherit_from(self, former: ProbeAccount, lost_seconds: float) -> None:
-        """Go on from *former*, whose probes have cost *lost_seconds*."""
-        self.started, self.charged_seconds, self.served_seconds = former.started, lost_seconds, former.served_seconds
-        self._credit = former._credit
+    def shadow_seen(self, now: int) -> None:
+        """Take in that the first position was seen at zero steps, without a probe."""
+        self._seen_at = now
 
-    def affords(self, probe: Probe) -> bool:
-        """Whether the credit covers the probe."""
-        return self._credit is not None and probe.charge <= self._credit
+    def consider(self, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator, now: int) -> bool:
+        """Start the probe towards other steps that is worth most, if one is; say whether one started."""
+        if not self.budget or self._left or now < self._next_check or self._alike < QUIET_ROUNDS:
+            return False
+        self._next_check = now + CHECK_ROUNDS
+        if live not in row.seconds:
+            return False
+        chosen, most = None, LEAST_GAIN_ROUNDS
+        for steps in sorted(row.allowed - {live}):
+            until, _, level = self._rests.get((row.anchor, steps), (0, 0, 0.0))
+            if now < until and abs(acceptance.usual_level - level) < OTHER_TEXT:
+                continue
+            gain = self._gain(steps, live, row, acceptance)
+            if gain > most and self._affords(steps, live, row, acceptance.tokens):
+                chosen, most = steps, gain
+        if chosen is None:
+            return False
+        self._start(chosen, self.length, row, acceptance, now)
+        return True
 
-    def pay(self, probe: Probe) -> None:
-        """Charge a probe that starts now."""
-        self._credit = (self._credit or 0.0) - probe.charge
-        self.charged_seconds += probe.charge
+    def leave_zero(
+        self, row: RoundTimeRow, acceptance: AcceptanceEstimator, lost: BaselineLossBudget, now: int
+    ) -> None:
+        """Start a probe out of zero steps when one is due: of the fewest steps, long enough to time them or not."""
+        positive = [steps for _, steps, _ in row.rungs if steps]
+        if self._left or not self.budget or not positive or row.zero is None or self._credit is None:
+            return
+        steps = positive[0]
+        round_loss = max(0.0, row.seconds[steps] / row.zero - 1.0)
+        timed = row.deviation[steps] > UNTIMED and self.length * round_loss <= ALLOWANCE_ROUNDS
+        rounds = self.length if timed else max(1, math.ceil(ZERO_REQUESTS / row.padded))
+        spacing = max(ZERO_SPACING, lost.spacing(rounds * round_loss))
+        if not timed and now - self._seen_at < UNSEEN_ROUNDS:
+            spacing = SEEN_SPACING
+        if now - self._zero_probe_at >= spacing and rounds * round_loss * row.zero <= self._credit:
+            self._zero_probe_at = now
+            self._start(steps, rounds, row, acceptance, now)
+
+    def _gain(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> float:
+        """Return what a probe of *steps* is expected to gain, in rounds of the live steps."""
+        tokens, seconds = acceptance.tokens, row.seconds
+        gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
+        doubt = row.deviation[steps]
+        by_time = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
+        by_drafts = acceptance.learnable_deviation(live, steps, self.length * row.padded)
+        return HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts)) - self.length * gap
+
+    def _affords(self, steps: int, live: int, row: RoundTimeRow, tokens: list[float]) -> bool:
+        """Whether the credit covers the most that a probe may lose: only positions that the live steps have count."""
+        free = row.seconds[live] * tokens[min(steps, live)] / tokens[live]
+        slowest = row.seconds[steps] * math.exp(2.0 * row.deviation[steps])
+        return self._credit is not None and self.length * max(0.0, slowest - free) <= self._credit
+
+    def _start(self, steps: int, rounds: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
+        _, length, _ = self._rests.get((row.anchor, steps), (0, REST_ROUNDS, 0.0))
+        self._rests[row.anchor, steps] = (now + length, min(LONGEST, LONGER * length), acceptance.usual_level)
+        self._steps, self._anchor, self._left = steps, row.anchor, rounds
+        self._unseen = 0
         self.started += 1
-
-    def refund(self, seconds: float) -> None:
-        """Give back what a probe was charged too much."""
-        self._credit = (self._credit or 0.0) + seconds
-        self.charged_seconds -= seconds
-
-    def learning(self, anchor: int, round_index: int) -> bool:
-        """Whether this batch size is new, or acceptance changed lately."""
-        return round_index - self._first.setdefault(anchor, round_index) < LEARNING_ROUNDS
-
-    def rested(self, anchor: int, round_index: int) -> bool:
-        """Whether there may be a probe near this batch size."""
-        return round_index >= self._rests.get(anchor, (0, 0, 1))[0]
-
-    def rest(self, anchor: int, round_index: int) -> None:
-        """Let this batch size rest after a probe, unless it was one of the first."""
-        _, used, length = self._rests.get(anchor, (0, 0, 1))
-        if used + 1 < FREE_PROBES and self.learning(anchor, round_index):
-            self._rests[anchor] = (0, used + 1, length)
-        else:
-            end = round_index + REST_ROUNDS * length
-            self._rests[anchor] = (end, used + 1, min(MOST_RESTS, LONGER * length))
-
-    def refresh(self) -> None:
-        """End all rests and give every batch size one more free probe: acceptance has changed."""
-        self._rests = {anchor: (0, min(used, FREE_PROBES) - 1, 1) for anchor, (_, used, _) in self._rests.items()}
-        self._first.clear()
+        self.waiting = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
-from sglang_adaptive.policy.throughput.cost.cost import CostModel
+from sglang_adaptive.policy.throughput.cost.model import CostModel
 
 BEYOND = 1
 """Anchors shown past the largest batch size that matters: what comes next, and no screen of guesses."""
@@ -19,11 +19,11 @@ def cost_table(cost: CostModel, batch_size: int) -> dict[str, Any]:
     measured or came from a profile.
     """
     anchors = cost.base.anchors
-    known = max((batch for batch, _ in (*cost.base.profiled, *cost.measured())), default=1)
+    known = max((batch for batch, _ in (*cost.base.profiled, *cost.known)), default=1)
     shown = anchors[: bisect_left(anchors, max(known, batch_size)) + 1 + BEYOND]
     return {
         "batch_sizes": list(shown),
         "steps": list(cost.ladder),
-        "seconds": [list(cost.row(anchor).seconds) for anchor in shown],
+        "seconds": [cost.row(anchor)[0] for anchor in shown],
         "source": [[cost.source(anchor, rung) for rung in range(len(cost.ladder))] for anchor in shown],
     }

@@ -1,15 +1,11 @@
 """Zero-step rounds are timed by the cycle: the rounds up to one that runs the draft's extend, which takes longer.
 
-How many they are changes from cycle to cycle: with ``zero_step_extend_every``, with the batch (rows may only be written
-meanwhile), and with how much the policy wants to hear (``runtime/hearing.py``). So a cycle ends where the extend ran
-(``RoundObservation.extended``), and its mean is what a round takes; a median of single rounds would leave the extend
-out, and a mean over any other number of rounds would count it too often or not at all.
+How many they are changes from cycle to cycle: with ``zero_step_extend_every``, with the batch, and with how much the
+policy wants to see of the draft. So a cycle ends where the extend ran (``RoundObservation.extended``), and its mean is
+what a round takes.
 """
 
 from __future__ import annotations
-
-LEAST_TIMED = 0.5
-"""Part of a cycle's rounds that must be timed. The others, beside a prefill say, count as the median of these."""
 
 
 class ZeroCycle:
@@ -28,7 +24,8 @@ class ZeroCycle:
         """Take in a round of *seconds*, None if it could not be timed; *extended* says whether it ran the extend.
 
         Return the mean of the cycle that it completes, in seconds a round, and how many of its rounds were timed; None
-        if it completes none, or one of which too little is known.
+        if it completes none, or one of which less than half is known. Rounds not timed count as the median of the
+        others.
         """
         self._rounds += 1
         if seconds is not None:
@@ -37,7 +34,7 @@ class ZeroCycle:
             return None
         timed, rounds, whole = self._seconds, self._rounds, self._whole
         self.begin()
-        if not whole or seconds is None or len(timed) < LEAST_TIMED * rounds:
+        if not whole or seconds is None or 2 * len(timed) < rounds:
             return None
         usual = sorted(timed)[(len(timed) - 1) // 2]
         return (sum(timed) + (rounds - len(timed)) * usual) / rounds, len(timed)

@@ -1,0 +1,82 @@
+"""Round times before this server has measured any: a profile's cells, filled out with the parametric form."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.throughput.cost.form import form_seconds
+
+ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Batch sizes at which times are kept, beside a profile's; between them they are interpolated. SGLang captures graphs
+at most of these."""
+MAX_ANCHORS = 64
+"""Bound of the table, whatever a profile holds."""
+PROFILED, BETWEEN, BEYOND, FORM = 0.02, 0.04, 0.1, 0.15
+"""Relative standard deviation of a time: as profiled, between profiled cells, beyond them, without a profile. Profiles
+of one setup differ by 2%, the form is off by 12% at worst (``form``)."""
+
+Rows = Mapping[int, Sequence[float]]
+
+
+class BaseCost:
+    """Seconds and relative standard deviations over batch sizes and candidate steps."""
+
+    def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
+        self.ladder = tuple(ladder)
+        known: dict[int, dict[int, float]] = {}
+        for cell in () if profile is None else profile.cells:
+            known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
+        self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
+        """Batch sizes and steps that come from the profile as they are."""
+        extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
+        self.anchors = tuple(sorted({*ANCHORS, *extra}))
+        self._rows = {batch: [_in_row(batch, row, steps) for steps in ladder] for batch, row in known.items()}
+        self._deviations = {batch: [_deviation(row, steps) for steps in ladder] for batch, row in known.items()}
+
+    def seconds(self, batch_size: int) -> list[float]:
+        """Return seconds by ladder index: linear between profiled batch sizes, after the form outside them."""
+        below, above, part = _around(batch_size, self._rows)
+        if below is None or above is None:
+            return [form_seconds(batch_size, steps) for steps in self.ladder]
+        if below == above:
+            edge = zip(self._rows[below], self.ladder, strict=True)
+            return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
+        return [a + (b - a) * part for a, b in zip(self._rows[below], self._rows[above], strict=True)]
+
+    def deviations(self, batch_size: int) -> list[float]:
+        """Return relative standard deviations of :meth:`seconds`."""
+        below, above, _ = _around(batch_size, self._deviations)
+        if below is None or above is None:
+            return [FORM] * len(self.ladder)
+        least = BEYOND if below == above != batch_size else 0.0
+        return [max(least, *pair) for pair in zip(self._deviations[below], self._deviations[above], strict=True)]
+
+
+def _around(batch_size: int, rows: Rows) -> tuple[int | None, int | None, float]:
+    """Return the known batch sizes around *batch_size*, twice the nearest at an edge, and the place between them."""
+    known = sorted(rows)
+    if not known:
+        return None, None, 0.0
+    at = bisect_left(known, batch_size)
+    if at == len(known) or known[at] == batch_size or at == 0:
+        edge = known[min(at, len(known) - 1)]
+        return edge, edge, 0.0
+    below, above = known[at - 1], known[at]
+    return below, above, (batch_size - below) / (above - below)
+
+
+def _in_row(batch: int, row: Mapping[int, float], steps: int) -> float:
+    """Return the time at *steps* from the known steps of the same batch size."""
+    below, above, part = _around(steps, {known: () for known in row})
+    assert below is not None and above is not None, "a row has a cell"
+    if below == above:
+        return row[below] * form_seconds(batch, steps) / form_seconds(batch, below)
+    return row[below] + (row[above] - row[below]) * part
+
+
+def _deviation(row: Mapping[int, float], steps: int) -> float:
+    if steps in row:
+        return PROFILED
+    return BETWEEN if min(row) < steps < max(row) else BEYOND

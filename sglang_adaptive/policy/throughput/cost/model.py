@@ -1,0 +1,132 @@
+"""T(batch, steps): seconds of a round, from the base table and what this server measured.
+
+    ln T(n, s) = ln base(n, s) + g + theta(n, s)
+
+A slowdown ``g`` that all rounds share cancels wherever two depths are compared. Between a cell that was measured, with
+log-ratio ``e_c`` to the base, and one that was not, ``i`` being the index in the ladder,
+
+    guess(n, s) = m + sum_c k_c * (e_c - m) / (PULL + sum_c k_c)       m: mean of all e_c, drawn to 0
+    k_c = exp(-|log2(n / n_c)| - |i - i_c| / 2)
+
+A measured cell is averaged with its guess by precision, and no time is below that of fewer steps (``ascending``).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.throughput.cost.ascending import ascending
+from sglang_adaptive.policy.throughput.cost.base import BaseCost
+
+PULL = 8.0
+"""Measured cells that the base table counts for: half of an error is taken over from eight neighbours. With 4 the worst
+trace under a profile that is off by 15% loses 1% more (simulated)."""
+READING, LONE = 0.025, 0.08
+"""Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
+CELL = 0.005
+"""Relative standard deviation of a cell, however many readings it has."""
+OWN_PART, MOST_MOVED = 0.1, 0.2
+"""Part of a slowdown since a cell was timed last that its standard deviation grows by, and the slowdown (log) that
+counts at most: a lower clock slows deep and shallow rounds differently, a host that stalls for a second all alike. With
+a part of 0.25 a steady load is probed more often, and gains nothing (simulated)."""
+NOTICED = 0.002
+"""Smaller changes of a cell (log) are not worth a new table."""
+MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A measured cell: log-ratio to the base, and its relative standard deviation."""
+
+    anchor: int
+    rung: int
+    ratio: float
+    deviation: float
+
+
+class CostModel:
+    """The table that decisions are made on; it changes in :meth:`load` only."""
+
+    def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
+        self.base = BaseCost(ladder, profile)
+        self.ladder = tuple(ladder)
+        self.known: dict[tuple[int, int], Known] = {}
+        """Measured cells by anchor and ladder index."""
+        self._mean = 0.0
+        self._scale = 1.0
+        """How far measured cells lie from the base, against how far they were expected to."""
+
+    def load(self, drift: float, cells: Sequence[Sequence[float]]) -> bool:
+        """Replace what was measured; return whether any time changed by it.
+
+        *drift* is the common slowdown now (log); a cell is (anchor, steps, log-ratio to the base without slowdown,
+        readings behind it, slowdown when it was last timed).
+        """
+        rungs = {steps: rung for rung, steps in enumerate(self.ladder)}
+        known: dict[tuple[int, int], Known] = {}
+        for anchor, steps, ratio, readings, then in cells:
+            where = int(anchor), rungs[int(steps)]
+            reading = LONE if readings < 3 else READING / math.sqrt(readings)
+            deviation = math.hypot(reading, CELL, OWN_PART * min(MOST_MOVED, abs(drift - then)))
+            known[where] = Known(*where, ratio + drift, deviation)
+        if known.keys() == self.known.keys() and all(_alike(cell, self.known[at]) for at, cell in known.items()):
+            return False
+        self.known = known
+        sure = [cell for cell in known.values() if cell.deviation < LONE]
+        self._mean = sum(cell.ratio for cell in sure) / (len(sure) + PULL)
+        squares = sum(((cell.ratio - self._mean) / self.base.deviations(cell.anchor)[cell.rung]) ** 2 for cell in sure)
+        self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
+        return True
+
+    def row(self, batch_size: int) -> tuple[list[float], list[float]]:
+        """Return seconds and their relative standard deviations by ladder index at *batch_size* >= 1."""
+        anchors = self.base.anchors
+        at = bisect_left(anchors, batch_size)
+        if at == len(anchors) or anchors[at] == batch_size:
+            return self._row(batch_size)
+        (low, surer), (high, other) = self._row(anchors[at - 1]), self._row(anchors[at])
+        part = (batch_size - anchors[at - 1]) / (anchors[at] - anchors[at - 1])
+        seconds = [(1.0 - part) * first + part * second for first, second in zip(low, high, strict=True)]
+        return seconds, [max(pair) for pair in zip(surer, other, strict=True)]
+
+    def anchor(self, batch_size: int) -> int:
+        """Return the anchor that readings at *batch_size* are filed under."""
+        return min(self.base.anchors, key=lambda anchor: abs(math.log(anchor / batch_size)))
+
+    def source(self, batch_size: int, rung: int) -> str:
+        """Return where the time at this batch size and ladder index comes from."""
+        if (self.anchor(batch_size), rung) in self.known:
+            return MEASURED
+        if (batch_size, self.ladder[rung]) in self.base.profiled:
+            return PROFILE
+        return INTERPOLATED if self.known or self.base.profiled else PRIOR
+
+    def _row(self, batch_size: int) -> tuple[list[float], list[float]]:
+        near = [
+            (cell.rung, math.exp(-abs(math.log2(batch_size / cell.anchor))), cell.ratio - self._mean)
+            for cell in self.known.values()
+            if cell.deviation < LONE
+        ]
+        seconds, deviations = [], []
+        base = zip(self.base.seconds(batch_size), self.base.deviations(batch_size), strict=True)
+        for rung, (start, deviation) in enumerate(base):
+            weights = [weight * math.exp(-abs(rung - other) / 2.0) for other, weight, _ in near]
+            mass = PULL + sum(weights)
+            guess = self._mean + sum(w * error for w, (_, _, error) in zip(weights, near, strict=True)) / mass
+            deviation *= self._scale
+            own = self.known.get((batch_size, rung))
+            if own is not None:
+                part = deviation**2 / (deviation**2 + own.deviation**2)
+                guess += part * (own.ratio - guess)
+                deviation = own.deviation * math.sqrt(part)
+            seconds.append(start * math.exp(guess))
+            deviations.append(deviation)
+        return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
+
+
+def _alike(one: Known, other: Known) -> bool:
+    return abs(one.ratio - other.ratio) < NOTICED and abs(one.deviation - other.deviation) < NOTICED

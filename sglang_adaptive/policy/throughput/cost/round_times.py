@@ -1,0 +1,106 @@
+"""What a decision needs to know about one batch size, gathered once and kept until the times change."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sglang_adaptive.policy.throughput.cost.model import CostModel
+from sglang_adaptive.policy.throughput.cost.pruning import contenders
+
+MOST_ROWS = 512
+"""Rows that are kept: more batch sizes than a server has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimeRow:
+    """Round times at one batch size."""
+
+    padded: int
+    """The batch size that is paid for."""
+    anchor: int
+    """The batch size that readings are filed under."""
+    rungs: tuple[tuple[int, int, float], ...]
+    """(ladder index, steps, seconds) of the steps that may run here, ascending."""
+    allowed: frozenset[int]
+    seconds: Mapping[int, float]
+    """By steps, all candidates."""
+    deviation: Mapping[int, float]
+    """Relative standard deviation of ``seconds``."""
+    log_base: Mapping[int, float]
+    """Log of the base table's seconds, which readings are compared with."""
+    zero: float | None
+    """Seconds at zero steps; None when 0 is no candidate."""
+
+
+class RoundTimes:
+    """Rows by batch size, in bounded memory."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._rows: dict[int, RoundTimeRow] = {}
+        self._graph_sizes: list[int] = []
+        self._captured: Mapping[int, frozenset[int]] = {}
+        self._allowed = {anchor: contenders(cost.ladder, *cost.row(anchor)) for anchor in cost.base.anchors}
+
+    @property
+    def graph_sizes(self) -> Sequence[int]:
+        """Batch sizes with CUDA graphs, ascending; empty when graphs are off."""
+        return self._graph_sizes
+
+    def at(self, batch_size: int) -> RoundTimeRow:
+        """Return the row of *batch_size*, padded to the next size that has CUDA graphs."""
+        found = self._rows.get(batch_size)
+        if found is None:
+            if len(self._rows) >= MOST_ROWS:
+                self._rows.clear()
+            found = self._rows[batch_size] = self._make(self._padded(max(1, batch_size)))
+        return found
+
+    def set_graph_sizes(self, sizes: Sequence[int]) -> None:
+        """Say which batch sizes have CUDA graphs."""
+        self._graph_sizes = sorted(sizes)
+        self._rows.clear()
+
+    def set_captured(self, captured: Mapping[int, frozenset[int]]) -> None:
+        """Say which steps have graphs at a batch size, where they were captured before the policy was made."""
+        self._captured = captured
+        self._rows.clear()
+
+    def allowed(self, batch_size: int) -> tuple[int, ...]:
+        """Return the steps that may run at *batch_size*: all when graphs are off, else those that get graphs.
+
+        Fixed by what was known when graphs were captured, which is once.
+        """
+        if not self._graph_sizes:
+            return self._cost.ladder
+        if batch_size in self._captured:
+            return tuple(steps for steps in self._cost.ladder if steps in self._captured[batch_size])
+        anchors = self._cost.base.anchors
+        return self._allowed[anchors[min(bisect_left(anchors, batch_size), len(anchors) - 1)]]
+
+    def forget(self) -> None:
+        """Build rows anew: the times have changed."""
+        self._rows.clear()
+
+    def _make(self, batch_size: int) -> RoundTimeRow:
+        ladder, anchor = self._cost.ladder, self._cost.anchor(batch_size)
+        seconds, deviations = self._cost.row(batch_size)
+        base = self._cost.base.seconds(batch_size)
+        allowed = frozenset(self.allowed(batch_size))
+        return RoundTimeRow(
+            padded=batch_size,
+            anchor=anchor,
+            rungs=tuple((i, s, seconds[i]) for i, s in enumerate(ladder) if s in allowed),
+            allowed=allowed,
+            seconds=dict(zip(ladder, seconds, strict=True)),
+            deviation=dict(zip(ladder, deviations, strict=True)),
+            log_base={steps: math.log(t) for steps, t in zip(ladder, base, strict=True)},
+            zero=seconds[0] if ladder[0] == 0 else None,
+        )
+
+    def _padded(self, batch_size: int) -> int:
+        at = bisect_left(self._graph_sizes, batch_size)
+        return self._graph_sizes[at] if at < len(self._graph_sizes) else batch_size
