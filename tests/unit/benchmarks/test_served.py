@@ -348,6 +348,5 @@ def test_the_page_s_tables_do_without_results(tmp_path: Path, monkeypatch: pytes
     import served_tables
 
     monkeypatch.setattr(served_tables, "RESULTS", tmp_path)
-    made = {name: list(lines) for name, lines in served_tables.tables().items()}
-    assert set(map(tuple, made.values())) == {("Not measured yet.",)}
+    assert served_tables.tables() == {}
     sys.modules.pop("served_tables")
