@@ -92,7 +92,6 @@ class _Worker:
     """Holds what SGLang's worker swaps at a switch; the methods are SGLang's."""
 
     adaptive_controller: Any
-    on_verify_complete_cpu = EAGLEWorkerV2.on_verify_complete_cpu
     apply_runtime_state = EAGLEWorkerV2.apply_runtime_state
 
     def __init__(self, steps: int) -> None:
@@ -100,6 +99,10 @@ class _Worker:
         self.speculative_num_draft_tokens = steps + 1
         self._draft_worker = SimpleNamespace(draft_runner=SimpleNamespace(), _rebuild_topk1_chain_buffers=lambda: None)
         self._target_worker = SimpleNamespace(model_runner=SimpleNamespace())
+
+    def on_verify_complete_cpu(self, accepted: list[int], batch_size: int = 0) -> None:
+        # Around SGLang's, as the hook puts it there; it only passes on where the controller is not ours.
+        plugin.on_verify_complete(EAGLEWorkerV2.on_verify_complete_cpu, self, accepted, batch_size)
 
     def build_adaptive_runtime_state(self, speculative_num_steps: int, **_: Any) -> SpecRuntimeState:
         return _state(speculative_num_steps)
