@@ -87,7 +87,7 @@ def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> Non
         learnt = found["acceptance"][0]
         assert ema.configure({"throughput": {"candidate_steps": [1, 3]}}) == [True]
         assert adaptive(ema)["acceptance"][0]["probability"] == pytest.approx(learnt["probability"], abs=0.05)
-        assert adaptive(ema)["acceptance"][0]["trials"] == pytest.approx(learnt["trials"], rel=0.01)
+        assert adaptive(ema)["acceptance"][0]["trials"] >= learnt["trials"]  # rounds that were not counted yet are, now
         assert {rate["steps"] for rate in adaptive(ema)["rates"]} == {1, 3}
     assert adaptive(ema)["config"] == before
 
