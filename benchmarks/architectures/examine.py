@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures.families import Family
-from benchmarks.architectures.servers import ArchitectureServer, NotStarted
+from benchmarks.architectures.servers import ArchitectureServer
 from benchmarks.architectures.texts import BATCHES, Answers, ask, ask_while_switching, prompts, score
 from benchmarks.architectures.verdicts import Text, bound, counted, gaps, judged, unlikely
+from benchmarks.server.starting import NotStarted
 from sglang_adaptive.client import RequestError
 
 Record = dict[str, Any]

@@ -8,18 +8,15 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.architectures import shapes, weights
 from benchmarks.architectures.families import Family
 from benchmarks.server.hosts import OURS, merged_environment
+from benchmarks.server.starting import Start
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine.boot_log import BootLog
 from sglang_adaptive.cpu_engine.server import free_port
 
 LARGEST_BATCH = 32
@@ -45,10 +42,6 @@ def stop_all() -> None:
         server.stop()
 
 
-class NotStarted(RuntimeError):
-    """The server did not come up; the message is what its log says."""
-
-
 class ArchitectureServer(Client):
     """One server of *family*: adaptive with this package's plugin, or the reference without speculation."""
 
@@ -59,8 +52,7 @@ class ArchitectureServer(Client):
         self.start_seconds: float | None = None
         self.command = self._command(family, folder, adaptive, cpu)
         self._environment = self._variables(family, folder, adaptive, cpu)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._begin, self._scratch = 0.0, ""
+        self._start: Start | None = None
 
     def _command(self, family: Family, folder: Path, adaptive: bool, cpu: bool) -> list[str]:
         target = str(shapes.write(folder / "models" / family.name, family.target))
@@ -94,33 +86,17 @@ class ArchitectureServer(Client):
 
     def start(self) -> None:
         """Start the processes and return; ``wait`` says when they answer, ``stop`` is the caller's."""
-        self._begin = time.monotonic()
         _STARTED.append(self)
-        self._scratch = tempfile.mkdtemp(prefix="arch-")  # not below the results: paths of sockets must be short
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.command, env={**self._environment, "TMPDIR": self._scratch}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        self._start = Start(self.name, self.command, self._environment, self.log)
 
     def wait(self, deadline: float) -> None:
         """Return when the server answers. Raises NotStarted when it ends, or does not until *deadline* (monotonic)."""
-        boot = BootLog(self.log)
-        while True:
-            boot.new_stages()
-            if boot.ready:
-                break
-            if not self.is_well():
-                raise NotStarted(f"{self.name} ended while it started: {self.last_error()}")
-            if time.monotonic() > deadline:
-                waited = time.monotonic() - self._begin
-                raise NotStarted(f"{self.name} was not ready after {waited:.0f} s: {self.last_error()}")
-            time.sleep(0.25)
-        self.start_seconds = round(time.monotonic() - self._begin, 1)
+        assert self._start is not None
+        self.start_seconds = round(self._start.wait(deadline, self.is_well, lambda: f" {self.last_error()}"), 1)
 
     def is_running(self) -> bool:
         """Return whether the server's first process is there."""
-        return self._process is not None and self._process.poll() is None
+        return self._start is not None and self._start.is_running()
 
     def is_well(self) -> bool:
         """Return whether the server runs and no scheduler has failed; SGLang ends up to a minute after that."""
@@ -128,12 +104,12 @@ class ArchitectureServer(Client):
 
     def stop(self) -> None:
         """End every process of the server; does nothing when it was not started."""
-        if self._process is None:
+        if self._start is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+            os.killpg(self._start.process.pid, signal.SIGKILL)
+        self._start.process.wait()
+        shutil.rmtree(self._start.scratch, ignore_errors=True)
 
     def last_error(self) -> str:
         """Return the log's last line that names an exception, else its last line; at most 400 characters."""

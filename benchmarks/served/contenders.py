@@ -13,7 +13,8 @@ from benchmarks.served import hook_times
 from benchmarks.server import hosts
 from benchmarks.server.policies import POLICIES, Policy
 from benchmarks.server.replayed import TRACE_FILE
-from benchmarks.server.servers import NotStarted, Running, Server, attach
+from benchmarks.server.servers import Running, Server, attach
+from benchmarks.server.starting import NotStarted
 
 SMOLLM2, REPLAY = "smollm2", "replay"
 SCENES = {

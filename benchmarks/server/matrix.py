@@ -14,7 +14,8 @@ from benchmarks.server.hosts import Host
 from benchmarks.server.passes import Contender
 from benchmarks.server.policies import Policy
 from benchmarks.server.results import Result
-from benchmarks.server.servers import NotStarted, Running, Server
+from benchmarks.server.servers import Running, Server
+from benchmarks.server.starting import NotStarted
 from benchmarks.server.workloads import WORKLOADS, Clock, Plan, Row, warm_up
 
 STOP_SECONDS = 15.0

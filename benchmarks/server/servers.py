@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,15 +17,11 @@ from benchmarks.server.hosts import Host, merged_environment
 from benchmarks.server.policies import Policy
 from benchmarks.server.process import Declared, Process
 from benchmarks.server.simulated import environment
+from benchmarks.server.starting import Start
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.cpu_engine.boot_log import BootLog
 from sglang_adaptive.cpu_engine.server import free_port
 
 _TIER = re.compile(r"Built adaptive runtime state steps=(\d+): elapsed=([\d.]+)\s*s, mem=(-?[\d.]+)\s*GB")
-
-
-class NotStarted(RuntimeError):
-    """The server did not come up; the message ends with what its log last said."""
 
 
 class Running:
@@ -133,40 +127,25 @@ class Server(Running):
         super().__init__(policy, folder, port, host.command(policy, folder, profiles, port), own["SGLANG_PLUGINS"])
         simulation = environment(self.process.path, folder / "plugin", simulate and policy.speculate)
         self.environment = merged_environment(own, simulation)
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._begin = 0.0
+        self._start: Start | None = None
 
     def launch(self) -> None:
         """Start the processes and return; :meth:`wait` says when they answer, :meth:`stop` is the caller's."""
-        self._begin = time.monotonic()
-        self.scratch = tempfile.mkdtemp(prefix="bench-")  # not below the results: paths of sockets must be short
-        with self.log.open("wb") as log:
-            self._popen = subprocess.Popen(
-                self.command, env={**self.environment, "TMPDIR": self.scratch}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        self.pid = self._popen.pid
+        self._start = Start(self.name, self.command, self.environment, self.log)
+        self.scratch, self.pid = self._start.scratch, self._start.process.pid
 
     def wait(self, deadline: float) -> None:
         """Return when the server answers. Raises NotStarted when it ends, or does not until *deadline* (monotonic)."""
-        boot = BootLog(self.log)
-        while not boot.ready:
-            boot.new_stages()
-            if not self.is_running():
-                raise NotStarted(f"{self.name} ended while it started:\n{self.log_tail()}")
-            if time.monotonic() > deadline:
-                waited = time.monotonic() - self._begin
-                raise NotStarted(f"{self.name} was not ready after {waited:.0f} s:\n{self.log_tail()}")
-            time.sleep(0.2)
-        self.start_seconds = time.monotonic() - self._begin
+        assert self._start is not None
+        self.start_seconds = self._start.wait(deadline, self.is_running, lambda: f"\n{self.log_tail()}")
 
     def is_running(self) -> bool:
-        return self._popen is not None and self._popen.poll() is None
+        return self._start is not None and self._start.is_running()
 
     def stop(self) -> None:
         super().stop()
-        if self._popen is not None:
-            self._popen.wait()
+        if self._start is not None:
+            self._start.process.wait()
 
 
 def tiers_built(log: str) -> list[dict[str, float]]:

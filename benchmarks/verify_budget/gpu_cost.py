@@ -59,21 +59,24 @@ def ragged(batch: int, budget: int) -> Tensor:
     return kept.view(batch, STEPS).sum(1, dtype=torch.int32) + 1
 
 
-def attention_ms(lengths: Tensor, context: int) -> float:
-    """Return the milliseconds of LAYERS verify attentions whose requests have *lengths* queries, int32 [batch]."""
+def attention(lengths: Tensor, context: int) -> Callable[[Tensor], Tensor]:
+    """Return one layer's attention, over *context* tokens a request, of *lengths* queries each, int32 [batch].
+
+    It takes the queries [tokens, HEADS, HEAD_DIM], request after request.
+    """
     from sgl_kernel.flash_attn import flash_attn_with_kvcache
 
-    batch, tokens, most = len(lengths), int(lengths.sum()), int(lengths.max())
+    batch, most = len(lengths), int(lengths.max())
     slots = batch * (context + STEPS + 1)
     keys, values = (torch.randn(slots, 1, KV_HEADS, HEAD_DIM, **TENSOR) for _ in range(2))
     table = torch.randperm(slots, device="cuda", dtype=torch.int32).view(batch, -1)
-    queries = torch.randn(tokens, HEADS, HEAD_DIM, **TENSOR)
-    seen = (lengths + context).cuda()
-    starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)).cuda()
-    key_starts = torch.nn.functional.pad(seen.cumsum(0, dtype=torch.int32), (1, 0))
+    lengths = lengths.cuda()
+    seen = lengths + context
+    sums = (part.cumsum(0, dtype=torch.int32) for part in (lengths, seen))
+    starts, key_starts = (torch.nn.functional.pad(one, (1, 0)) for one in sums)
 
-    def attend() -> None:
-        flash_attn_with_kvcache(
+    def attend(queries: Tensor) -> Tensor:
+        return flash_attn_with_kvcache(
             q=queries,
             k_cache=keys,
             v_cache=values,
@@ -86,7 +89,14 @@ def attention_ms(lengths: Tensor, context: int) -> float:
             causal=True,
         )
 
-    return LAYERS * replay_ms(attend, inner=LAYERS)
+    return attend
+
+
+def attention_ms(lengths: Tensor, context: int) -> float:
+    """Return the milliseconds of LAYERS verify attentions whose requests have *lengths* queries, int32 [batch]."""
+    attend = attention(lengths, context)
+    queries = torch.randn(int(lengths.sum()), HEADS, HEAD_DIM, **TENSOR)
+    return LAYERS * replay_ms(lambda: attend(queries), inner=LAYERS)
 
 
 def packing_ms(batch: int, budget: int) -> dict[str, float]:
@@ -135,7 +145,6 @@ def packing_ms(batch: int, budget: int) -> dict[str, float]:
 
 def draft_step_ms(batch: int, context: int) -> float:
     """Return the milliseconds of one draft step of an EAGLE-3 layer for *batch* requests."""
-    from sgl_kernel.flash_attn import flash_attn_with_kvcache
 
     def matrix(rows: int, columns: int) -> Tensor:
         return torch.randn(columns, rows, **TENSOR) * 0.02
@@ -144,25 +153,11 @@ def draft_step_ms(batch: int, context: int) -> float:
     qkv, out = matrix(2 * HIDDEN, size + 2 * KV_HEADS * HEAD_DIM), matrix(size, HIDDEN)
     gate_up, down, head = matrix(HIDDEN, 2 * FFN), matrix(FFN, HIDDEN), matrix(HIDDEN, DRAFT_VOCABULARY)
     both = torch.randn(batch, 2 * HIDDEN, **TENSOR)
-    slots = batch * (context + STEPS)
-    keys, values = (torch.randn(slots, 1, KV_HEADS, HEAD_DIM, **TENSOR) for _ in range(2))
-    table = torch.randperm(slots, device="cuda", dtype=torch.int32).view(batch, -1)
-    seen = torch.full((batch,), context, dtype=torch.int32, device="cuda")
-    starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
+    attend = attention(torch.ones(batch, dtype=torch.int32), context)
 
     def step() -> None:
         query = torch.nn.functional.linear(both, qkv)[:, :size].reshape(batch, HEADS, HEAD_DIM).contiguous()
-        attended = flash_attn_with_kvcache(
-            q=query,
-            k_cache=keys,
-            v_cache=values,
-            page_table=table,
-            cache_seqlens=seen,
-            cu_seqlens_q=starts,
-            max_seqlen_q=1,
-            softmax_scale=HEAD_DIM**-0.5,
-            causal=True,
-        )
+        attended = attend(query)
         state = torch.nn.functional.linear(attended.reshape(batch, size), out)
         gate, up = torch.nn.functional.linear(state, gate_up).chunk(2, 1)
         state = state + torch.nn.functional.linear(torch.nn.functional.silu(gate) * up, down)

@@ -89,6 +89,9 @@ def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> Non
         assert adaptive(ema)["acceptance"][0]["probability"] == pytest.approx(learnt["probability"], abs=0.05)
         assert adaptive(ema)["acceptance"][0]["trials"] >= learnt["trials"]  # rounds that were not counted yet are, now
         assert {rate["steps"] for rate in adaptive(ema)["rates"]} == {1, 3}
+        adopted = adaptive(ema)["acceptance"][0]["trials"]
+        assert ema.configure({"throughput": {"candidate_steps": [1, 3], "margin": 0.03}}) == [True]
+        assert adaptive(ema)["acceptance"][0]["trials"] == pytest.approx(adopted, rel=0.01)
     assert adaptive(ema)["config"] == before
 
 
