@@ -69,12 +69,12 @@ def _drop(move: dict[str, Any]) -> str:
 def _throughput(found: dict[str, Any]) -> Iterator[str]:
     options = found["options"]
     ladder = options["candidate_steps"]
-    yield 'Policy "throughput": before every round, the depth that promises the most tokens per second, from the'
+    yield 'Policy "throughput": before every round, the depth that the text of the batch is done soonest with, by the'
     yield "acceptance and the round times that it measures while it serves."
     yield _built(ladder)
     if len(ladder) > 1:
         yield (
-            f"Rises or falls when another depth promises at least {100 * options['margin']:g}% more tokens per second, "
+            f"Rises or falls when another depth promises at least {100 * options['margin']:g}% more speed, "
             "and more still while acceptance is uncertain."
         )
         if ladder[0] == 0:
