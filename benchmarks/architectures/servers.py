@@ -27,6 +27,7 @@ _GPU = (
     *("--mem-fraction-static", "0.85", "--max-total-tokens", "24576", "--context-length", "1024"),
     *("--max-running-requests", str(LARGEST_BATCH), "--cuda-graph-bs-decode", "1", "8", str(LARGEST_BATCH)),
     *("--cuda-graph-backend-prefill", "disabled", "--sampling-backend", "pytorch", "--watchdog-timeout", "300"),
+    "--disable-flashinfer-autotune",  # it searches for speed, which no family is judged by, for up to a minute
 )
 _CPU = ("--disable-radix-cache", "--max-running-requests", str(LARGEST_BATCH))
 CRASH = "Scheduler hit an exception"
