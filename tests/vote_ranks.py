@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 
 from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.throughput.outlook import outlook
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.policy.vote.agree import agree
 from sglang_adaptive.policy.vote.ballot import Ballot, believed, silent
@@ -41,8 +42,8 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
         except EOFError:
             return
         requests = 0 if nature.idle[0] <= at < nature.idle[1] else nature.requests
-        if nature.fails_at is not None and at >= nature.fails_at:
-            policy.prices = None  # type: ignore[method-assign,assignment]
+        if at == nature.fails_at:
+            del policy._acceptance
         ballot = silent(DEPTHS, live, requests, failed)
         if requests and not failed:
             ballot, failed = _ask(policy, live, requests)
@@ -55,8 +56,8 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
             seconds = nature.clock * draw.gauss(1.0, 0.02) * (0.01 + 2e-5 * most * (live + 1) + 4e-4 * live)
             counts = [_accepted(draw, nature.acceptance, live) for _ in range(requests)]
             shadow = [_accepted(draw, nature.acceptance, 1) for _ in range(requests)] if live == 0 else []
-            waiting.append(RoundObservation(live, counts, requests, seconds, shadow_accepts=shadow))
-        if len(waiting) > nature.lag:
+            waiting.append(RoundObservation(live, counts, most, seconds, shadow_accepts=shadow))
+        if len(waiting) > nature.lag and not failed:
             policy.observe(waiting.pop(0))
             if policy.cost_sync_due:
                 policy.import_cost(policy.export_cost())
@@ -64,7 +65,7 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
 
 def _ask(policy: ThroughputPolicy, live: int, requests: int) -> tuple[Ballot, bool]:
     try:
-        return believed(DEPTHS, live, requests, policy.prices(requests, DEPTHS[-1])), False
+        return believed(DEPTHS, live, requests, *outlook(policy, requests, live)), False
     except Exception:
         return silent(DEPTHS, live, requests, failed=True), True
 

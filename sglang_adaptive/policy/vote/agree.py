@@ -1,6 +1,6 @@
-"""The depth that all ranks run: most tokens of all ranks over the time at the slowest one.
+"""The depth that all ranks run: the one that the texts of all of them are done soonest with.
 
-    depth = argmax_s  sum_r tokens_r(s) / nanoseconds_p(s)            p: the rank with most requests
+    depth = argmin_s  nanoseconds_p(s) * sum_r rounds_r(s)            p: the rank with most requests
 
 The others wait for p in every layer that exchanges tokens, and its row has the price of a round of its batch size. So
 costs need no exchange of their own, and a clock that is wrong by a factor changes nothing: the factor is in all prices
@@ -29,24 +29,19 @@ def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: in
     if not ballots:
         return launch_steps
     slowest = max(ballots, key=lambda ballot: ballot.requests)
-    offers = _offers(ballots, slowest.nanoseconds, depths)
-    if not offers:
+    times = _times(ballots, slowest.nanoseconds, depths)
+    if not times:
         return launch_steps
-    best = min(offers)
-    for steps, (tokens, time) in sorted(offers.items()):
-        if tokens * offers[best][1] > offers[best][0] * time:
-            best = steps
-    if slowest.live in offers:
-        (tokens, time), (live_tokens, live_time) = offers[best], offers[slowest.live]
-        if 1000 * tokens * live_time <= (1000 + margin) * live_tokens * time:
-            return slowest.live
+    best = min(times, key=lambda steps: (times[steps], steps))
+    if slowest.live in times and 1000 * times[slowest.live] <= (1000 + margin) * times[best]:
+        return slowest.live
     return best
 
 
-def _offers(ballots: Sequence[Ballot], prices: Sequence[int], depths: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return tokens of all ranks and nanoseconds of the round, by depth that can run."""
+def _times(ballots: Sequence[Ballot], prices: Sequence[int], depths: Sequence[int]) -> dict[int, int]:
+    """Return what the texts take, in nanoseconds / 1024, by depth that can run."""
     return {
-        steps: (sum(ballot.tokens[at] for ballot in ballots), price)
+        steps: price * sum(ballot.rounds[at] for ballot in ballots)
         for at, (steps, price) in enumerate(zip(depths, prices, strict=True))
-        if price > 0
+        if price
     }

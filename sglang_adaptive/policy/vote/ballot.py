@@ -6,33 +6,32 @@ With D depths, the built numbers of steps in ascending order, a row has 3 + 2 D 
     0  requests          requests that decode    0 to 2^31 - 1; 0: no say (idle, in a prefill, not there)
     1  failed            -                       1: no say, because the policy failed; else 0
     2  live              draft steps             of the round before
-    3 ... 2 + D          1/1024 token            tokens that all requests together may expect at each depth
+    3 ... 2 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
+                                                 one round of the live depth
     3 + D ... 2 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
 
-Tokens and nanoseconds saturate at 2^40 (a billion tokens, 18 minutes); a time above 0 is at least 1. A row of zeros is
-that of a rank that is not there.
+Rounds and nanoseconds saturate at 2^40 (a billion rounds, 18 minutes) and are at least 1, but for the 0 above. A row of
+zeros is that of a rank that is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sglang_adaptive.policy.telemetry import RoundPrices
-
-TOKEN, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
+ROUND, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
 FIELDS = 3
 """Columns before those of the depths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """A row; ``tokens`` and ``nanoseconds`` are in the order of the depths."""
+    """A row; ``rounds`` and ``nanoseconds`` are in the order of the depths."""
 
     requests: int
     failed: bool
     live: int
-    tokens: Sequence[int]
+    rounds: Sequence[int]
     nanoseconds: Sequence[int]
 
     @property
@@ -42,7 +41,7 @@ class Ballot:
 
     def row(self) -> list[int]:
         """Return the columns."""
-        return [self.requests, int(self.failed), self.live, *self.tokens, *self.nanoseconds]
+        return [self.requests, int(self.failed), self.live, *self.rounds, *self.nanoseconds]
 
 
 def width(depths: Sequence[int]) -> int:
@@ -62,18 +61,20 @@ def forced(depths: Sequence[int], live: int, requests: int, steps: int) -> Ballo
     return Ballot(min(requests, MOST_REQUESTS), False, live, only, only)
 
 
-def believed(depths: Sequence[int], live: int, requests: int, prices: RoundPrices) -> Ballot:
-    """Return the ballot of *requests* by what a policy believes of rounds of so many; the *live* depth ran before.
+def believed(
+    depths: Sequence[int], live: int, requests: int, rounds: Mapping[int, float], seconds: Mapping[int, float]
+) -> Ballot:
+    """Return the ballot of a policy, by depth: *rounds* of a request for one *live* round, *seconds* of a round.
 
-    Raises ValueError or OverflowError for a belief that is no number: the policy has failed then.
+    A depth without seconds cannot run, one without rounds is as the live one. Raises ValueError or OverflowError for a
+    belief that is no number: the policy has failed then.
     """
-    tokens, seconds = prices.tokens, prices.seconds
     return Ballot(
         min(requests, MOST_REQUESTS),
         False,
         live,
-        tuple(_whole(requests * tokens[s] * TOKEN, 0) if s < len(tokens) else 0 for s in depths),
-        tuple(_whole(seconds[s] * SECOND, 1) if s in seconds else 0 for s in depths),
+        tuple(_whole(requests * rounds.get(steps, 1.0) * ROUND) for steps in depths),
+        tuple(_whole(seconds[steps] * SECOND) if steps in seconds else 0 for steps in depths),
     )
 
 
@@ -85,5 +86,5 @@ def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
     return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]))
 
 
-def _whole(value: float, least: int) -> int:
-    return int(min(MOST, max(least, round(value))))
+def _whole(value: float) -> int:
+    return min(MOST, max(1, round(value)))

@@ -6,31 +6,28 @@ import random
 
 import pytest
 
-from sglang_adaptive.policy.telemetry import RoundPrices
 from sglang_adaptive.policy.vote.agree import agree
 from sglang_adaptive.policy.vote.ballot import MOST, SECOND, Ballot, believed, forced, read, silent, width
 
 DEPTHS = (0, 2, 5)
 
 
-def rank(requests: int, tokens: tuple[float, ...], ms: tuple[float, ...], live: int = 0) -> list[int]:
-    beliefs = [0.0] * 6
-    for depth, value in zip(DEPTHS, tokens, strict=True):
-        beliefs[depth] = value
+def rank(requests: int, rounds: tuple[float, ...], ms: tuple[float, ...], live: int = 0) -> list[int]:
+    """The row of a rank whose texts take so many rounds of each depth, which take so many milliseconds."""
     seconds = {depth: value / 1000 for depth, value in zip(DEPTHS, ms, strict=True)}
-    return believed(DEPTHS, live, requests, RoundPrices(seconds, {}, beliefs, {})).row()
+    return believed(DEPTHS, live, requests, dict(zip(DEPTHS, rounds, strict=True)), seconds).row()
 
 
-HARD, EASY = (1.0, 1.2, 1.2), (1.0, 2.8, 5.0)
+HARD, EASY = (1.0, 0.85, 0.84), (1.0, 0.36, 0.2)
 EARLY, LATE = (10.0, 11.0, 12.0), (20.0, 30.0, 60.0)
 
 
-def test_one_rank_runs_the_depth_with_most_tokens_a_second() -> None:
+def test_one_rank_runs_the_depth_that_its_texts_are_done_soonest_with() -> None:
     assert agree([rank(4, EASY, EARLY)], DEPTHS, 2) == 5
     assert agree([rank(4, HARD, LATE, live=5)], DEPTHS, 2) == 0
 
 
-def test_tokens_of_all_ranks_count_by_their_requests() -> None:
+def test_all_ranks_count_by_their_requests() -> None:
     assert agree([rank(9, HARD, EARLY), rank(8, EASY, EARLY)], DEPTHS, 2) == 5  # not the minimum of the two
     assert agree([rank(90, HARD, EARLY), rank(1, EASY, EARLY)], DEPTHS, 2) == 2
 
@@ -70,7 +67,7 @@ def test_forced_steps_are_run_once_the_largest_rank_has_heard_of_them() -> None:
 
 
 def test_the_live_depth_stays_for_less_than_the_margin() -> None:
-    nearly = (1.0, 1.1, 1.205)
+    nearly = (1.0, 1 / 1.1, 1 / 1.205)
     assert agree([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=10) == 2
     assert agree([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=0) == 5
     assert agree([rank(4, nearly, EARLY, live=5)], DEPTHS, 2, margin=10) == 5
@@ -80,26 +77,26 @@ def test_the_live_depth_stays_for_less_than_the_margin() -> None:
 def test_a_clock_wrong_by_a_factor_cancels(factor: float) -> None:
     draw = random.Random(1)
     for _ in range(200):
-        tokens = tuple(sorted(draw.uniform(1.0, 6.0) for _ in DEPTHS))
+        rounds = tuple(sorted((draw.uniform(0.2, 1.0) for _ in DEPTHS), reverse=True))
         ms = tuple(sorted(draw.uniform(5.0, 50.0) for _ in DEPTHS))
         wrong = tuple(value * factor for value in ms)
         others = [rank(draw.randint(0, 9), HARD, EARLY) for _ in range(3)]
-        assert agree([rank(10, tokens, ms), *others], DEPTHS, 2) == agree([rank(10, tokens, wrong), *others], DEPTHS, 2)
+        assert agree([rank(10, rounds, ms), *others], DEPTHS, 2) == agree([rank(10, rounds, wrong), *others], DEPTHS, 2)
 
 
 def test_a_row_is_read_as_it_was_written() -> None:
-    ballot = believed(DEPTHS, 2, 3, RoundPrices({0: 1e-2, 5: 2e-2}, {}, [1.0, 1.5, 1.7], {}))
+    ballot = believed(DEPTHS, 2, 3, {0: 1.5, 2: 1.0}, {0: 1e-2, 5: 2e-2})
     assert read(ballot.row(), DEPTHS) == ballot
-    assert ballot == Ballot(3, False, 2, (3072, 5222, 0), (10_000_000, 0, 20_000_000))
+    assert ballot == Ballot(3, False, 2, (4608, 3072, 3072), (10_000_000, 0, 20_000_000))
 
 
 def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
-    most = believed((0, 1), 0, 10**12, RoundPrices({0: 1e9, 1: 1e-12}, {}, [1e9, 1.0], {}))
-    assert most.row() == [2**31 - 1, 0, 0, MOST, MOST, MOST, 1]
-    assert agree([most.row()] * 64, (0, 1), 0) == 1  # sums beyond 64 bits stay exact
+    most = believed((0, 1), 0, 10**12, {0: 1e9, 1: 0.0}, {0: 1e9, 1: 1e-12})
+    assert most.row() == [2**31 - 1, 0, 0, MOST, 1, MOST, 1]
+    assert agree([most.row()] * 64, (0, 1), 0) == 1  # products beyond 64 bits stay exact
     for wrong in (float("nan"), float("inf")):
         with pytest.raises((ValueError, OverflowError)):
-            believed((0,), 0, 1, RoundPrices({0: wrong}, {}, [1.0], {}))
+            believed((0,), 0, 1, {}, {0: wrong})
 
 
 def test_rows_of_another_width_are_refused() -> None:
@@ -107,7 +104,7 @@ def test_rows_of_another_width_are_refused() -> None:
         agree([[1] * 8], DEPTHS, 2)
 
 
-def test_the_best_of_random_rows_beats_every_other_depth_by_exact_fractions() -> None:
+def test_no_depth_of_random_rows_takes_less_time() -> None:
     draw = random.Random(7)
     for _ in range(500):
         ballots = [
@@ -122,7 +119,7 @@ def test_the_best_of_random_rows_beats_every_other_depth_by_exact_fractions() ->
         ]
         largest = max(range(len(ballots)), key=lambda at: (ballots[at].requests, -at))
         found = DEPTHS.index(agree([ballot.row() for ballot in ballots], DEPTHS, 2))
-        rates = [
-            sum(ballot.tokens[at] for ballot in ballots) / ballots[largest].nanoseconds[at] for at in range(len(DEPTHS))
+        times = [
+            sum(ballot.rounds[at] for ballot in ballots) * ballots[largest].nanoseconds[at] for at in range(len(DEPTHS))
         ]
-        assert rates[found] == pytest.approx(max(rates))
+        assert times[found] == min(times)
