@@ -57,7 +57,7 @@ def _about(words: list[str]) -> dict[str, Any]:
         "commit": git_commit(),
         "versions": versions("numpy"),
         "cpu": cpu_model(),
-        "note": "Simulated. Acceptance is replayed from a trace; round times were measured on GPUs without attention DP, "
+        "note": "Simulated. Acceptance is replayed from a trace; round times were measured without attention DP, "
         "and a round of all ranks is taken to cost what one of the largest batch does. Prefills cost nothing.",
     }
 
