@@ -1,4 +1,4 @@
-"""A rank of attention DP as far as SGLang's gather goes: ``python -m tests.gathering_ranks RANK RANKS FILE``.
+"""A rank of attention DP as far as SGLang's gather goes: ``python -m tests.gathering_ranks``, told by its environment.
 
 Real MLPSyncBatchInfo objects in a real gloo group, with our hooks applied; no model. Prints one JSON object.
 """
@@ -6,8 +6,8 @@ Real MLPSyncBatchInfo objects in a real gloo group, with our hooks applied; no m
 from __future__ import annotations
 
 import json
+import os
 import random
-import sys
 from typing import Any
 
 from sglang.srt.distributed.parallel_state import init_distributed_environment, init_model_parallel_group
@@ -19,16 +19,13 @@ from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.sglang_plugin.attention_dp import HOOKS, gather
 from sglang_adaptive.sglang_plugin.hooking import registry
+from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 from tests.live_controllers import controller
-
-ROUNDS = 300
-FORCED, FAILS, WARM, IDLE = (200, 240), 250, (20, 40), (100, 130)
-"""Rounds: an operator holds the steps, rank 1's policy fails, rank 0 warms up, rank 0 idles."""
 
 
 def main(rank: int, ranks: int, file: str) -> dict[str, Any]:
     init_distributed_environment(ranks, rank, f"file://{file}", rank, "gloo")
-    group = init_model_parallel_group([list(range(ranks))], rank, "gloo", group_name="tp")
+    group = init_model_parallel_group([list(range(ranks))], rank, "gloo", use_pynccl=False, group_name="tp")
     registry.add_and_apply(hook for hook in HOOKS if "MLPSyncBatchInfo" in hook.target)
     with get_parallel().override(tp_group=group):
         before = _fields(_gathered(ranks, group, 5 + rank))
@@ -80,4 +77,4 @@ def _fields(info: MLPSyncBatchInfo) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])))
+    print(json.dumps(main(*map(int, os.environ["GATHERING"].split()), os.environ["GATHERING_FILE"])))

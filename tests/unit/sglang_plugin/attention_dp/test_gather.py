@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gathering_ranks import FAILS, FORCED, IDLE, ROUNDS, WARM
+from tests import checks
+from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 
 RANKS = 3
 
@@ -19,18 +16,10 @@ RANKS = 3
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     file = tmp_path_factory.mktemp("gloo") / "store"
     running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.gathering_ranks", str(rank), str(RANKS), str(file)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[4],
-        )
+        checks.start("tests.gathering_ranks", GATHERING=f"{rank} {RANKS}", GATHERING_FILE=str(file))
         for rank in range(RANKS)
     ]
-    answers = [process.communicate() for process in running]
-    assert [process.returncode for process in running] == [0] * RANKS, [error[-2000:] for _, error in answers]
-    return [json.loads(output.splitlines()[-1]) for output, _ in answers]
+    return [checks.finish(process) for process in running]
 
 
 def test_all_ranks_run_the_same_steps_in_every_round(ranks: list[dict[str, Any]]) -> None:
