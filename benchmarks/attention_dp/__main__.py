@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("profiles", nargs="*", metavar="PROFILE", help=f"of configs/profiles/; {', '.join(PROFILES)}")
     parser.add_argument("--ranks", default="8,16,64", metavar="N,N,...")
     parser.add_argument("--rounds", type=int, default=1000, metavar="N", help="length of a run")
+    parser.add_argument("--scene", default="", metavar="WORDS", help="play scenes alone whose names have these words")
     parser.add_argument("--out", type=Path, default=FOLDER / "results" / "attention_dp", metavar="FOLDER")
     options = parser.parse_args(words)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -41,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = [
                 cell
                 for ranks in map(int, options.ranks.split(","))
-                for cell in cells(texts, cost, ranks, options.rounds, number)
+                for cell in cells(texts, cost, ranks, options.rounds, number, options.scene)
             ]
-            file = options.out / f"{name}-{text}.json"
+            file = options.out / f"{'-'.join([name, text, *options.scene.split()])}.json"
             report = {**_about(words), "profile": name, "trace": text, "cells": found}
             file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
             print(f"{time.monotonic() - started:.0f} s  wrote {file.name}", file=sys.stderr, flush=True)

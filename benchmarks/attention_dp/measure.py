@@ -24,14 +24,18 @@ WAYS: dict[str, Way] = {
 ORACLE = "knows the drafts"
 
 
-def cells(texts: Texts, cost: RoundCost, ranks: int, rounds: int, seed: int) -> Iterator[dict[str, Any]]:
+def cells(
+    texts: Texts, cost: RoundCost, ranks: int, rounds: int, seed: int, only: str = ""
+) -> Iterator[dict[str, Any]]:
     """Yield each scene's outcomes as JSON builtins; runs last some *rounds* rounds of 32 requests at the launch depth.
 
-    Rates are over that of the best static depth of the scene.
+    Rates are over that of the best static depth of the scene. *only* is a part of the names of the scenes to play.
     """
     table = cost.table(BUSIEST)
     horizon = rounds * float(table[2 * USUAL, LAUNCH])
     for scene in scenes(ranks, texts, seed):
+        if only not in scene.name:
+            continue
         come = arrivals(scene, texts, float(table[USUAL, LAUNCH]), horizon, seed)
 
         def play(way: Way, policies: bool, scene: Scene = scene, come: list[list[float]] = come) -> Outcome:

@@ -57,10 +57,9 @@ class Rank:
         while self._come and self._come[0] <= now:
             self._come.popleft()
             self._waiting += 1
-        if self._clients and (self._busy is None or self._busy[min(SPELLS - 1, int(part * SPELLS))]):
-            self._waiting = max(0, self._clients - self.requests)
-        elif self._clients:
-            self._waiting = 0
+        if self._clients:
+            share = 1.0 if self._busy is None else self._busy[min(SPELLS - 1, int(part * SPELLS))]
+            self._waiting = max(0, round(share * self._clients) - self.requests)
         while self._waiting and self.requests < BUSIEST:
             self._waiting -= 1
             self._served += 1

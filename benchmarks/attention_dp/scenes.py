@@ -18,6 +18,7 @@ OPEN_LOAD = 8.0
 TOKENS_A_ROUND = 2.3
 SPELLS = 6
 """Parts of a run in which a rank is busy or idle, in "bursts"."""
+TIDES = "all ranks between 1 and 64 together"
 EASY, HARD = "math_reasoning", "summarization"
 """The kinds of text with most and fewest tokens a round."""
 
@@ -31,8 +32,8 @@ class Scene:
     """By rank, who ask again as soon as they are answered; zeros where requests come by themselves."""
     kinds: Sequence[int | None]
     """By rank, index of the kind of its texts; None for all."""
-    busy: Sequence[Sequence[bool]] | None = None
-    """By rank and spell, whether its clients ask; None for always."""
+    busy: Sequence[Sequence[float]] | None = None
+    """By rank and spell, the share of its clients who ask; None for all of them all the time."""
     shares: Sequence[float] | None = None
     """By rank, the share of the requests that come by themselves; None for none."""
 
@@ -52,8 +53,10 @@ def scenes(ranks: int, texts: Texts, seed: int) -> Iterator[Scene]:
     yield Scene("one busy, the others with 4", [BUSIEST] + [4] * (ranks - 1), everything)
     yield Scene("half idle", [USUAL if rank % 2 else 0 for rank in range(ranks)], everything)
     draw = np.random.default_rng([seed, ranks])
-    spells = draw.random((ranks, SPELLS)) < 0.5
+    spells = (draw.random((ranks, SPELLS)) < 0.5).astype(float)
     yield Scene("bursts", [2 * USUAL] * ranks, by_rank, busy=spells.tolist())
+    tide = [1.0 if spell % 2 else 1.0 / BUSIEST for spell in range(SPELLS)]
+    yield Scene(TIDES, [BUSIEST] * ranks, everything, busy=[tide] * ranks)
     none = [0] * ranks
     yield Scene("Poisson", none, everything, shares=[1.0 / ranks] * ranks)
     yield Scene("Poisson, skewed", none, by_rank, shares=(np.array(skewed) / sum(skewed)).tolist())
