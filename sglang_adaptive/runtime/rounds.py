@@ -87,7 +87,7 @@ class Rounds(RuntimeStates):
             else:
                 self._apply(self.agreed_steps)
             return
-        target, cause = self._choose(batch_size) if self.agreed_steps is None else (self.agreed_steps, "agreed")
+        target, cause = self._choose(batch_size) if self.agreed_steps is None else (self.agreed_steps, "acceptance")
         self._last_batch_size = batch_size
         if target != self.worker.speculative_num_steps:
             self._switch(target, batch_size, cause)
