@@ -32,10 +32,9 @@ class JointSteps:
         try:
             return self._ballot(requests).row()
         except Exception as error:
-            if self._controller._degraded is None:
-                self._controller._degrade(
-                    f"policy {self._controller.params.name} raised {type(error).__name__}: {error}", error
-                )
+            controller = self._controller
+            if controller._degraded is None:
+                controller._degrade(f"policy {controller.params.name} raised {type(error).__name__}: {error}", error)
             return silent(self.depths, requests=requests, failed=True).row()
 
     def take(self, rows: Sequence[Sequence[int]]) -> None:

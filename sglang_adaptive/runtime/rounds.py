@@ -126,7 +126,8 @@ class Rounds(RuntimeStates):
         if self._degraded is None:
             try:
                 self.params.observe(observation)
-                if self._learner is not None and self._learner.cost_sync_due:
+                # With agreed steps nothing is timed, and ranks count different rounds: a broadcast would hang.
+                if self._learner is not None and self._learner.cost_sync_due and self.agreed_steps is None:
                     self._hand_over_cost(self._learner)
             except Exception as error:
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)

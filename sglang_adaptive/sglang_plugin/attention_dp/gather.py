@@ -32,12 +32,8 @@ def install(result: None, worker: Any) -> None:
 
 
 def join(controller: AdaptiveController) -> None:
-    """Let the gathers of this process decide the steps of *controller*, which has all its runtime states.
-
-    Measured times stay on this rank: SGLang's ranks count other rounds, and a broadcast at one of them would hang.
-    """
+    """Let the gathers of this process decide the steps of *controller*, which has all its runtime states."""
     global _live
-    controller.share_cost = lambda payload: payload
     _live = JointSteps(controller)
 
 

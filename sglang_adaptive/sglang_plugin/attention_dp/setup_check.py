@@ -29,6 +29,8 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return f"attention DP is not supported with {server_args.speculative_algorithm}"
     if envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER.get() or resolved_view(server_args).dwdp_size > 1:
         return "attention DP is not supported where ranks skip the gather before a round"
+    if resolved_view(server_args).enable_dp_attention_local_control_broadcast:
+        return "attention DP is not supported with --enable-dp-attention-local-control-broadcast"
     if envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION.get():
         return "attention DP is not supported with SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION, which always drafts"
     return original(AsIf(server_args, attn_dp_size=1))

@@ -1,4 +1,4 @@
-"""Attention DP stays off by default; where it is tried, what cannot work is refused by name. With SGLang's own check."""
+"""Attention DP is off by default; where it is tried, what cannot work is refused by name. With SGLang's own check."""
 
 from __future__ import annotations
 
