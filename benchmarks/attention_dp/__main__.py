@@ -21,7 +21,7 @@ from sglang_adaptive.traces import read
 
 FOLDER = Path(__file__).parents[1]
 TRACE = FOLDER / "traces" / "smollm2-greedy.npz"
-PROFILES = ("h200-qwen3-30b-a3b-eagle3-fa3", "h200-llama31-8b-eagle3-fa3", "h200-qwen3-32b-eagle3-fa3")
+PROFILES = ("h200-qwen3-30b-a3b-eagle3-fa3", "h200-llama31-8b-eagle3-fa3")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
