@@ -35,8 +35,8 @@ def lines(records: Sequence[Record]) -> Iterator[str]:
     yield f"`python -m benchmarks.architectures`, {'; '.join(gpus)}."
     yield ""
     yield (
-        "| Architecture | Models | Draft | Attention | Verdict | Depths | equal, ties, different texts | unlikely tokens, "
-        "worst run, the reference | Drafts accepted | Seconds to start | Late kernels |"
+        "| Architecture | Models | Draft | Attention | Verdict | Depths | equal, ties, different texts | "
+        "unlikely tokens, worst run, the reference | Drafts accepted | Seconds to start | Late kernels |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for record in records:

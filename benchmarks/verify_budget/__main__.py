@@ -26,8 +26,8 @@ DEAR, DRAFT_SHARE = ", dear drafts", 0.25
 """The profiles once more, with a drafted token at a quarter of a verified one; by their sizes it is a twentieth."""
 
 MEASURED = ", measured drafts and packing"
-GPU_COST = FOLDER / "results" / "verify_budget" / "gpu" / "h200-llama31-8b.json"
-"""What gpu_cost.py found, of the 8B shape alone; the profiles of that shape come once more with it."""
+GPU_COST = FOLDER / "results" / "verify_budget" / "gpu"
+"""What gpu_cost.py found. A profile comes once more with the file whose name its own begins with."""
 
 REPEATED = 0.02
 """Share of the positions from which on exact repetitions are worth a second run without them."""
@@ -63,8 +63,13 @@ def _profiles() -> dict[str, Prices]:
     loaded = dict(load_cost(str(path)) for path in sorted(shipped_config("profiles").glob("*.json")))
     cheap = {name: fit(cost.cells()) for name, cost in loaded.items()}
     dear = {name + DEAR: fit(cost.cells(), DRAFT_SHARE) for name, cost in loaded.items()}
-    extra = read_extra(GPU_COST)
-    own = {name + MEASURED: fit(cost.cells(), extra=extra) for name, cost in loaded.items() if "llama31-8b" in name}
+    extras = {path.stem: read_extra(path) for path in sorted(GPU_COST.glob("*.json"))}
+    own = {
+        name + MEASURED: fit(cost.cells(), extra=extra)
+        for shape, extra in extras.items()
+        for name, cost in loaded.items()
+        if name.startswith(shape)
+    }
     return cheap | dear | own
 
 
