@@ -76,7 +76,7 @@ class AcceptanceEstimator:
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
         now = self._levels.bins
-        self._mix = {bin: now.count(bin) / len(now) for bin in sorted(set(now))}
+        self._mix = {bin: now.count(bin) / len(now) for bin in range(BINS) if bin in now}
         self._rounds += 1
         if not steps or self._rounds % FOLD_ROUNDS == 0 or self._rounds < FOLD_ROUNDS:
             self._fold()
@@ -203,12 +203,13 @@ class AcceptanceEstimator:
         self._pull = pull = self.shrinkage * self._weight
         self._falls, before = [1.0], 0.0
         """Acceptance of each position over that of the one before it, over all bins."""
-        for at, (hits, reached) in enumerate(zip(zip(*self._hits, strict=True), zip(*self._reached, strict=True))):
-            usual = (sum(hits) + pull * (FALL * before if at else USUAL)) / (sum(reached) + pull)
+        all_hits, all_reached = (list(map(sum, zip(*rows, strict=True))) for rows in (self._hits, self._reached))
+        for at, (hits, reached) in enumerate(zip(all_hits, all_reached, strict=True)):
+            usual = (hits + pull * (FALL * before if at else USUAL)) / (reached + pull)
             if at:
                 self._falls.append(usual / max(before, LOWEST))
             before = usual
-        self._centre = self._centres()
+        self._centre = self._centres(all_hits[0], all_reached[0])
         self._estimates: dict[int, tuple[list[float], list[float]]] = {}
         """By bin, acceptance by position and expected tokens by steps."""
         self._slower: dict[tuple[int, int], list[float]] = {}
@@ -242,18 +243,19 @@ class AcceptanceEstimator:
         shares = self._mix.values()
         return [sum(map(mul, shares, column)) for column in zip(*rows, strict=True)]
 
-    def _centres(self) -> list[float]:
+    def _centres(self, all_hits: float, all_reached: float) -> list[float]:
         """Return what each bin is taken to stand for: its middle, drawn to the usual as far as levels foretell little.
 
-        The slope is that of a least-squares line through what the bins' first positions brought.
+        The slope is that of a least-squares line through what the bins' first positions brought; the arguments are that
+        of all bins.
         """
-        trials = [row[0] / self._weight for row in self._reached]
-        usual = (sum(row[0] for row in self._hits) / self._weight + USUAL) / (sum(trials) + 1.0)
-        along = alike = SLOPE_PRIOR
-        for middle, hits, reached in zip(MIDDLES, self._hits, trials, strict=True):
+        weight = self._weight
+        usual = (all_hits + USUAL * weight) / (all_reached + weight)
+        along = alike = SLOPE_PRIOR * weight
+        for middle, hits, reached in zip(MIDDLES, self._hits, self._reached, strict=True):
             away = middle - usual
-            along += away * (hits[0] / self._weight - reached * usual)
-            alike += away * away * reached
+            along += away * (hits[0] - usual * reached[0])
+            alike += away * away * reached[0]
         slope = min(1.0, max(LEAST_SLOPE, along / alike))
         lately = self._levels.usual
         return [lately + slope * (middle - lately) for middle in MIDDLES]

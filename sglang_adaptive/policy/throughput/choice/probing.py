@@ -171,12 +171,12 @@ class Prober:
         self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, tokens: Sequence[float]
     ) -> float:
         """Return what a probe of *steps* is expected to gain, in rounds of the live steps."""
-        seconds = row.seconds
+        seconds, length = row.seconds, self.length
         gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
         doubt = row.deviation[steps]
         by_time = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
-        by_drafts = acceptance.learnable_deviation(live, steps, self.length * row.padded)
-        return HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts)) - self.length * gap
+        by_drafts = acceptance.learnable_deviation(live, steps, length * row.padded)
+        return HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts)) - length * gap
 
     def _affords(self, steps: int, live: int, row: RoundTimeRow, tokens: Sequence[float]) -> bool:
         """Whether the credit covers the most that a probe may lose: only positions that the live steps have count."""
