@@ -1,8 +1,8 @@
 """Host time of this package's own functions in a scheduler, by hook: calls and seconds in a small mapped file.
 
 Time is a function's own: what it calls back of SGLang, and hooks inside that, do not count towards it. Calls of a hook
-around a function of SGLang that leave that function out are also summed apart: they do its work in its place. A clock adds
-some 0.5 us a call, which is in the figures.
+around a function of SGLang that leave that function out are also summed apart: they do its work in its place. A clock
+adds some 0.5 us a call, which is in the figures.
 """
 
 from __future__ import annotations
