@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from operator import mul
@@ -43,17 +44,17 @@ class AcceptanceEstimator:
         self.ladder = tuple(ladder)
         self.depth = depth = ladder[-1]
         self.shrinkage = max(shrinkage, 1e-6)
-        self._levels = RequestLevels(depth)
+        self.levels = RequestLevels(depth)
         # Newer rounds weigh more instead of older ones less: a round then touches its own counts only.
         self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
         self._weight = 1.0
         self._hits = [[0.0] * depth for _ in range(BINS)]
         self._reached = [[0.0] * depth for _ in range(BINS)]
-        self._pending: dict[int, list[list[int]]] = {}
+        self._pending = defaultdict[int, list[list[int]]](lambda: [[0] * (depth + 1) for _ in range(BINS)])
         """Requests that are not counted yet, by steps, bin and accepted drafts."""
         self._share = 1.0
         self._rounds = 0
-        self._mix = _one_bin(USUAL)
+        self._mix: Mapping[int, float] = {bisect_right(EDGES, USUAL): 1.0}
         """Share of the batch's requests in each bin that has any, ascending."""
         self._estimate()
 
@@ -67,15 +68,13 @@ class AcceptanceEstimator:
             return
         if steps > self.depth:  # drafted before the candidates changed
             steps, counts = self.depth, [min(count, self.depth) for count in counts]
-        bins = self._levels.follow(steps, counts, requests)
-        pending = self._pending.get(max(1, steps))
-        if pending is None:
-            pending = self._pending[max(1, steps)] = [[0] * (self.depth + 1) for _ in range(BINS)]
+        bins = self.levels.follow(steps, counts, requests)
+        pending = self._pending[max(1, steps)]
         for bin, count in zip(bins, counts, strict=False):
             pending[bin][count] += 1
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
-        now = self._levels.bins
+        now = self.levels.bins
         self._mix = {bin: now.count(bin) / len(now) for bin in range(BINS) if bin in now}
         self._rounds += 1
         if not steps or self._rounds % FOLD_ROUNDS == 0 or self._rounds < FOLD_ROUNDS:
@@ -94,7 +93,7 @@ class AcceptanceEstimator:
     @property
     def usual_tokens(self) -> Sequence[float]:
         """Expected tokens of a request at the usual level in a round, by steps from 0."""
-        return self._of(bisect_right(EDGES, self._levels.usual))[1]
+        return self._of(bisect_right(EDGES, self.levels.usual))[1]
 
     @property
     def conditional(self) -> list[float]:
@@ -102,16 +101,6 @@ class AcceptanceEstimator:
         tokens = self.tokens
         gains = [1.0, *(high - low for low, high in pairwise(tokens))]
         return [now / before if before > 0.0 else LOWEST for before, now in pairwise(gains)]
-
-    @property
-    def usual_level(self) -> float:
-        """Mean level of requests lately."""
-        return self._levels.usual
-
-    @property
-    def rise(self) -> float:
-        """How far the mean level of the batch is above the usual."""
-        return self._levels.rise
 
     def trials(self, position: int) -> float:
         """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""
@@ -158,8 +147,8 @@ class AcceptanceEstimator:
 
     def believe_first(self, rate: float) -> None:
         """Take *rate* for the level of every request: what levels were made of was found to be wrong."""
-        self._levels.set_all(rate)
-        self._mix = _one_bin(rate)
+        self.levels.set_all(rate)
+        self._mix = {bisect_right(EDGES, rate): 1.0}
 
     def adopt(self, other: AcceptanceEstimator) -> None:
         """Begin from what *other* has counted at the positions that both have, and from its requests' levels."""
@@ -168,7 +157,7 @@ class AcceptanceEstimator:
         for own, its in ((self._hits, other._hits), (self._reached, other._reached)):
             for row, former in zip(own, its, strict=True):
                 row[:shared] = [scale * value for value in former[:shared]]
-        self._levels.adopt(other._levels)
+        self.levels.adopt(other.levels)
         self._mix = other._mix
         self._estimate()
 
@@ -220,14 +209,13 @@ class AcceptanceEstimator:
         found = self._estimates.get(bin)
         if found is None:
             h, pull, chances, tokens = self._centre[bin], self._pull, [], [1.0]
-            survives = total = 1.0
+            survives = 1.0
             for hits, reached, fall in zip(self._hits[bin], self._reached[bin], self._falls, strict=True):
                 h = (hits + pull * h * fall) / (reached + pull)
                 h = LOWEST if h < LOWEST else min(h, HIGHEST)
                 survives *= h
-                total += survives
                 chances.append(h)
-                tokens.append(total)
+                tokens.append(tokens[-1] + survives)
             found = self._estimates[bin] = chances, tokens
         return found
 
@@ -246,8 +234,7 @@ class AcceptanceEstimator:
     def _centres(self, all_hits: float, all_reached: float) -> list[float]:
         """Return what each bin is taken to stand for: its middle, drawn to the usual as far as levels foretell little.
 
-        The slope is that of a least-squares line through what the bins' first positions brought; the arguments are that
-        of all bins.
+        The slope is that of a least-squares line through the bins' first positions; the arguments are of all bins'.
         """
         weight = self._weight
         usual = (all_hits + USUAL * weight) / (all_reached + weight)
@@ -257,9 +244,5 @@ class AcceptanceEstimator:
             along += away * (hits[0] - usual * reached[0])
             alike += away * away * reached[0]
         slope = min(1.0, max(LEAST_SLOPE, along / alike))
-        lately = self._levels.usual
+        lately = self.levels.usual
         return [lately + slope * (middle - lately) for middle in MIDDLES]
-
-
-def _one_bin(level: float) -> Mapping[int, float]:
-    return {bisect_right(EDGES, level): 1.0}

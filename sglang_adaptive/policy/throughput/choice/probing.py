@@ -86,12 +86,8 @@ class Prober:
 
     def inherit_from(self, former: Prober) -> None:
         """Go on from what *former* has spent; a probe of its own ends."""
-        self.started, self.lost_seconds, self.served_seconds = (
-            former.started,
-            former.lost_seconds,
-            former.served_seconds,
-        )
-        self._credit, self.timed_share = former._credit, former.timed_share
+        self.started, self.lost_seconds = former.started, former.lost_seconds
+        self.served_seconds, self._credit, self.timed_share = former.served_seconds, former._credit, former.timed_share
 
     def take_round(self, row: RoundTimeRow) -> int | None:
         """Return the steps that the probe wants for the round about to start, None without a probe."""
@@ -139,15 +135,14 @@ class Prober:
         chosen, most, tokens = None, LEAST_GAIN_ROUNDS, acceptance.tokens
         for steps in sorted(row.allowed - {live}):
             until, _, level = self._rests.get((row.anchor, steps), (0, 0, 0.0))
-            if now < until and abs(acceptance.usual_level - level) < OTHER_TEXT:
+            if now < until and abs(acceptance.levels.usual - level) < OTHER_TEXT:
                 continue
             gain = self._gain(steps, live, row, acceptance, tokens)
             if gain > most and self._affords(steps, live, row, tokens):
                 chosen, most = steps, gain
-        if chosen is None:
-            return False
-        self._start(chosen, self.length, row, acceptance, now)
-        return True
+        if chosen is not None:
+            self._start(chosen, self.length, row, acceptance, now)
+        return chosen is not None
 
     def leave_zero(
         self, row: RoundTimeRow, acceptance: AcceptanceEstimator, lost: BaselineLossBudget, now: int
@@ -186,7 +181,7 @@ class Prober:
 
     def _start(self, steps: int, rounds: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
         _, length, _ = self._rests.get((row.anchor, steps), (0, REST_ROUNDS, 0.0))
-        self._rests[row.anchor, steps] = (now + length, min(LONGEST, LONGER * length), acceptance.usual_level)
+        self._rests[row.anchor, steps] = (now + length, min(LONGEST, LONGER * length), acceptance.levels.usual)
         self._steps, self._anchor, self._left = steps, row.anchor, rounds
         self._unseen = 0
         self.started += 1

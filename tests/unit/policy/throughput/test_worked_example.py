@@ -162,7 +162,7 @@ def test_the_arithmetic_between_the_tables(policy: ThroughputPolicy) -> None:
         assert name not in known or found[name] == pytest.approx(known[name], abs=1e-4), name
     estimator = policy._acceptance
     assert found["c"] == pytest.approx(estimator._centre[bisect_right(EDGES, USUAL)], abs=1e-4)
-    assert f"{estimator.usual_level:.4f} is the usual level" in EXAMPLE
+    assert f"{estimator.levels.usual:.4f} is the usual level" in EXAMPLE
     results = re.findall(r"`([\d +*/()-]+) = ([\d.]+)`", " ".join(EXAMPLE.split()))
     assert [result for _, result in results] == ["5.333"]
     for formula, result in results:
