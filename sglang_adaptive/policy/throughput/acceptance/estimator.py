@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from operator import mul
@@ -50,7 +49,7 @@ class AcceptanceEstimator:
         self._weight = 1.0
         self._hits = [[0.0] * depth for _ in range(BINS)]
         self._reached = [[0.0] * depth for _ in range(BINS)]
-        self._pending = defaultdict[int, list[list[int]]](lambda: [[0] * (depth + 1) for _ in range(BINS)])
+        self._pending: dict[int, list[list[int]]] = {}
         """Requests that are not counted yet, by steps, bin and accepted drafts."""
         self._share = 1.0
         self._rounds = 0
@@ -69,7 +68,9 @@ class AcceptanceEstimator:
         if steps > self.depth:  # drafted before the candidates changed
             steps, counts = self.depth, [min(count, self.depth) for count in counts]
         bins = self.levels.follow(steps, counts, requests)
-        pending = self._pending[max(1, steps)]
+        pending = self._pending.get(max(1, steps))
+        if pending is None:
+            pending = self._pending[max(1, steps)] = [[0] * (self.depth + 1) for _ in range(BINS)]
         for bin, count in zip(bins, counts, strict=False):
             pending[bin][count] += 1
         self._share = 1.0 / (1.0 + size / SATURATION)
@@ -190,13 +191,12 @@ class AcceptanceEstimator:
     def _estimate(self) -> None:
         """Find out what the bins have in common, and forget what was made of each."""
         self._pull = pull = self.shrinkage * self._weight
-        self._falls, before = [1.0], 0.0
+        self._falls, before = list[float](), 0.0
         """Acceptance of each position over that of the one before it, over all bins."""
         all_hits, all_reached = (list(map(sum, zip(*rows, strict=True))) for rows in (self._hits, self._reached))
         for at, (hits, reached) in enumerate(zip(all_hits, all_reached, strict=True)):
             usual = (hits + pull * (FALL * before if at else USUAL)) / (reached + pull)
-            if at:
-                self._falls.append(usual / max(before, LOWEST))
+            self._falls.append(usual / max(before, LOWEST) if at else 1.0)
             before = usual
         self._centre = self._centres(all_hits[0], all_reached[0])
         self._estimates: dict[int, tuple[list[float], list[float]]] = {}
