@@ -36,7 +36,7 @@ def lines(records: Sequence[Record]) -> Iterator[str]:
     yield ""
     yield (
         "| Architecture | Models | Draft | Attention | Verdict | Depths | equal, ties, different texts | "
-        "Drafts accepted | Seconds to start | GB by depth | Late kernels |"
+        "unlikely tokens, worst run, the reference | Drafts accepted | Seconds to start | Late kernels |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for record in records:
@@ -59,15 +59,15 @@ def cells(record: Record) -> list[str]:
         f"{verdict}: {_cell(why)}" if why else verdict,
         ", ".join(map(str, record.get("depths", []))),
         texts if runs else "",
+        _unlikely(record) if runs else "",
         str(sum(run["accepted"] for run in runs)) if runs else "",
         str(record.get("start_seconds") or ""),
-        ", ".join(map(_memory, startup.get("tiers", []))),
         "" if late is None else str(len(late)),
     ]
 
 
-def _memory(tier: Mapping[str, Any]) -> str:
-    return f"{tier['steps']}: {tier['gigabytes']:.2f}" if tier.get("gigabytes") is not None else f"{tier['steps']}: ?"
+def _unlikely(record: Record) -> str:
+    return f"{max(run['unlikely_tokens'] for run in record['runs']):.1%}, {record['reference']['unlikely_tokens']:.1%}"
 
 
 def _cell(text: str) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 WITH_SERVERS = ("tests/engine/", "tests/campaign/")
-WITHOUT = ("tests/engine/test_stepped.py", "tests/engine/test_released_internals.py")
-"""They start no server, and take a core for minutes."""
+WITHOUT = "tests/engine/without_servers/"
 
 
 class Turns(LoadScopeScheduling):
@@ -17,4 +16,4 @@ class Turns(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
-        return "servers" if file.startswith(WITH_SERVERS) and file not in WITHOUT else file
+        return "servers" if file.startswith(WITH_SERVERS) and not file.startswith(WITHOUT) else file

@@ -38,6 +38,9 @@ def _eagle3(name: str, models: str, target: Shape, **more: object) -> Family:
 
 FA3 = ("--attention-backend", "fa3")
 HYBRID = (*FA3, "--max-mamba-cache-size", "80")
+NEMOTRON = (*HYBRID, "--moe-runner-backend", "triton")
+"""Without it SGLang takes FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
+
 WITHOUT_CURE = {"BENCHMARK_ARCHITECTURES_MAMBA2": "uncured"}
 WITH_CURE = {"BENCHMARK_ARCHITECTURES_MAMBA2": "cured"}
 
@@ -50,14 +53,14 @@ FAMILIES: tuple[Family, ...] = (
         "nemotron-h-cured",
         "Nemotron-3, refusal lifted, cache_steps mended",
         *("NEXTN", "MTP", shapes.NEMOTRON_H),
-        arguments=HYBRID,
+        arguments=NEMOTRON,
         variables=WITH_CURE,
     ),
     Family(
         "nemotron-h-uncured",
         "Nemotron-3, refusal lifted, stock SGLang",
         *("NEXTN", "MTP", shapes.NEMOTRON_H),
-        arguments=HYBRID,
+        arguments=NEMOTRON,
         variables=WITHOUT_CURE,
     ),
     _eagle3("llama", "Llama 3.x", shapes.LLAMA, arguments=FA3),

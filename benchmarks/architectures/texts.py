@@ -76,3 +76,12 @@ def score(reference: Client, prompt: Sequence[int], output: Sequence[int]) -> di
     }
     answer: dict[str, Any] = reference.post("/generate", body)
     return answer
+
+
+def takes(reference: Client, prompt: Sequence[int], output: Sequence[int], at: int) -> bool:
+    """Return whether the reference itself takes token *at* of *output* after those before it, in a batch of some size.
+
+    A mixture of experts may send a token to another expert in another batch: its gap is then as large as an error's.
+    """
+    read = [*prompt, *output[:at]]
+    return any([output[at]] in ask(reference, [read] * batch, 1).outputs for batch in BATCHES)

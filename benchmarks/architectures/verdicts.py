@@ -98,13 +98,23 @@ def counted(texts: Sequence[Text]) -> dict[str, Any]:
 
 
 LOSSLESS, WRONG, REFUSED, FAILED, UNFINISHED = "lossless", "wrong tokens", "refused", "failed", "unfinished"
+OPEN = "open"
+"""Single tokens that the reference would not take, in texts that are otherwise as likely as its own."""
+
+WRONG_SHARE = 0.05
+"""By how much a run's share of unlikely tokens exceeds the reference's when a state or a key is wrong."""
 
 
 def of_family(record: Mapping[str, Any]) -> str:
-    """Return what a family's record shows: LOSSLESS needs every depth, forced and switched, and no different text."""
+    """Return what a family's record shows: LOSSLESS needs every depth, forced and switched, and no different text.
+
+    A wrong state changes every token after it, so texts that differ in single tokens alone are OPEN.
+    """
     runs = record.get("runs", [])
-    if any(run[DIFFERENT] for run in runs):
-        return WRONG
+    if different := [run for run in runs if run[DIFFERENT]]:
+        usual = record.get("reference", {}).get("unlikely_tokens", 0.0)
+        wrong = any(run.get("unlikely_tokens", 1.0) > usual + WRONG_SHARE for run in different)
+        return WRONG if wrong else OPEN
     if record.get("error"):
         return FAILED
     if record.get("active") is False:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.verify_budget.measure import cells
-from benchmarks.verify_budget.prices import Prices, fit
+from benchmarks.verify_budget.prices import Prices, fit, read_extra
 from benchmarks.verify_budget.tables import markdown
 from sglang_adaptive.policy.profile.shipped import shipped_config
 from sglang_adaptive.provenance import cpu_model, git_commit, versions
@@ -24,6 +24,10 @@ FOLDER = Path(__file__).parents[1]
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 DEAR, DRAFT_SHARE = ", dear drafts", 0.25
 """The profiles once more, with a drafted token at a quarter of a verified one; by their sizes it is a twentieth."""
+
+MEASURED = ", measured drafts and packing"
+GPU_COST = FOLDER / "results" / "verify_budget" / "gpu"
+"""What gpu_cost.py found. A profile comes once more with the file whose name its own begins with."""
 
 REPEATED = 0.02
 """Share of the positions from which on exact repetitions are worth a second run without them."""
@@ -58,7 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _profiles() -> dict[str, Prices]:
     loaded = dict(load_cost(str(path)) for path in sorted(shipped_config("profiles").glob("*.json")))
     cheap = {name: fit(cost.cells()) for name, cost in loaded.items()}
-    return cheap | {name + DEAR: fit(cost.cells(), DRAFT_SHARE) for name, cost in loaded.items()}
+    dear = {name + DEAR: fit(cost.cells(), DRAFT_SHARE) for name, cost in loaded.items()}
+    extras = {path.stem: read_extra(path) for path in sorted(GPU_COST.glob("*.json"))}
+    own = {
+        name + MEASURED: fit(cost.cells(), extra=extra)
+        for shape, extra in extras.items()
+        for name, cost in loaded.items()
+        if name.startswith(shape)
+    }
+    return cheap | dear | own
 
 
 def _with_and_without_loops(name: str, trace: Trace) -> dict[str, Trace]:
@@ -75,7 +87,7 @@ def _about(words: list[str], profiles: dict[str, Prices]) -> dict[str, Any]:
         "versions": versions("numpy", "scipy"),
         "cpu": cpu_model(),
         "note": "Acceptance and confidence are replayed from a trace; round times were measured on a GPU; those of "
-        "ragged verifies are modelled, without what packing costs.",
+        f"ragged verifies are modelled, without what packing costs but in the profiles named {MEASURED[2:]}.",
         "fit": {
             name: {"worst_error_ms": 1000 * prices.worst_error, "worst_share": prices.worst_share}
             for name, prices in profiles.items()

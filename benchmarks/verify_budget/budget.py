@@ -34,7 +34,7 @@ def free(
 ) -> Tally:
     """Run with as many drafts verified a round as are worth their seconds at *rate* tokens a second."""
     slots, tally = Slots(trace, batch, seed), Tally()
-    cost = prices.seconds(batch, steps, np.arange(batch, batch * (steps + 1) + 1))
+    cost = prices.ragged(batch, steps, np.arange(batch, batch * (steps + 1) + 1))
     while tally.tokens < tokens:
         rows = slots.rows
         products = np.cumprod(belief.chances(rows, steps), axis=1)

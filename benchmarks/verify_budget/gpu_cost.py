@@ -1,32 +1,77 @@
 """What ranking, packing, a ragged verify attention, spreading and a drafted step take on a GPU, without a server.
 
-``python -m benchmarks.verify_budget.gpu_cost --output FILE`` needs a CUDA device and sgl-kernel (fa3). The shape is
-that of Llama-3.1-8B with an EAGLE-3 draft; weights and keys are random. Each time is the median of a CUDA graph's
-replays.
+``python -m benchmarks.verify_budget.gpu_cost --shape llama8b --output FILE`` needs a CUDA device and sgl-kernel (fa3).
+Shapes are those of benchmarks/server/shapes.py, a target with its EAGLE-3 draft; weights and keys are random. Each time
+is the median of a CUDA graph's replays.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, FFN = 32, 32, 8, 128, 4096, 14_336
-DRAFT_VOCABULARY, VOCABULARY = 32_000, 128_256
-CAPTURED = 3 * HIDDEN
-"""Width of the hidden states that an EAGLE-3 draft reads of each verified token."""
+from benchmarks.server.shapes import TARGETS, draft_of
+
 STEPS = 7
 BUDGETS = (1, 2, 3)
 BATCHES = (1, 16, 32, 64, 128)
 CONTEXTS = (1_000, 4_000)
 REPLAYS = 60
 TENSOR = {"device": "cuda", "dtype": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An attention layer's heads on one GPU."""
+
+    queries: int
+    keys: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a target and its draft the times depend on, on one GPU of *tp*."""
+
+    layers: int
+    heads: Heads
+    hidden: int
+    vocabulary: int
+    draft_heads: Heads
+    draft_inner: int
+    draft_vocabulary: int
+
+    @classmethod
+    def of(cls, name: str, tp: int) -> Shape:
+        target, draft = TARGETS[name], draft_of(TARGETS[name])
+        return cls(
+            target["num_hidden_layers"],
+            _heads(target, tp),
+            target["hidden_size"],
+            target["vocab_size"],
+            _heads(draft, tp),
+            draft["intermediate_size"] // tp,
+            draft["draft_vocab_size"] // tp,
+        )
+
+    @property
+    def captured(self) -> int:
+        """Width of the hidden states that an EAGLE-3 draft reads of each verified token."""
+        return 3 * self.hidden
+
+
+def _heads(config: dict[str, Any], tp: int) -> Heads:
+    return Heads(config["num_attention_heads"] // tp, config["num_key_value_heads"] // tp, config["head_dim"])
 
 
 def replay_ms(work: Callable[[], Any], inner: int = 1) -> float:
@@ -59,16 +104,16 @@ def ragged(batch: int, budget: int) -> Tensor:
     return kept.view(batch, STEPS).sum(1, dtype=torch.int32) + 1
 
 
-def attention(lengths: Tensor, context: int) -> Callable[[Tensor], Tensor]:
+def attention(heads: Heads, lengths: Tensor, context: int) -> Callable[[Tensor], Tensor]:
     """Return one layer's attention, over *context* tokens a request, of *lengths* queries each, int32 [batch].
 
-    It takes the queries [tokens, HEADS, HEAD_DIM], request after request.
+    It takes the queries [tokens, heads, head width], request after request.
     """
     from sgl_kernel.flash_attn import flash_attn_with_kvcache
 
     batch, most = len(lengths), int(lengths.max())
     slots = batch * (context + STEPS + 1)
-    keys, values = (torch.randn(slots, 1, KV_HEADS, HEAD_DIM, **TENSOR) for _ in range(2))
+    keys, values = (torch.randn(slots, 1, heads.keys, heads.width, **TENSOR) for _ in range(2))
     table = torch.randperm(slots, device="cuda", dtype=torch.int32).view(batch, -1)
     lengths = lengths.cuda()
     seen = lengths + context
@@ -85,29 +130,29 @@ def attention(lengths: Tensor, context: int) -> Callable[[Tensor], Tensor]:
             cu_seqlens_q=starts,
             cu_seqlens_k_new=key_starts,
             max_seqlen_q=most,
-            softmax_scale=HEAD_DIM**-0.5,
+            softmax_scale=heads.width**-0.5,
             causal=True,
         )
 
     return attend
 
 
-def attention_ms(lengths: Tensor, context: int) -> float:
-    """Return the milliseconds of LAYERS verify attentions whose requests have *lengths* queries, int32 [batch]."""
-    attend = attention(lengths, context)
-    queries = torch.randn(int(lengths.sum()), HEADS, HEAD_DIM, **TENSOR)
-    return LAYERS * replay_ms(lambda: attend(queries), inner=LAYERS)
+def attention_ms(shape: Shape, lengths: Tensor, context: int) -> float:
+    """Return the milliseconds of all layers' verify attentions whose requests have *lengths* queries, int32 [batch]."""
+    attend = attention(shape.heads, lengths, context)
+    queries = torch.randn(int(lengths.sum()), shape.heads.queries, shape.heads.width, **TENSOR)
+    return shape.layers * replay_ms(lambda: attend(queries), inner=shape.layers)
 
 
-def packing_ms(batch: int, budget: int) -> dict[str, float]:
+def packing_ms(shape: Shape, batch: int, budget: int) -> dict[str, float]:
     """Return the milliseconds of ranking the drafts, of packing what is kept, and of spreading the results."""
     tokens = batch * (budget + 1)
     top = torch.rand(batch, STEPS, device="cuda")
     ids, places, slots = (torch.zeros(batch, STEPS + 1, dtype=torch.int64, device="cuda") for _ in range(3))
-    hidden = torch.randn(tokens, CAPTURED, **TENSOR)
-    logits = torch.randn(tokens, VOCABULARY, **TENSOR)
-    wide = torch.zeros(batch * (STEPS + 1), CAPTURED, **TENSOR)
-    wide_logits = torch.zeros(batch * (STEPS + 1), VOCABULARY, **TENSOR)
+    hidden = torch.randn(tokens, shape.captured, **TENSOR)
+    logits = torch.randn(tokens, shape.vocabulary, **TENSOR)
+    wide = torch.zeros(batch * (STEPS + 1), shape.captured, **TENSOR)
+    wide_logits = torch.zeros(batch * (STEPS + 1), shape.vocabulary, **TENSOR)
     chosen = torch.full((batch * (STEPS + 1),), -1, dtype=torch.int64, device="cuda")
     mask = torch.ones(batch, STEPS + 1, dtype=torch.bool, device="cuda")
     index = torch.arange(batch * (STEPS + 1), device="cuda")
@@ -143,20 +188,21 @@ def packing_ms(batch: int, budget: int) -> dict[str, float]:
     return {**found, "spread of logits, when sampled": replay_ms(spread_logits)}
 
 
-def draft_step_ms(batch: int, context: int) -> float:
+def draft_step_ms(shape: Shape, batch: int, context: int) -> float:
     """Return the milliseconds of one draft step of an EAGLE-3 layer for *batch* requests."""
 
     def matrix(rows: int, columns: int) -> Tensor:
         return torch.randn(columns, rows, **TENSOR) * 0.02
 
-    size = HEADS * HEAD_DIM
-    qkv, out = matrix(2 * HIDDEN, size + 2 * KV_HEADS * HEAD_DIM), matrix(size, HIDDEN)
-    gate_up, down, head = matrix(HIDDEN, 2 * FFN), matrix(FFN, HIDDEN), matrix(HIDDEN, DRAFT_VOCABULARY)
-    both = torch.randn(batch, 2 * HIDDEN, **TENSOR)
-    attend = attention(torch.ones(batch, dtype=torch.int32), context)
+    heads, hidden, inner = shape.draft_heads, shape.hidden, shape.draft_inner
+    size = heads.queries * heads.width
+    qkv, out = matrix(2 * hidden, size + 2 * heads.keys * heads.width), matrix(size, hidden)
+    gate_up, down, head = matrix(hidden, 2 * inner), matrix(inner, hidden), matrix(hidden, shape.draft_vocabulary)
+    both = torch.randn(batch, 2 * hidden, **TENSOR)
+    attend = attention(heads, torch.ones(batch, dtype=torch.int32), context)
 
     def step() -> None:
-        query = torch.nn.functional.linear(both, qkv)[:, :size].reshape(batch, HEADS, HEAD_DIM).contiguous()
+        query = torch.nn.functional.linear(both, qkv)[:, :size].reshape(batch, heads.queries, heads.width).contiguous()
         attended = attend(query)
         state = torch.nn.functional.linear(attended.reshape(batch, size), out)
         gate, up = torch.nn.functional.linear(state, gate_up).chunk(2, 1)
@@ -166,18 +212,22 @@ def draft_step_ms(batch: int, context: int) -> float:
     return replay_ms(step, inner=STEPS)
 
 
-def measure() -> dict[str, Any]:
-    """Return every figure, in milliseconds."""
+def measure(shape: Shape) -> dict[str, Any]:
+    """Return every figure of *shape*, in milliseconds."""
     cells = []
     for batch in BATCHES:
         for context in CONTEXTS:
-            cell: dict[str, Any] = {"batch": batch, "context": context, "draft_step": draft_step_ms(batch, context)}
+            cell: dict[str, Any] = {
+                "batch": batch,
+                "context": context,
+                "draft_step": draft_step_ms(shape, batch, context),
+            }
             for budget in BUDGETS:
                 same = torch.full((batch,), budget + 1, dtype=torch.int32)
                 cell[f"budget {budget}"] = {
-                    "rectangle": attention_ms(same, context),
-                    "ragged": attention_ms(ragged(batch, budget), context),
-                    **packing_ms(batch, budget),
+                    "rectangle": attention_ms(shape, same, context),
+                    "ragged": attention_ms(shape, ragged(batch, budget), context),
+                    **packing_ms(shape, batch, budget),
                 }
             cells.append(cell)
             print(json.dumps(cell), flush=True)
@@ -186,9 +236,13 @@ def measure() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verify_budget.gpu_cost", description=__doc__)
+    parser.add_argument("--shape", choices=TARGETS, default="llama8b")
+    parser.add_argument("--tp", type=int, default=1, help="GPUs that share the shape; one of them is measured")
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    options.output.write_text(json.dumps(measure(), indent=1) + "\n")
+    about = {"command": shlex.join(["python", "-m", "benchmarks.verify_budget.gpu_cost", *sys.argv[1:]])}
+    found = measure(Shape.of(options.shape, options.tp))
+    options.output.write_text(json.dumps({**about, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

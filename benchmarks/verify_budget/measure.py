@@ -108,7 +108,8 @@ def _fixed(trace: Trace, name: str, batch: int, steps: int, rung: int, tokens: i
 
 
 def _rate(tally: Tally, prices: Prices, batch: int, steps: int, rung: int) -> float:
-    return tally.tokens / (tally.rounds * float(prices.seconds(batch, steps, batch * (rung + 1))))
+    price = prices.seconds if rung == steps else prices.ragged
+    return tally.tokens / (tally.rounds * float(price(batch, steps, batch * (rung + 1))))
 
 
 def _free(trace: Trace, name: str, batch: int, steps: int, prices: Prices, single: list[float], tokens: int) -> Gain:

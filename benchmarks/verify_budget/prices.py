@@ -5,17 +5,21 @@ A profile has rounds in which all requests draft and verify alike. The model, fi
     seconds(B, s, n) = base(B) + (draft + dear * B) * s + verify(n)
 
 with B requests, s drafted steps and n verified tokens, n = B * (s + 1) in every measured round. ``verify`` is linear
-between knots and never falls. What packing a ragged batch costs is not in it.
+between knots and never falls.
 
 What a drafted step costs a request, ``dear``, cannot be told from such rounds: as B * s = n - B, it might as well be a
-part of ``verify`` and ``base``. So it is assumed, as a share of what a verified token costs.
+part of ``verify`` and ``base``. So it is assumed, as a share of what a verified token costs, or taken from a GPU's own
+measurement (gpu_cost.py), with which goes what packing a ragged batch costs.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +29,28 @@ KNOTS = (2, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 """Verified tokens. On H200s times rise in steps of 64 to 128 tokens (the tiles of a matrix product)."""
 
 FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a GPU says of the parts of a ragged round, for one shape of target and draft."""
+
+    drafted: float
+    """Seconds that one more request adds to a drafted step."""
+    packing: Mapping[int, float]
+    """By batch size, seconds of ranking, packing and spreading, and by which a ragged attention is slower."""
+
+
+def read_extra(path: Path, context: int = 1_000) -> Extra:
+    """Return what gpu_cost.py wrote to *path* for requests of *context* tokens, greedy ones."""
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["context"] == context]
+    slope = np.polyfit([cell["batch"] for cell in cells], [cell["draft_step"] for cell in cells], 1)[0]
+    packing = {cell["batch"]: fmean(_packing(cell[key]) for key in cell if key.startswith("budget")) for cell in cells}
+    return Extra(float(slope) / 1000, {batch: spent / 1000 for batch, spent in packing.items()})
+
+
+def _packing(cell: Mapping[str, float]) -> float:
+    return cell["rank"] + cell["pack"] + cell["spread"] + cell["ragged"] - cell["rectangle"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +70,18 @@ class Prices:
     """The same as a share of the measured time."""
     plain: FloatArray
     """[batches] measured seconds of a round without drafts."""
+    extra: Extra | None = None
+    """What was measured beside such rounds; without it a drafted token is assumed and packing is free."""
 
     def seconds(self, batch: int, steps: int, tokens: npt.ArrayLike) -> FloatArray:
         """Return the seconds of rounds of *batch* requests that draft *steps* and verify *tokens* in all."""
         own = _line(np.array(float(batch)), self.batches, self.base) + (self.draft[0] + self.draft[1] * batch) * steps
         return np.asarray(own + _line(np.asarray(tokens, float), KNOTS, self.verify))
+
+    def ragged(self, batch: int, steps: int, tokens: npt.ArrayLike) -> FloatArray:
+        """Return the same where requests verify different numbers of drafts: packing comes on top."""
+        packing = self.extra.packing if self.extra else {batch: 0.0}
+        return self.seconds(batch, steps, tokens) + float(np.interp(batch, [*packing], [*packing.values()]))
 
     def without_drafts(self, batch: int) -> float:
         """Return the seconds of a round of *batch* requests at zero steps: as measured, and beyond as in the model."""
@@ -61,12 +94,13 @@ class Prices:
         return batch <= self.batches[-1] and tokens <= KNOTS[-1]
 
 
-def fit(cells: Mapping[tuple[int, int], float], draft_share: float = 0.0) -> Prices:
+def fit(cells: Mapping[tuple[int, int], float], draft_share: float = 0.0, extra: Extra | None = None) -> Prices:
     """Return the model of *cells*, seconds by (batch, steps), by least squares with no part negative.
 
-    *draft_share* is what a drafted token costs of a verified one, on average between 64 and 512 tokens.
+    *draft_share* is what a drafted token costs of a verified one, on average between 64 and 512 tokens; *extra*, where
+    it was measured, says it in seconds.
     """
-    dear = 0.0
+    dear = extra.drafted if extra else 0.0
     if draft_share:
         cheap = fit(cells)
         dear = draft_share * float(cheap.verify[-1] - cheap.verify[KNOTS.index(64)]) / (KNOTS[-1] - 64)
@@ -92,6 +126,7 @@ def fit(cells: Mapping[tuple[int, int], float], draft_share: float = 0.0) -> Pri
         float(error.max()),
         float((error / measured).max()),
         np.array([cells[batch, 0] for batch in batches]),
+        extra,
     )
 
 

@@ -43,7 +43,7 @@ def parser() -> CommandParser:
     add_api_key(found)
     add("--system", metavar="TEXT", help="system prompt (default: the chat template's own)")
     add("--tokens", type=_tokens, default=TOKENS, metavar="N", help="most tokens of an answer (default: %(default)s)")
-    add("--temperature", type=_temperature, default=0.0, metavar="T", help="0 to 2; with --url only (default: 0)")
+    add("--temperature", type=_temperature, default=0.0, metavar="T", help="0 to 2 (default: 0)")
     add("--threads", type=_tokens, default=1, metavar="N", help="threads of the server that is started (default: 1)")
     return found
 
@@ -54,8 +54,6 @@ def main(argv: Sequence[str]) -> int:
     from sglang_adaptive.cpu_engine.server import ServerError
 
     arguments = parser().parse_args(argv)
-    if arguments.temperature and arguments.url is None:
-        return failed("chat", "--temperature needs --url: the CPU engine always writes the likeliest token", BAD_INPUT)
     try:
         with StopSignals() as signals, _server(arguments, signals) as client:
             talk = Talk(Conversation(client, arguments.system, arguments.tokens, arguments.temperature))

@@ -11,6 +11,7 @@ from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, SWITCH
 
 DRAFT_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
 LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
+GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
 
 
 def register() -> None:
@@ -28,7 +29,21 @@ def register() -> None:
     HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
     # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
     HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
+    # SGLang verifies sampled requests greedily on a CPU, because it has no kernel there.
+    HookRegistry.register(GREEDY, _only_greedy_requests, HookType.REPLACE)
     _register_target_backend()
+
+
+def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
+    from sglang.srt.speculative import eagle_utils
+
+    from sglang_adaptive.cpu_engine import kernels
+
+    if eagle_utils.tree_speculative_sampling_target_only is None:
+        eagle_utils.tree_speculative_sampling_target_only = kernels.sample_tree_cpu
+        eagle_utils.top_k_renorm_prob = kernels.keep_top_k_cpu
+        eagle_utils.top_p_renorm_prob = kernels.keep_top_p_cpu
+    return is_all_greedy
 
 
 def _register_target_backend() -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tests.campaign import report
+from tests.campaign import gpu, report
 from tests.campaign.record import Record
-from tests.campaign.stages import STAGES, Site
+from tests.campaign.stages import STAGES, STEPPED, Site
 
 MINUTES = 60.0
 
@@ -32,6 +32,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stage", action="append", choices=list(STAGES), help="this stage alone; may be repeated")
     parser.add_argument("--folder", type=Path, default=Path("campaign"), help="of state and report (default: campaign)")
     parser.add_argument("--resume", action="store_true", help="go on with what the folder holds")
+    parser.add_argument("--gpu", action="store_true", help="servers on the GPU, with graphs; nothing is stepped")
     parser.add_argument("--short", action="store_true", help="small units, as for a test")
     return parser.parse_args(argv)
 
@@ -39,6 +40,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a campaign; return the exit code."""
     options = arguments(argv)
+    gpu.used = options.gpu
     try:
         record = Record(options.folder / "units", options.seed, options.resume)
     except ValueError as error:
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(record: Record, site: Site, options: argparse.Namespace, told: str) -> None:
-    names = options.stage or list(STAGES)
+    names = options.stage or [name for name in STAGES if not (options.gpu and name == STEPPED)]
     begin, already = time.monotonic(), sum(unit.seconds for unit in record.units.values())
     whole = len(names) * options.units if options.units else options.minutes * 60
     with tqdm(total=round(whole), unit="unit" if options.units else "s", dynamic_ncols=True) as bar:

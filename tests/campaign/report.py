@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.provenance import cpu_cores, cpu_model, git_commit, versions
+from tests.campaign import gpu
 from tests.campaign.record import Record, Unit
 
 MOST_TOLD = 20
@@ -23,12 +24,16 @@ def make(record: Record, command: str) -> dict[str, Any]:
     return {
         "command": command,
         "seed": record.seed,
-        "hardware": f"{cpu_cores()} cores of {cpu_model()}, the CPU engine with the tiny pair",
+        "hardware": f"{gpu.name() if gpu.used else _cpu()} with the tiny pair",
         "commit": git_commit(),
         "versions": versions("sglang", "sglang-adaptive", "torch"),
         "stages": {name: _stage(units) for name, units in stages.items()},
         "lost": sum(unit.lost.total() for unit in record.units.values()),
     }
+
+
+def _cpu() -> str:
+    return f"{cpu_cores()} cores of {cpu_model()}, the CPU engine"
 
 
 def _stage(units: list[Unit]) -> dict[str, Any]:

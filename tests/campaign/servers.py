@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.campaign import gpu
 from tests.engine import servers as engine
 
 ADMIN_KEY = engine.ADMIN_KEY
@@ -30,7 +31,7 @@ VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 
 def plain(folder: Path) -> CpuServer:
     """No speculation: what the other's greedy answers have to be."""
-    return engine._server(folder, "campaign-plain", *_SAME)
+    return _server(folder, "campaign-plain", *_SAME)
 
 
 def adapting(folder: Path, variant: str = MIXED, **variables: str) -> CpuServer:
@@ -38,7 +39,7 @@ def adapting(folder: Path, variant: str = MIXED, **variables: str) -> CpuServer:
     content, flags = VARIANTS[variant]
     folder.mkdir(parents=True, exist_ok=True)
     config = engine._config(folder, "campaign", content)
-    return engine._server(
+    return _server(
         folder,
         "campaign-adapting",
         *engine._speculation("--speculative-adaptive-config", config, "--speculative-num-steps", "3"),
@@ -55,7 +56,11 @@ def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
     config = engine._config(folder, name, {"throughput": options, "warm_up": False})
     flags = (*engine._speculation("--speculative-adaptive-config", config), *_SAME)
     # SGLang waits a minute for core dumps of CUDA when a scheduler is killed.
-    return engine._server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
+    return _server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
+
+
+def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
+    return engine._server(folder, name, *arguments, kind=gpu.GpuServer if gpu.used else CpuServer, **variables)
 
 
 def operator(server: CpuServer) -> Client:

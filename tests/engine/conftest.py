@@ -17,6 +17,8 @@ from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
 from tests.launch_lab import LaunchLab
 
+ROOT = Path(__file__).parents[2]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run engine tests that share no server first, then one server's after the other's.
@@ -112,3 +114,12 @@ def lab() -> Iterator[LaunchLab]:
     """Launches that end by themselves."""
     with LaunchLab(environment()) as running:
         yield running
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like a checkout's root, into which examples may write, profiles too."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SGLANG_ADAPTIVE_PROFILE_DIR", str(tmp_path / "profiles"))
+    return tmp_path

@@ -147,8 +147,8 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
 """The fixture of each name gives the running server."""
 
 
-def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
-    return CpuServer(
+def _server(folder: Path, name: str, *arguments: str, kind: type[CpuServer] = CpuServer, **variables: str) -> CpuServer:
+    return kind(
         ["--model-path", str(models.target_path()), *_COMMON, *arguments],
         log=folder / f"{name}.log",
         extra_environment={"XDG_CACHE_HOME": str(folder / "cache"), **variables},

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import WIDTHS
 from tests.engine.workload import Case, Output, adaptive, internal_state, require_whole_pool, rotating_depth, run
 
-ROOT = Path(__file__).parents[2]
-SLOTS = 8192
 SWITCHES = 60
 Expected = Callable[[list[Case]], list[Output]]
 
@@ -101,29 +92,3 @@ def test_constrained_requests_keep_to_their_grammar(ngram: CpuServer, plain: Cpu
     with rotating_depth(ngram):
         assert run(ngram, [case] * 4, at_once=2) == [wanted] * 4
     require_whole_pool(ngram)
-
-
-@pytest.fixture(scope="module")
-def stepped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each run of ``ngram_steps`` wrote: both loops of the scheduler, several orders of widths."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.ngram_steps", str(tmp_path_factory.mktemp("stepping"))],
-        cwd=ROOT,
-        env={**os.environ, **environment()},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def test_a_width_a_turn_in_both_loops(stepped: list[dict[str, Any]]) -> None:
-    without_drafts, *others = stepped
-    assert without_drafts["ran"] == [0] and without_drafts["accepted"] == 0
-    assert {tier for run in others for tier in run["ran"]} == set(WIDTHS)
-    assert others[-1]["accepted"] > 100
-    for found in stepped:
-        assert found["outputs"] == without_drafts["outputs"]
-        assert (found["free_slots"], found["degraded"]) == (SLOTS, None)

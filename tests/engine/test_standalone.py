@@ -1,23 +1,15 @@
-"""A model of its own drafts: served over HTTP at every depth, and stepped round by round."""
+"""A model of its own drafts: served over HTTP at every depth."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS
 from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rotating_depth, run
 
-ROOT = Path(__file__).parents[2]
 SWITCHES = 60
 Expected = Callable[[list[Case]], list[Output]]
 
@@ -80,34 +72,3 @@ def test_zero_steps_hold_the_extend_back(standalone: CpuServer, easy: list[str])
     standalone.force_steps(None)
     held, extends = (after[what] - before[what] for what in ("held_rounds", "extends"))
     assert after["reason"] is None and held == 24 and 0 < extends <= held / 4
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What every script of zero steps did with an extend in every round, and with held rows."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.standalone_steps", str(tmp_path_factory.mktemp("stepping"))],
-        cwd=ROOT,
-        env={**os.environ, **environment()},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def test_drafts_are_those_of_an_extend_in_every_round(pairs: list[dict[str, Any]]) -> None:
-    for pair in pairs:
-        wanted, held = pair["wanted"], pair["held"]
-        assert wanted["held_rounds"] == 0 < held["held_rounds"] and wanted["drafts"], pair["name"]
-        assert held["outputs"] == wanted["outputs"], pair["name"]
-        if pair["fault"] is None:
-            for what in ("drafts", "rounds", "reason", "free_slots"):
-                assert held[what] == wanted[what], f"{pair['name']}: {what}"
-
-
-def test_drafts_would_tell_of_missing_rows(pairs: list[dict[str, Any]]) -> None:
-    faults = [pair for pair in pairs if pair["fault"] is not None]
-    assert faults and all(pair["held"]["drafts"] != pair["wanted"]["drafts"] for pair in faults)

@@ -71,11 +71,21 @@ def record(how: list[str], different: int = 0, **more: Any) -> dict[str, Any]:
 ALL = ["depth 0", "depth 3", "switching", "policy"]
 
 
+def few_unlikely(share: float) -> dict[str, Any]:
+    """Return a record whose texts differ, with this share of unlikely tokens more than the reference's."""
+    found = record(ALL, different=1, reference={"unlikely_tokens": 0.01})
+    for run in found["runs"]:
+        run["unlikely_tokens"] = 0.01 + share
+    return found
+
+
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
         (record(ALL), verdicts.LOSSLESS),
         (record(ALL, different=1), verdicts.WRONG),
+        (few_unlikely(0.0), verdicts.OPEN),
+        (few_unlikely(0.2), verdicts.WRONG),
         (record(ALL[:3], different=1, error="the server ended"), verdicts.WRONG),
         (record(ALL[:3]), verdicts.UNFINISHED),
         (record(ALL, error="the server ended"), verdicts.FAILED),
@@ -149,16 +159,16 @@ def test_the_frequent_tokens_are_in_every_vocabulary(family: Any) -> None:
 def test_the_table_has_what_was_measured_and_no_row_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
     architectures_table = import_module("architectures_table")
-    run = {"how": "depth 0", EQUAL: 30, TIE: 2, DIFFERENT: 0, "accepted": 7}
+    run = {"how": "depth 0", EQUAL: 30, TIE: 2, DIFFERENT: 0, "accepted": 7, "unlikely_tokens": 0.02}
     about = {"gpu": "a GPU", "date": "2026-11-23", "family": "llama", "models": "Llama", "algorithm": "EAGLE3"}
-    tiers = [{"steps": 0, "gigabytes": 0.25}, {"steps": 3, "gigabytes": None}]
     measured = {
         **{**about, "draft": "EAGLE-3", "error": "Error: a | b", "runs": [run]},
-        "startup": {"tiers": tiers, "late_kernel_loads": ["kernel"]},
+        "startup": {"late_kernel_loads": ["kernel"]},
+        "reference": {"unlikely_tokens": 0.01},
     }
     *_, row = architectures_table.lines([measured])
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert "30, 2, 0" in cells
-    assert "0: 0.25, 3: ?" in cells
+    assert "2.0%, 1.0%" in cells
     assert "failed: Error: a / b" in cells
     assert len(list(architectures_table.lines([]))) == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from benchmarks.verify_budget.beliefs import BELIEFS, Learnt, Plain
 from benchmarks.verify_budget.budget import fixed, free, likeliest
 from benchmarks.verify_budget.early_stop import stopping
 from benchmarks.verify_budget.measure import cells
-from benchmarks.verify_budget.prices import KNOTS, fit
+from benchmarks.verify_budget.prices import KNOTS, fit, read_extra
 from sglang_adaptive.traces import CHAIN, LEVELS, Trace
 
 STEPS, BATCHES = (0, 1, 2, 3, 5, 7), (1, 2, 4, 8, 16, 32, 64)
@@ -129,3 +132,19 @@ def test_cells_hold_every_belief_and_a_gain_of_one_at_most_in_vain() -> None:
     # These drafts know exactly how good they are.
     learnt = found[1]["budget"]["learnt by probability"]["gain"]
     assert learnt == pytest.approx(found[1]["budget"]["as it is"]["gain"], abs=0.03)
+
+
+def test_what_a_gpu_measured_is_charged(tmp_path: Path) -> None:
+    part = {"rank": 0.01, "pack": 0.02, "spread": 0.03, "ragged": 2.04, "rectangle": 2.0}
+    cells = [
+        {"batch": batch, "context": 1_000, "draft_step": 0.2 + 0.001 * batch, "budget 1": part} for batch in (1, 16, 64)
+    ]
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({"cells": [*cells, {**cells[0], "context": 4_000, "draft_step": 9.0}]}))
+    extra = read_extra(path)
+    assert extra.drafted == pytest.approx(1e-6)
+    measured = {(batch, steps): made_up(batch, steps, batch * (steps + 1)) for batch in BATCHES for steps in STEPS}
+    priced = fit(measured, extra=extra)
+    assert priced.draft[1] == extra.drafted
+    assert priced.ragged(32, 7, 128) - priced.seconds(32, 7, 128) == pytest.approx(0.0001)
+    assert PRICES.ragged(32, 7, 128) == PRICES.seconds(32, 7, 128)

@@ -6,18 +6,12 @@ of rounds beside a prefill no time is taken.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import environment
+from tests.engine.in_one_process import ran
 
-ROOT = Path(__file__).parents[2]
 SLOTS = 8192
 
 Pair = dict[str, Any]
@@ -26,16 +20,7 @@ Pair = dict[str, Any]
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of every script."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.stepping", str(tmp_path_factory.mktemp("stepping"))],
-        cwd=ROOT,
-        env={**os.environ, **environment()},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = ran("stepping", tmp_path_factory.mktemp("stepping"))
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.launch_lab import LaunchLab
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def both(released: str) -> Any:

@@ -1,0 +1,105 @@
+"""Sampled acceptance of a token tree, with the target's distribution as the only one that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def sample_tree_cpu(
+    *,
+    predicts: Tensor,
+    accept_index: Tensor,
+    accept_token_num: Tensor,
+    candidates: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,
+    uniform_samples: Tensor,
+    uniform_samples_for_final_sampling: Tensor,
+    target_probs: Tensor,
+    threshold_single: float,
+    threshold_acc: float,
+    **_: Any,
+) -> None:
+    """Walk every tree from its root: a child is taken as often as the target would sample it there.
+
+    In, [bs, n] but for `target_probs` [bs, n, vocabulary], the target's distribution after each node, and
+    `uniform_samples_for_final_sampling` [bs]: the tree as for `verify_tree_greedy_cpu`, and numbers in [0, 1). A child
+    is also taken when its probability is `threshold_single` or more; below 1, `threshold_acc` takes more children than
+    the target would. Out: as of `verify_tree_greedy_cpu`; the last token of a path is drawn from what the target's
+    distribution leaves beside the children that were not taken.
+    """
+    limit = accept_index.shape[1]
+    flat, drafted = retrive_index.tolist(), candidates.tolist()
+    child, sibling = retrive_next_token.tolist(), retrive_next_sibling.tolist()
+    coins, last = uniform_samples.tolist(), uniform_samples_for_final_sampling.tolist()
+    for row in range(len(drafted)):
+        node, path, refused = 0, [0], []
+        while len(path) < limit:
+            taken, refused = _taken(
+                target_probs[row, node], _children(child[row][node], sibling[row]), drafted[row],
+                threshold_acc * coins[row][node], threshold_single,
+            )  # fmt: skip
+            if taken is None:
+                break
+            predicts[flat[row][node]] = drafted[row][taken]
+            node, refused = taken, []
+            path.append(node)
+        predicts[flat[row][node]] = _drawn(target_probs[row, node], refused, last[row])
+        accept_token_num[row] = len(path) - 1
+        accept_index[row] = torch.tensor([flat[row][one] for one in path] + [-1] * (limit - len(path)))
+
+
+def _children(first: int, sibling: Sequence[int]) -> list[int]:
+    found = []
+    while first >= 0:
+        found.append(first)
+        first = sibling[first]
+    return found
+
+
+def _taken(
+    chances: Tensor, children: Sequence[int], drafted: Sequence[int], coin: float, single: float
+) -> tuple[int | None, list[int]]:
+    """Return the child that is taken, None for none, and the tokens of those that were not."""
+    passed, refused = 0.0, []
+    for node in children:
+        chance = float(chances[drafted[node]])
+        passed += chance
+        if coin < passed or chance >= single:
+            return node, refused
+        refused.append(drafted[node])
+    return None, refused
+
+
+def _drawn(chances: Tensor, refused: Sequence[int], coin: float) -> int:
+    left = chances.double()
+    if refused:
+        left = left.index_fill(0, torch.tensor(refused), 0.0)
+    sums = left.cumsum(0)
+    if sums[-1] <= 0:  # the refused ones were all that the target would sample, but for rounding
+        sums = chances.double().cumsum(0)
+    place = torch.searchsorted(sums, coin * sums[-1], right=True)
+    return min(int(place), int(chances.nonzero()[-1]))
+
+
+def keep_top_k_cpu(probs: Tensor, top_ks: Tensor) -> Tensor:
+    """Return *probs* [rows, vocabulary] with each row's largest `top_ks` [rows] alone, scaled to sum to 1."""
+    ordered, _ = probs.sort(dim=-1, descending=True)
+    least = ordered.gather(1, (top_ks.long().clamp(1, probs.shape[1]) - 1).view(-1, 1))
+    return _scaled(probs.masked_fill(probs < least, 0.0))
+
+
+def keep_top_p_cpu(probs: Tensor, top_ps: Tensor) -> Tensor:
+    """Return *probs* [rows, vocabulary] with the fewest largest that sum to `top_ps` [rows] alone, scaled to 1."""
+    ordered, places = probs.sort(dim=-1, descending=True)
+    beyond = ordered.cumsum(-1) - ordered > top_ps.view(-1, 1)
+    return _scaled(probs.masked_fill(beyond.gather(1, places.argsort(-1)), 0.0))
+
+
+def _scaled(probs: Tensor) -> Tensor:
+    return probs / probs.sum(-1, keepdim=True)

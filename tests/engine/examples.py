@@ -1,0 +1,27 @@
+"""The examples of the commands' help, as words."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib import import_module
+
+from sglang_adaptive.cli import COMMANDS
+from sglang_adaptive.command_line import DEFAULT_URL
+
+PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
+QUICK = {"calibrate": ["--rounds", "2", "--tokens", "64", "--batch-sizes", "1"]}
+"""What is added to an example, in front of its own options, so that it takes seconds."""
+
+
+def examples(*commands: str, server: bool) -> list[list[str]]:
+    """Return the words of the examples of *commands* that do, or do not, name a server.
+
+    That of DSPARK is run by test_dspark_table.py.
+    """
+    every = [
+        [name, *QUICK.get(name, []), *shlex.split(arguments)]
+        for name in commands
+        for arguments, _ in import_module(COMMANDS[name][0]).parser().examples
+    ]
+    return [words for words in every if (DEFAULT_URL in words) is server and "--dspark" not in words]

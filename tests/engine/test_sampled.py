@@ -1,0 +1,34 @@
+"""Sampled text is distributed as without speculation, at one depth and while the depth switches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.campaign.clients import ALPHA, _probability, _samples
+from tests.engine.workload import rotating_depth
+
+SAMPLES, POSITION = 300, 4
+WAYS: list[dict[str, Any]] = [
+    {"temperature": 2.5},
+    {"temperature": 2.0, "top_k": 6},
+    {"temperature": 2.0, "top_p": 0.9},
+]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_tokens_come_as_often_as_without_speculation(
+    how: dict[str, Any], plain: CpuServer, static: CpuServer, ema: CpuServer, easy: list[str]
+) -> None:
+    wanted = _samples(plain, easy[0], how, SAMPLES)
+    held = _samples(static, easy[0], how, SAMPLES)
+    with rotating_depth(ema):
+        switched = _samples(ema, easy[0], how, SAMPLES)
+    for ids in (held, switched):
+        for at in range(1, POSITION + 1):
+            ours, theirs = (Counter(one[at] for one in answers) for answers in (ids, wanted))
+            assert len(theirs) > 2, "a text without a choice tells nothing"
+            assert _probability(ours, theirs) >= ALPHA, f"position {at}: {ours} and {theirs}"

@@ -1,0 +1,21 @@
+"""What the campaign on a GPU takes for a tie, asked of a server without speculation."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.campaign import gpu
+
+
+def test_a_tie_is_as_wide_as_the_two_tokens_lie_apart(plain: CpuServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"text": "the house", "sampling_params": {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}}
+    answer = plain.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": 2})
+    at = 3
+    best, second = answer["meta_info"]["output_top_logprobs"][at]
+    other = {"output_ids": [*answer["output_ids"][:at], second[1], 5]}
+    for width, tie in ((1.01, True), (0.99, False)):
+        monkeypatch.setattr(gpu, "NEAR", width * (best[0] - second[0]))
+        assert gpu.is_tie(plain, body, other, answer) is tie
+        assert gpu.is_tie(plain, {**body, "text": [body["text"]] * 2}, [answer, other], [answer] * 2) is tie
+    assert not gpu.is_tie(plain, body, "refused", answer)

@@ -1,0 +1,88 @@
+"""The doctor's examples, and launch lines that it is asked about, answered by SGLang itself; no server is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.cli import main
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.doctor import installation
+from sglang_adaptive.sglang_plugin.launch.checkup import CPU_ENGINE
+from tests.engine.examples import PROGRAM, examples
+from tests.launch_lab import LaunchLab
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def asked(lab: LaunchLab, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The doctor's questions go to forks of one process, which imports SGLang once."""
+
+    def run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        outcome = lab.launch(module, f"import os; os.environ[{CPU_ENGINE!r}] = '1'")
+        return subprocess.CompletedProcess(module, outcome.code, "", outcome.output)
+
+    monkeypatch.setattr(installation, "_run", run)
+    yield
+
+
+@pytest.mark.parametrize("words", examples("doctor", server=False), ids=" ".join)
+def test_example_of_the_doctor(words: list[str], asked: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "SGLang: 0.5.23, and it has everything" in told and "plugin: SGLang finds it" in told
+    verdict = "Verdict: nothing wrong with the arguments" if "--" in words else "Verdict: ready: add "
+    assert told.splitlines()[-1].startswith(verdict)
+
+
+def cpu_line(*more: str) -> list[str]:
+    """A launch line of the CPU engine that asks for adaptive speculation, and *more*."""
+    speculation = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(models.draft_path())]
+    config = ["--speculative-adaptive-config", "configs/conservative.json"]
+    model = ["--model-path", str(models.target_path())]
+    return ["--", "sglang-adaptive", "serve-cpu", "--threads", "1", *model, *speculation, *config, *more]
+
+
+def test_launch_line_that_would_adapt(asked: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *cpu_line("--speculative-num-steps", "3")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("launch line: adaptive speculation would run, starting at 3 draft steps") for line in told)
+    assert any(line.endswith("attention backend: torch_ref on cpu") for line in told)
+    assert told[-1] == "Verdict: this launch line would serve with adaptive speculation."
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--speculative-eagle-topk", "4", "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "8"],
+         "it would serve without adapting: speculative_eagle_topk=4 (only topk=1 is supported)"),
+        (["--enable-lora"], "it would serve without adapting: LoRA's graph metadata is built for one depth"),
+        (["--speculative-num-steps", "4"],
+         "the launch would end with: sglang-adaptive: error: command line: --speculative-num-steps: got 4; "
+         "expected a candidate step: 1, 3, 7"),
+        (["--no-such-flag"], "the launch would end with: sglang serve: error: unrecognized arguments: --no-such-flag"),
+        (["--speculative-adaptive-config", "nowhere.json"],
+         "sglang-adaptive: error: nowhere.json: cannot be read: No such file or directory; expected a readable"),
+    ],
+)  # fmt: skip
+def test_launch_line_that_would_not(
+    more: list[str], told: str, asked: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *cpu_line(*more)]) == 1
+    said = capsys.readouterr().out
+    assert told in said and "Verdict: " in said.splitlines()[-1]
+    assert "launch line" in said.splitlines()[-1]
+
+
+def test_doctor_in_a_process_of_its_own(checkout: Path) -> None:
+    done = subprocess.run([*PROGRAM, "doctor", "--json", *cpu_line()], capture_output=True, text=True, check=False)
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, found["ok"]) == (0, "", True)
+    statuses = {check["name"]: check["status"] for check in found["checks"]}
+    assert statuses["launch line"] == statuses["SGLang"] == statuses["plugin"] == "ok"

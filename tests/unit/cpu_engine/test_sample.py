@@ -1,0 +1,93 @@
+"""Sampled acceptance of a tree: what comes out is distributed as the target's own tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from sglang_adaptive.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
+
+VOCABULARY, REQUESTS = 6, 6_000
+CHAIN = ([1, 2, -1], [-1, -1, -1])
+"""Root, its child, and the child's child: the first child and the next sibling of each."""
+FORK = ([1, -1, -1], [-1, 2, -1])
+"""Root and two children."""
+
+
+def sampled(
+    links: tuple[list[int], list[int]], drafts: list[int], target: torch.Tensor, depth: int, **thresholds: float
+):
+    """Return each request's path of nodes, and the tokens that come out, for *drafts* under the links of every tree."""
+    torch.manual_seed(5)
+    nodes = len(links[0])
+    index = torch.arange(REQUESTS * nodes).view(REQUESTS, nodes)
+    predicts = torch.full((REQUESTS * nodes,), -1)
+    accept_index = torch.full((REQUESTS, depth + 1), -2)
+    counts = torch.full((REQUESTS,), -1)
+    child, sibling = (torch.tensor([row] * REQUESTS) for row in links)
+    sample_tree_cpu(
+        predicts=predicts,
+        accept_index=accept_index,
+        accept_token_num=counts,
+        candidates=torch.tensor([drafts] * REQUESTS),
+        retrive_index=index,
+        retrive_next_token=child,
+        retrive_next_sibling=sibling,
+        uniform_samples=torch.rand(REQUESTS, nodes),
+        uniform_samples_for_final_sampling=torch.rand(REQUESTS),
+        target_probs=target.expand(REQUESTS, nodes, VOCABULARY),
+        **{"threshold_single": 1.0, "threshold_acc": 1.0, **thresholds},
+    )
+    return accept_index, counts, predicts.view(REQUESTS, nodes)
+
+
+def target() -> torch.Tensor:
+    return torch.softmax(torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(2)), -1)
+
+
+def as_the_target(tokens: torch.Tensor, chances: torch.Tensor) -> bool:
+    counts = torch.bincount(tokens, minlength=VOCABULARY)
+    return (
+        float(chisquare(counts.numpy(), (chances.double() / chances.double().sum() * len(tokens)).numpy()).pvalue)
+        > 1e-6
+    )
+
+
+@pytest.mark.parametrize("drafts", [[0, 1, 2], [0, 5, 5], [0, 3, 0]])
+def test_a_chain_writes_what_the_target_would(drafts: list[int]) -> None:
+    chances = target()
+    accept_index, counts, predicts = sampled(CHAIN, drafts, chances, depth=2)
+    assert as_the_target(predicts[:, 0], chances[0])
+    went_on = counts >= 1
+    assert torch.equal(went_on, predicts[:, 0] == drafts[1])
+    assert as_the_target(predicts[went_on, 1], chances[1])
+    to_the_end = counts == 2
+    assert as_the_target(predicts[to_the_end, 2], chances[2])
+    assert torch.equal((accept_index >= 0).sum(1), counts + 1)
+    assert (predicts[~went_on, 1:] == -1).all()
+
+
+def test_a_fork_writes_what_the_target_would() -> None:
+    chances = target()
+    accept_index, counts, predicts = sampled(FORK, [0, 4, 1], chances, depth=1)
+    assert as_the_target(predicts[:, 0], chances[0])
+    for node, token in ((1, 4), (2, 1)):
+        here = accept_index[:, 1] % 3 == node
+        assert torch.equal(here & (counts == 1), predicts[:, 0] == token)
+        assert as_the_target(predicts[here & (counts == 1), node], chances[node])
+
+
+def test_thresholds_take_more_children() -> None:
+    chances = target()
+    for more in ({"threshold_single": float(chances[0, 1])}, {"threshold_acc": 0.0}):
+        _, counts, _ = sampled(CHAIN, [0, 1, 2], chances, depth=2, **more)
+        assert (counts >= 1).all()
+
+
+def test_top_k_and_top_p_keep_the_largest() -> None:
+    probs = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.4, 0.3, 0.2, 0.1]])
+    kept = keep_top_k_cpu(probs, torch.tensor([2, 9]))
+    assert torch.allclose(kept, torch.tensor([[0, 2 / 3, 0, 1 / 3], [0.4, 0.3, 0.2, 0.1]]))
+    kept = keep_top_p_cpu(probs, torch.tensor([0.7, 0.3]))
+    assert torch.allclose(kept, torch.tensor([[0, 2 / 3, 0, 1 / 3], [1.0, 0, 0, 0]]))
