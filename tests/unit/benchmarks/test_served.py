@@ -328,6 +328,9 @@ def test_equality_host_time_and_arrivals_are_told() -> None:
         table.host_time({"host_us_a_round": {"1": {"ours": 31.2, "in_place_of_sglang_s": 5}}, "steps 3": held})
     )
     assert lines[1].endswith("| 31 |") and lines[-1] == "| 3 steps held, over stock SGLang | 0.990 |"
+    hooks = {"around b: fast_path.x:g": {"us": 20.0}, "before a: scheduler.x:f": {"us": 5.0}}
+    former = {"ours": 31.2, "in_place_of_sglang_s": 0.0, "by_hook": hooks}
+    assert [line[-6:] for line in table.host_time({"host_us_a_round": {"1": former}})][1:] == ["| 11 |", "| 20 |"]
     one = {"latency": {"p50_ms": 100, "p95_ms": 200}, "first_token": {"p50_ms": 10, "p95_ms": 20}}
     turns = [{"passes": {"none": {**one, "group_ms": [20, 20]}, "throughput": {**one, "group_ms": [10, 10]}}}]
     assert "2.000 ± 0.000" in list(table.poisson({"turns": turns}))[2]
