@@ -1,7 +1,8 @@
 """Host time of this package's own functions in a scheduler, by hook: calls and seconds in a small mapped file.
 
-Time is a function's own: what it calls back of SGLang, and hooks inside that, do not count towards it. A clock and its
-bookkeeping add some 0.5 us a call, which is in the figures.
+Time is a function's own: what it calls back of SGLang, and hooks inside that, do not count towards it. Calls of a hook
+around a function of SGLang that leave that function out are also summed apart: they do its work in its place. A clock
+adds some 0.5 us a call, which is in the figures.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,24 @@ FILE = "BENCHMARK_HOOK_TIMES"
 MOST = 256
 
 
+class Spent(NamedTuple):
+    """What a function has taken so far."""
+
+    calls: float
+    seconds: float
+    instead: float
+    """Part of the seconds that calls took which left SGLang's function out; 0 for hooks that are not around one."""
+
+
 class HookTimes:
-    """The mapped file: for each function its calls and its seconds."""
+    """The mapped file: a row of ``Spent`` for each function."""
 
     def __init__(self, path: str | Path, create: bool = False) -> None:
         self._path = Path(path)
         if create:
-            np.zeros((MOST, 2)).tofile(self._path)
-        self._cells = np.memmap(self._path, dtype="f8", mode="r+", shape=(MOST, 2))
+            np.zeros((MOST, len(Spent._fields))).tofile(self._path)
+        self._cells = np.memmap(self._path, dtype="f8", mode="r+", shape=(MOST, len(Spent._fields)))
+        self._written = memoryview(self._cells.reshape(-1))  # an element of numpy's takes a few times as long
         self._names: list[str] = []
         self._inner = [0.0]  # for each running function, from outer to inner: seconds that are not its own
 
@@ -40,9 +51,10 @@ class HookTimes:
             return function
         self._names.append(name)
         self._path.with_suffix(".json").write_text(json.dumps(self._names))
-        cell, inner, clock = self._cells[row], self._inner, time.perf_counter
+        cells, at, inner, clock = self._written, row * len(Spent._fields), self._inner, time.perf_counter
 
-        def outside(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def outside(original: Callable[..., Any], called: list[bool], *args: Any, **kwargs: Any) -> Any:
+            called.append(True)
             inner.append(0.0)
             begin = clock()
             try:
@@ -53,26 +65,28 @@ class HookTimes:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            begin = clock()
+            begin, called = clock(), [not around]
             inner.append(0.0)
             try:
                 return (
-                    function(functools.partial(outside, args[0]), *args[1:], **kwargs)
+                    function(functools.partial(outside, args[0], called), *args[1:], **kwargs)
                     if around
                     else function(*args, **kwargs)
                 )
             finally:
-                spent = clock() - begin
-                cell[0] += 1
-                cell[1] += spent - inner.pop()
-                inner[-1] += spent
+                own = clock() - begin - inner.pop()
+                cells[at] += 1
+                cells[at + 1] += own
+                if not any(called):
+                    cells[at + 2] += own
+                inner[-1] += clock() - begin  # this bookkeeping is not the caller's
 
         return call
 
-    def read(self) -> dict[str, tuple[float, float]]:
-        """Return calls and seconds of each function so far."""
+    def read(self) -> dict[str, Spent]:
+        """Return what each function has taken so far."""
         names = json.loads(self._path.with_suffix(".json").read_text())
-        return {name: (float(self._cells[row][0]), float(self._cells[row][1])) for row, name in enumerate(names)}
+        return {name: Spent(*map(float, self._cells[row])) for row, name in enumerate(names)}
 
 
 def install(path: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundObservation:
-    """One verified decode round, as it reaches the CPU.
+    """One verified decode round, as it reaches the CPU; not frozen because that takes three times as long to make.
 
     With overlap scheduling the result arrives one round late, so ``steps`` is the depth that drafted the
     round; the live depth may have changed since.

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drafted:
     """Steps and requests of a round; with overlap scheduling the live steps may have changed since."""
 

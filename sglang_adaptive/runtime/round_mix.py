@@ -29,7 +29,9 @@ class RoundMix:
     def add(self, observation: RoundObservation) -> None:
         """Count a round."""
         self.rounds += 1
-        self.accepted.update(observation.num_correct_drafts_per_req)
+        accepted = self.accepted
+        for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
+            accepted[count] += 1
         if observation.seconds is not None:
             self.timed += 1
             self.timed_seconds += observation.seconds

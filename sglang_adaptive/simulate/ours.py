@@ -115,7 +115,7 @@ def _forget_censoring(policy: ThroughputPolicy) -> None:
 def _forget_levels(policy: ThroughputPolicy) -> None:
     """Let every bin stand for the usual level: what a request did says nothing of what it will do."""
     estimator: AcceptanceEstimator = policy._acceptance
-    levels = estimator._levels
+    levels = estimator.levels
     follow = levels.follow
 
     def pooled(steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:

@@ -133,7 +133,7 @@ class ThroughputPolicy:
         it fits better than usual: text may have become easy.
         """
         acceptance = self._acceptance
-        return self._choice.undecided or acceptance.rise > RISEN or acceptance.trials(1) < WELL_SEEN
+        return self._choice.undecided or acceptance.levels.rise > RISEN or acceptance.trials(1) < WELL_SEEN
 
     def export_cost(self) -> dict[str, Any]:
         """Return this rank's readings as builtins, for ``import_cost`` on every rank."""

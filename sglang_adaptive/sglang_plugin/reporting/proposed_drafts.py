@@ -17,7 +17,11 @@ def report_decode_stats(original: Callable[..., None], reporter: Any, *args: Any
     from sglang.srt.runtime_context import get_spec
 
     rounds = reporter.spec_num_forward_ct
-    if controller_of(reporter.scheduler.draft_worker) is None or rounds == 0:
+    if (
+        reporter.forward_ct_decode % reporter.decode_log_interval  # SGLang reports nothing this time
+        or rounds == 0
+        or controller_of(reporter.scheduler.draft_worker) is None
+    ):
         return original(reporter, *args, **kwargs)
     proposed = reporter.spec_num_cap_tokens
     reporter.spec_num_cap_tokens = 0  # else the log would report the drafts as a cap

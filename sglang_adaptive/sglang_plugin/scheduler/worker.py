@@ -122,6 +122,8 @@ def compact_override_log(result: None, *args: Any, **kwargs: Any) -> None:
 class _Widths:
     """The steps of each request in a round, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
 
+    __slots__ = ("_requests", "_steps")
+
     def __init__(self, steps: int, requests: int) -> None:
         self._steps, self._requests = steps, requests
 

@@ -65,9 +65,14 @@ class DeferredDraftExtend:
 
     def applies(self, draft: Any, batch: Any) -> bool:
         """Whether this object handles a draft extend that SGLang is about to run."""
-        mine = draft is self._draft and draft.speculative_num_steps == 0 and self._failed is None
-        due = self._every > 1 or self._pending.rounds > 0
-        return mine and due and not self._running and not batch.forward_mode.is_idle()
+        return (
+            draft.speculative_num_steps == 0
+            and draft is self._draft
+            and self._failed is None
+            and (self._every > 1 or self._pending.rounds > 0)
+            and not self._running
+            and not batch.forward_mode.is_idle()
+        )
 
     def after_verify(self, extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
         """Instead of a zero-step round's draft extend: keep its rows, and run those pending when they are due."""

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from benchmarks.served import equality, hook_times, loop, table
 from benchmarks.served.arrivals import GROUPS, figures, times_of
+from benchmarks.served.hook_times import Spent
 from benchmarks.served.overhead import by_hook
 from benchmarks.served.questions import block
 from benchmarks.served.race import LEAST_TURNS, Race
@@ -257,18 +258,25 @@ def test_a_function_s_own_time_leaves_out_what_it_calls_back(tmp_path: Path, mon
     assert [outer(sglangs), outer(sglangs)] == ["result", "result"]
     nested = times.timed("after x: nested", lambda: (spend(1), inner()))
     nested()
+    instead = times.timed("around x: instead", lambda original, ours: spend(5) if ours else original(), around=True)
+    instead(sglangs, True)
+    instead(sglangs, False)
     found = hook_times.HookTimes(tmp_path / "times").read()
-    assert found == {"before x: inner": (3, 9), "around x: outer": (2, 60), "after x: nested": (1, 1)}
+    assert found == {
+        "before x: inner": (4, 12, 0), "around x: outer": (2, 60, 0), "after x: nested": (1, 1, 0),
+        "around x: instead": (2, 5, 5),
+    }  # fmt: skip
 
 
 def test_times_by_hook_are_microseconds_a_round() -> None:
-    before = {"before a: f": (10.0, 1.0), "replace b: g": (0.0, 0.0), "after c: h": (5.0, 2.0)}
-    after = {"before a: f": (30.0, 1.001), "replace b: g": (10.0, 0.0005), "after c: h": (5.0, 2.0)}
+    fast, own, idle = "around b: fast_path.x:g", "around a: scheduler.x:f", "after c: scheduler.x:h"
+    before = {own: Spent(10, 1.0, 1.0), fast: Spent(0, 0.0, 0.0), idle: Spent(5, 2.0, 0.0)}
+    after = {own: Spent(30, 1.001, 1.001), fast: Spent(10, 0.0005, 0.0003), idle: Spent(5, 2.0, 0.0)}
     found = by_hook(before, after, 10)
-    assert found["ours"] == pytest.approx(100) and found["in_place_of_sglang_s"] == pytest.approx(50)
+    assert found["ours"] == pytest.approx(120) and found["in_place_of_sglang_s"] == pytest.approx(30)
     assert found["by_hook"] == {
-        "before a: f": {"us": pytest.approx(100), "calls": 2},
-        "replace b: g": {"us": pytest.approx(50), "calls": 1},
+        own: {"us": pytest.approx(100), "calls": pytest.approx(2)},
+        fast: {"us": pytest.approx(50), "calls": pytest.approx(1)},
     }
 
 
@@ -320,6 +328,9 @@ def test_equality_host_time_and_arrivals_are_told() -> None:
         table.host_time({"host_us_a_round": {"1": {"ours": 31.2, "in_place_of_sglang_s": 5}}, "steps 3": held})
     )
     assert lines[1].endswith("| 31 |") and lines[-1] == "| 3 steps held, over stock SGLang | 0.990 |"
+    hooks = {"around b: fast_path.x:g": {"us": 20.0}, "before a: scheduler.x:f": {"us": 5.0}}
+    former = {"ours": 31.2, "in_place_of_sglang_s": 0.0, "by_hook": hooks}
+    assert [line[-6:] for line in table.host_time({"host_us_a_round": {"1": former}})][1:] == ["| 11 |", "| 20 |"]
     one = {"latency": {"p50_ms": 100, "p95_ms": 200}, "first_token": {"p50_ms": 10, "p95_ms": 20}}
     turns = [{"passes": {"none": {**one, "group_ms": [20, 20]}, "throughput": {**one, "group_ms": [10, 10]}}}]
     assert "2.000 ± 0.000" in list(table.poisson({"turns": turns}))[2]

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
-from operator import add, mul
+from operator import mul
 
 from sglang_adaptive.policy.throughput.acceptance.levels import BINS, EDGES, MIDDLES, USUAL, RequestLevels
 
@@ -38,24 +37,24 @@ _LARGEST_WEIGHT = 1e9
 
 
 class AcceptanceEstimator:
-    """What the batch as it stands promises; ``mix`` is the share of its requests in each bin."""
+    """What the batch as it stands promises; a bin is estimated when it is first asked for after a fold."""
 
     def __init__(self, ladder: Sequence[int], memory_rounds: float, shrinkage: float) -> None:
         self.ladder = tuple(ladder)
         self.depth = depth = ladder[-1]
         self.shrinkage = max(shrinkage, 1e-6)
-        self._levels = RequestLevels(depth)
+        self.levels = RequestLevels(depth)
         # Newer rounds weigh more instead of older ones less: a round then touches its own counts only.
         self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
         self._weight = 1.0
         self._hits = [[0.0] * depth for _ in range(BINS)]
         self._reached = [[0.0] * depth for _ in range(BINS)]
-        self._pending: Counter[tuple[int, int]] = Counter()
-        """Requests by steps and code, not counted yet; a code is the bin and the accepted drafts in one number."""
-        self._code = [bin * (depth + 1) for bin in range(BINS)]
+        self._pending: dict[int, list[list[int]]] = {}
+        """Requests that are not counted yet, by steps, bin and accepted drafts."""
         self._share = 1.0
         self._rounds = 0
-        self._mix = _one_bin(USUAL)
+        self._mix: Mapping[int, float] = {bisect_right(EDGES, USUAL): 1.0}
+        """Share of the batch's requests in each bin that has any, ascending."""
         self._estimate()
 
     def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
@@ -68,36 +67,34 @@ class AcceptanceEstimator:
             return
         if steps > self.depth:  # drafted before the candidates changed
             steps, counts = self.depth, [min(count, self.depth) for count in counts]
-        bins = self._levels.follow(steps, counts, requests)
-        codes = map(add, map(self._code.__getitem__, bins), counts)
-        self._pending.update(zip([max(1, steps)] * size, codes, strict=False))
+        bins = self.levels.follow(steps, counts, requests)
+        pending = self._pending.get(max(1, steps))
+        if pending is None:
+            pending = self._pending[max(1, steps)] = [[0] * (self.depth + 1) for _ in range(BINS)]
+        for bin, count in zip(bins, counts, strict=False):
+            pending[bin][count] += 1
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
-        now = self._levels.bins
-        self._mix = [now.count(bin) / len(now) for bin in range(BINS)]
+        now = self.levels.bins
+        self._mix = {bin: now.count(bin) / len(now) for bin in range(BINS) if bin in now}
         self._rounds += 1
         if not steps or self._rounds % FOLD_ROUNDS == 0 or self._rounds < FOLD_ROUNDS:
             self._fold()
             self._estimate()
 
-    def slower(self, live: int) -> list[float]:
+    def slower(self, live: int) -> Sequence[float]:
         """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""
-        rows = self._slower.get(live)
-        if rows is None:
-            rows = [[tokens[live] / tokens[steps] for tokens in self._tokens] for steps in self.ladder]
-            self._slower[live] = rows
-        return [sum(map(mul, self._mix, row)) for row in rows]
+        return self._mean([self._slower.get((bin, live)) or self._make_slower(bin, live) for bin in self._mix])
 
     @property
-    def tokens(self) -> list[float]:
+    def tokens(self) -> Sequence[float]:
         """Expected tokens of a request of the batch in a round, by steps from 0."""
-        mix = [(share, tokens) for share, tokens in zip(self._mix, self._tokens, strict=True) if share]
-        return [sum(share * tokens[steps] for share, tokens in mix) for steps in range(self.depth + 1)]
+        return self._mean([self._of(bin)[1] for bin in self._mix])
 
     @property
-    def usual_tokens(self) -> list[float]:
+    def usual_tokens(self) -> Sequence[float]:
         """Expected tokens of a request at the usual level in a round, by steps from 0."""
-        return self._tokens[bisect_right(EDGES, self._levels.usual)]
+        return self._of(bisect_right(EDGES, self.levels.usual))[1]
 
     @property
     def conditional(self) -> list[float]:
@@ -106,20 +103,9 @@ class AcceptanceEstimator:
         gains = [1.0, *(high - low for low, high in pairwise(tokens))]
         return [now / before if before > 0.0 else LOWEST for before, now in pairwise(gains)]
 
-    @property
-    def usual_level(self) -> float:
-        """Mean level of requests lately."""
-        return self._levels.usual
-
-    @property
-    def rise(self) -> float:
-        """How far the mean level of the batch is above the usual."""
-        return self._levels.rise
-
     def trials(self, position: int) -> float:
         """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""
-        pairs = zip(self._mix, self._reached, strict=True)
-        return sum(share * reached[position - 1] for share, reached in pairs) / self._weight
+        return sum(share * self._reached[bin][position - 1] for bin, share in self._mix.items()) / self._weight
 
     def deviation(self, position: int) -> float:
         """Return the standard deviation of the acceptance of 1-based *position*."""
@@ -133,13 +119,13 @@ class AcceptanceEstimator:
         """
         low, high = min(first, second), max(first, second)
         variance = 0.0
-        for bin, share in enumerate(self._mix):
-            if share:
-                tokens, reached, chances = self._tokens[bin], self._reached[bin], self._conditional[bin]
-                for at in range(low, high):
-                    hanging = share * (tokens[high] - tokens[at]) / tokens[high]
-                    trials = reached[at] / self._weight + self.shrinkage
-                    variance += hanging * hanging * (1.0 - chances[at]) / chances[at] / trials
+        for bin, share in self._mix.items():
+            chances, tokens = self._of(bin)
+            reached, most = self._reached[bin], tokens[high]
+            for at in range(low, high):
+                hanging, chance = share * (most - tokens[at]) / most, chances[at]
+                trials = reached[at] / self._weight + self.shrinkage
+                variance += hanging * hanging * (1.0 - chance) / chance / trials
         return math.sqrt(variance)
 
     def learnable_deviation(self, seen: int, steps: int, requests: int) -> float:
@@ -162,8 +148,8 @@ class AcceptanceEstimator:
 
     def believe_first(self, rate: float) -> None:
         """Take *rate* for the level of every request: what levels were made of was found to be wrong."""
-        self._levels.set_all(rate)
-        self._mix = _one_bin(rate)
+        self.levels.set_all(rate)
+        self._mix = {bisect_right(EDGES, rate): 1.0}
 
     def adopt(self, other: AcceptanceEstimator) -> None:
         """Begin from what *other* has counted at the positions that both have, and from its requests' levels."""
@@ -172,30 +158,30 @@ class AcceptanceEstimator:
         for own, its in ((self._hits, other._hits), (self._reached, other._reached)):
             for row, former in zip(own, its, strict=True):
                 row[:shared] = [scale * value for value in former[:shared]]
-        self._levels.adopt(other._levels)
-        self._mix = other._mix[:]
+        self.levels.adopt(other.levels)
+        self._mix = other._mix
         self._estimate()
 
     def by_level(self) -> list[dict[str, float]]:
         """Return as builtins what each bin with trials foretells of the first position, and the requests in it now."""
-        rows = zip((0.0, *EDGES), self._mix, self._conditional, self._reached, strict=True)
+        mix, weight = self._mix, self._weight
+        rows = [(low, bin, mix.get(bin, 0.0), self._reached[bin][0]) for bin, low in enumerate((0.0, *EDGES))]
         return [
-            {"from_level": low, "share": share, "acceptance": chances[0], "trials": reached[0] / self._weight}
-            for low, share, chances, reached in rows
-            if reached[0] or share
+            {"from_level": low, "share": share, "acceptance": self._of(bin)[0][0], "trials": reached / weight}
+            for low, bin, share, reached in rows
+            if reached or share
         ]
 
     def _fold(self) -> None:
         """Count what is pending."""
         weight = self._weight * self._share
-        for (steps, code), times in self._pending.items():
-            bin, accepted = divmod(code, self.depth + 1)
-            hits, reached, mass = self._hits[bin], self._reached[bin], weight * times
-            for at in range(accepted):
-                hits[at] += mass
-                reached[at] += mass
-            if accepted < steps:
-                reached[accepted] += mass
+        for steps, pending in self._pending.items():
+            for counts, hits, reached in zip(pending, self._hits, self._reached, strict=True):
+                alive = sum(counts)
+                for at in range(steps if alive else 0):
+                    reached[at] += weight * alive
+                    alive -= counts[at]
+                    hits[at] += weight * alive
         self._pending.clear()
         if self._weight > _LARGEST_WEIGHT:
             for row in (*self._hits, *self._reached):
@@ -203,45 +189,60 @@ class AcceptanceEstimator:
             self._weight = 1.0
 
     def _estimate(self) -> None:
-        pull = self.shrinkage * self._weight
-        falls, before = [1.0], 0.0
-        for at in range(self.depth):
-            hits, reached = sum(row[at] for row in self._hits), sum(row[at] for row in self._reached)
+        """Find out what the bins have in common, and forget what was made of each."""
+        self._pull = pull = self.shrinkage * self._weight
+        self._falls, before = list[float](), 0.0
+        """Acceptance of each position over that of the one before it, over all bins."""
+        all_hits, all_reached = (list(map(sum, zip(*rows, strict=True))) for rows in (self._hits, self._reached))
+        for at, (hits, reached) in enumerate(zip(all_hits, all_reached, strict=True)):
             usual = (hits + pull * (FALL * before if at else USUAL)) / (reached + pull)
-            if at:
-                falls.append(usual / max(before, LOWEST))
+            self._falls.append(usual / max(before, LOWEST) if at else 1.0)
             before = usual
-        self._conditional: list[list[float]] = []
-        self._tokens: list[list[float]] = []
-        self._slower: dict[int, list[list[float]]] = {}
-        for centre, all_hits, all_reached in zip(self._centres(), self._hits, self._reached, strict=True):
-            h = centre
-            chances, tokens, survives, total = [], [1.0], 1.0, 1.0
-            for hits, reached, fall in zip(all_hits, all_reached, falls, strict=True):
-                h = min(HIGHEST, max(LOWEST, (hits + pull * h * fall) / (reached + pull)))
-                survives *= h
-                total += survives
-                chances.append(h)
-                tokens.append(total)
-            self._conditional.append(chances)
-            self._tokens.append(tokens)
+        self._centre = self._centres(all_hits[0], all_reached[0])
+        self._estimates: dict[int, tuple[list[float], list[float]]] = {}
+        """By bin, acceptance by position and expected tokens by steps."""
+        self._slower: dict[tuple[int, int], list[float]] = {}
+        """By bin and live steps, rounds by ladder index."""
 
-    def _centres(self) -> list[float]:
+    def _of(self, bin: int) -> tuple[list[float], list[float]]:
+        """Return a bin's acceptance by position and its expected tokens by steps."""
+        found = self._estimates.get(bin)
+        if found is None:
+            h, pull, chances, tokens = self._centre[bin], self._pull, [], [1.0]
+            survives = 1.0
+            for hits, reached, fall in zip(self._hits[bin], self._reached[bin], self._falls, strict=True):
+                h = (hits + pull * h * fall) / (reached + pull)
+                h = LOWEST if h < LOWEST else min(h, HIGHEST)
+                survives *= h
+                chances.append(h)
+                tokens.append(tokens[-1] + survives)
+            found = self._estimates[bin] = chances, tokens
+        return found
+
+    def _make_slower(self, bin: int, live: int) -> list[float]:
+        tokens = self._of(bin)[1]
+        made = self._slower[bin, live] = [tokens[live] / tokens[steps] for steps in self.ladder]
+        return made
+
+    def _mean(self, rows: Sequence[Sequence[float]]) -> Sequence[float]:
+        """Return the mean over the batch of one row for each bin of the mix."""
+        if len(rows) == 1:
+            return rows[0]
+        shares = self._mix.values()
+        return [sum(map(mul, shares, column)) for column in zip(*rows, strict=True)]
+
+    def _centres(self, all_hits: float, all_reached: float) -> list[float]:
         """Return what each bin is taken to stand for: its middle, drawn to the usual as far as levels foretell little.
 
-        The slope is that of a least-squares line through what the bins' first positions brought.
+        The slope is that of a least-squares line through the bins' first positions; the arguments are of all bins'.
         """
-        trials = [row[0] / self._weight for row in self._reached]
-        usual = (sum(row[0] for row in self._hits) / self._weight + USUAL) / (sum(trials) + 1.0)
-        along = alike = SLOPE_PRIOR
-        for middle, hits, reached in zip(MIDDLES, self._hits, trials, strict=True):
+        weight = self._weight
+        usual = (all_hits + USUAL * weight) / (all_reached + weight)
+        along = alike = SLOPE_PRIOR * weight
+        for middle, hits, reached in zip(MIDDLES, self._hits, self._reached, strict=True):
             away = middle - usual
-            along += away * (hits[0] / self._weight - reached * usual)
-            alike += away * away * reached
+            along += away * (hits[0] - usual * reached[0])
+            alike += away * away * reached[0]
         slope = min(1.0, max(LEAST_SLOPE, along / alike))
-        lately = self._levels.usual
+        lately = self.levels.usual
         return [lately + slope * (middle - lately) for middle in MIDDLES]
-
-
-def _one_bin(level: float) -> list[float]:
-    return [float(bin == bisect_right(EDGES, level)) for bin in range(BINS)]

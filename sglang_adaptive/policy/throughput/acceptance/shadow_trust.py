@@ -61,7 +61,7 @@ class ShadowTrust:
         for counts in (self._shadow, self._verified):
             counts[0] *= fade
             counts[1] *= fade
-        kind[0] += share * (requests - bytes(accepted).count(0))
+        kind[0] += share * (requests - accepted.count(0))
         kind[1] += share * requests
         return self._compare()
 

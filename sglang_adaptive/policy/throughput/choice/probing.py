@@ -13,6 +13,7 @@ served, at most ``ALLOWANCE_ROUNDS`` rounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sglang_adaptive.policy.telemetry import ProbeTotals
 from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
@@ -85,12 +86,8 @@ class Prober:
 
     def inherit_from(self, former: Prober) -> None:
         """Go on from what *former* has spent; a probe of its own ends."""
-        self.started, self.lost_seconds, self.served_seconds = (
-            former.started,
-            former.lost_seconds,
-            former.served_seconds,
-        )
-        self._credit, self.timed_share = former._credit, former.timed_share
+        self.started, self.lost_seconds = former.started, former.lost_seconds
+        self.served_seconds, self._credit, self.timed_share = former.served_seconds, former._credit, former.timed_share
 
     def take_round(self, row: RoundTimeRow) -> int | None:
         """Return the steps that the probe wants for the round about to start, None without a probe."""
@@ -135,18 +132,17 @@ class Prober:
         self._next_check = now + CHECK_ROUNDS
         if live not in row.seconds:
             return False
-        chosen, most = None, LEAST_GAIN_ROUNDS
+        chosen, most, tokens = None, LEAST_GAIN_ROUNDS, acceptance.tokens
         for steps in sorted(row.allowed - {live}):
             until, _, level = self._rests.get((row.anchor, steps), (0, 0, 0.0))
-            if now < until and abs(acceptance.usual_level - level) < OTHER_TEXT:
+            if now < until and abs(acceptance.levels.usual - level) < OTHER_TEXT:
                 continue
-            gain = self._gain(steps, live, row, acceptance)
-            if gain > most and self._affords(steps, live, row, acceptance.tokens):
+            gain = self._gain(steps, live, row, acceptance, tokens)
+            if gain > most and self._affords(steps, live, row, tokens):
                 chosen, most = steps, gain
-        if chosen is None:
-            return False
-        self._start(chosen, self.length, row, acceptance, now)
-        return True
+        if chosen is not None:
+            self._start(chosen, self.length, row, acceptance, now)
+        return chosen is not None
 
     def leave_zero(
         self, row: RoundTimeRow, acceptance: AcceptanceEstimator, lost: BaselineLossBudget, now: int
@@ -166,16 +162,18 @@ class Prober:
             self._zero_probe_at = now
             self._start(steps, rounds, row, acceptance, now)
 
-    def _gain(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> float:
+    def _gain(
+        self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, tokens: Sequence[float]
+    ) -> float:
         """Return what a probe of *steps* is expected to gain, in rounds of the live steps."""
-        tokens, seconds = acceptance.tokens, row.seconds
+        seconds, length = row.seconds, self.length
         gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
         doubt = row.deviation[steps]
         by_time = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
-        by_drafts = acceptance.learnable_deviation(live, steps, self.length * row.padded)
-        return HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts)) - self.length * gap
+        by_drafts = acceptance.learnable_deviation(live, steps, length * row.padded)
+        return HORIZON_ROUNDS * expected_improvement(gap, math.hypot(by_time, by_drafts)) - length * gap
 
-    def _affords(self, steps: int, live: int, row: RoundTimeRow, tokens: list[float]) -> bool:
+    def _affords(self, steps: int, live: int, row: RoundTimeRow, tokens: Sequence[float]) -> bool:
         """Whether the credit covers the most that a probe may lose: only positions that the live steps have count."""
         free = row.seconds[live] * tokens[min(steps, live)] / tokens[live]
         slowest = row.seconds[steps] * math.exp(2.0 * row.deviation[steps])
@@ -183,7 +181,7 @@ class Prober:
 
     def _start(self, steps: int, rounds: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
         _, length, _ = self._rests.get((row.anchor, steps), (0, REST_ROUNDS, 0.0))
-        self._rests[row.anchor, steps] = (now + length, min(LONGEST, LONGER * length), acceptance.usual_level)
+        self._rests[row.anchor, steps] = (now + length, min(LONGEST, LONGER * length), acceptance.levels.usual)
         self._steps, self._anchor, self._left = steps, row.anchor, rounds
         self._unseen = 0
         self.started += 1

@@ -61,7 +61,7 @@ class StepChoice:
             return False
         if gain < (MARGIN if self.live else 2.0 * MARGIN):
             return False
-        self.undecided = gain < self.losses.demands(acceptance.ratio_deviation(0, steps))
+        self.undecided = self.losses.lost > 0.0 and gain < self.losses.demands(acceptance.ratio_deviation(0, steps))
         return not self.undecided
 
     def _bears_with_it(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:

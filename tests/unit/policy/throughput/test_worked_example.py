@@ -6,6 +6,7 @@ import json
 import math
 import re
 from bisect import bisect_right
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,15 +48,19 @@ def test_positions(policy: ThroughputPolicy) -> None:
         assert int(reached) == (sum(count >= at - 1 for count in ROUND["accepted"]) if drafted else 0)
         assert int(accepted) == (sum(count >= at for count in ROUND["accepted"]) if drafted else 0)
         assert trials == f"{estimator._reached[bin][at - 1] / estimator._weight:.4f}"
-        assert h == f"{estimator._conditional[bin][at - 1]:.4f}"
+        assert h == f"{estimator._of(bin)[0][at - 1]:.4f}"
 
 
 def test_bins(policy: ThroughputPolicy) -> None:
     estimator, requests = policy._acceptance, len(ROUND["accepted"])
+    limits = list(pairwise((0, *EDGES, 1)))
     shown = [
-        [f"{low:g} to {high:g}", f"{requests * share:g}", *(f"{tokens[steps]:.3f}" for steps in estimator.ladder)]
-        for low, high, share, tokens in zip((0, *EDGES), (*EDGES, 1), estimator._mix, estimator._tokens, strict=True)
-        if share
+        [
+            "{:g} to {:g}".format(*limits[bin]),
+            f"{requests * share:g}",
+            *(f"{estimator._of(bin)[1][steps]:.3f}" for steps in estimator.ladder),
+        ]
+        for bin, share in estimator._mix.items()
     ]
     assert shown == BINS
 
@@ -156,8 +161,8 @@ def test_the_arithmetic_between_the_tables(policy: ThroughputPolicy) -> None:
         found[name] = eval(formula, {"__builtins__": {}}, found)
         assert name not in known or found[name] == pytest.approx(known[name], abs=1e-4), name
     estimator = policy._acceptance
-    assert found["c"] == pytest.approx(estimator._centres()[bisect_right(EDGES, USUAL)], abs=1e-4)
-    assert f"{estimator.usual_level:.4f} is the usual level" in EXAMPLE
+    assert found["c"] == pytest.approx(estimator._centre[bisect_right(EDGES, USUAL)], abs=1e-4)
+    assert f"{estimator.levels.usual:.4f} is the usual level" in EXAMPLE
     results = re.findall(r"`([\d +*/()-]+) = ([\d.]+)`", " ".join(EXAMPLE.split()))
     assert [result for _, result in results] == ["5.333"]
     for formula, result in results:
