@@ -25,7 +25,8 @@ _DSPARK = (
 )
 _ATTENTION_DP = (
     "tensor parallelism alone adapts: leave out --enable-dp-attention, --dp-size and --attn-dp-size. Lines for low "
-    "latency are published so; with many requests at once attention DP is usually worth more (not measured here)"
+    "latency are published so; with many requests at once attention DP is usually worth more (not measured here). "
+    "Steps that all ranks agree on are off until two GPUs have run them (docs/attention-dp.md)"
 )
 
 

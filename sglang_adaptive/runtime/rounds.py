@@ -51,6 +51,8 @@ class Rounds(RuntimeStates):
         """None before :meth:`init_states`, and after an error in the history."""
         self.trace: RoundTrace | None = None
         """Records each round; None for no trace."""
+        self.agreed_steps: int | None = None
+        """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
         self._forced_steps: int | None = None
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
@@ -80,9 +82,12 @@ class Rounds(RuntimeStates):
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Make the steps for the next round live; *batch_size* is its number of requests."""
         if self._warm_up is not None:
-            self._warm(self._warm_up, batch_size)
+            if self.agreed_steps is None:
+                self._warm(self._warm_up, batch_size)
+            else:
+                self._apply(self.agreed_steps)
             return
-        target, cause = self._choose(batch_size)
+        target, cause = self._choose(batch_size) if self.agreed_steps is None else (self.agreed_steps, "acceptance")
         self._last_batch_size = batch_size
         if target != self.worker.speculative_num_steps:
             self._switch(target, batch_size, cause)
@@ -106,7 +111,8 @@ class Rounds(RuntimeStates):
             steps=drafted.steps,
             num_correct_drafts_per_req=num_correct_drafts_per_req,
             batch_size=batch_size,
-            seconds=self._clock.read(drafted.steps, batch_size),
+            # Rounds of several ranks take as long as the slowest, whose batch size is not known here.
+            seconds=self._clock.read(drafted.steps, batch_size) if self.agreed_steps is None else None,
             context_tokens=drafted.context_tokens,
             chosen=self._forced_steps is None,
             shadow_accepts=drafted.shadow_accepts,
@@ -120,7 +126,8 @@ class Rounds(RuntimeStates):
         if self._degraded is None:
             try:
                 self.params.observe(observation)
-                if self._learner is not None and self._learner.cost_sync_due:
+                # With agreed steps nothing is timed, and ranks count different rounds: a broadcast would hang.
+                if self._learner is not None and self._learner.cost_sync_due and self.agreed_steps is None:
                     self._hand_over_cost(self._learner)
             except Exception as error:
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)

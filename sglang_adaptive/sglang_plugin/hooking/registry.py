@@ -9,7 +9,10 @@ from typing import Any
 from sglang_adaptive.sglang_plugin.hooking.contract import SUPPORTED, ContractError
 from sglang_adaptive.sglang_plugin.hooking.hook import Hook, Need, Process
 
-ROOMS = ("launch", "scheduler", "workers", "zero_steps", "fast_path", "repairs", "reporting", "admin", "page")
+ROOMS = (
+    *("launch", "scheduler", "workers", "attention_dp", "zero_steps", "fast_path", "repairs", "reporting", "admin"),
+    "page",
+)
 """Rooms with hooks. Where two rooms wrap one function, the later room's wrapper is the outer one."""
 
 

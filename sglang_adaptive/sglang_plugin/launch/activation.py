@@ -13,6 +13,7 @@ from sglang_adaptive.policy.config.config import AdaptiveConfig, load_config
 from sglang_adaptive.policy.config.config_file import file_stamp
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import ACTIVE
+from sglang_adaptive.sglang_plugin.attention_dp import setup_check as attention_dp
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
 from sglang_adaptive.sglang_plugin.repairs import hybrids
@@ -65,7 +66,8 @@ def note_reason(original: Callable[..., str | None], server_args: Any) -> str | 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
     """Return why a server with *server_args* cannot adapt: SGLang's reason, or the model's; None where it can."""
-    return workers.unsupported_reason(original, server_args) or hybrids.obstacle(server_args)
+    reason = workers.unsupported_reason(lambda args: attention_dp.unsupported_reason(original, args), server_args)
+    return reason or hybrids.obstacle(server_args)
 
 
 def asked_for(args: Any) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
+
 OURS = {
     "NGRAM": ("ngram_worker:NGRAMWorker", "ngram:AdaptiveNgramWorker"),
     "STANDALONE": ("standalone_worker_v2:StandaloneWorkerV2", "standalone:AdaptiveStandaloneWorker"),
@@ -41,20 +43,7 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"
-    return original(_AsEagle(server_args))
-
-
-class _AsEagle:
-    """A view of a server's arguments in which the algorithm is EAGLE."""
-
-    def __init__(self, server_args: Any) -> None:
-        self._server_args = server_args
-        declared = getattr(server_args, "_resolved_overrides", None) or ()
-        # SGLang's views read this first; the last entry wins.
-        self._resolved_overrides = [*declared, ("sglang-adaptive", {"speculative_algorithm": "EAGLE"})]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server_args, name)
+    return original(AsIf(server_args, speculative_algorithm="EAGLE"))
 
 
 def _load(package: str | None, place: str) -> Any:

@@ -17,6 +17,7 @@ from sglang_adaptive.policy.errors import ConfigError
 ROOT = Path(__file__).parents[3]
 GENERATED = (
     "architectures_table",
+    "attention_dp_tables",
     "campaign_table",
     "cli_reference",
     "config_reference",

@@ -20,6 +20,7 @@ ROOMS = {
     "ema": {"base", "observation", "errors", "config"},
     "profile": {"errors", "config"},
     "throughput": {"base", "observation", "telemetry", "errors", "config", "profile"},
+    "vote": set(),
 }
 """What each room of ``policy`` may import beside itself."""
 INNER = {"acceptance": set(), "cost": {"profile"}, "choice": {"acceptance", "cost", "telemetry"}}

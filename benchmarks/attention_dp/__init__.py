@@ -1,0 +1,1 @@
+"""One depth for all ranks of attention DP: what a vote brings over other ways to agree, simulated."""

@@ -1,0 +1,64 @@
+"""Writes the tables of docs/attention-dp.md from benchmarks/results/attention_dp/; ``--check`` only compares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from generated import DOCS, update
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "attention_dp"
+
+
+def scenes() -> Iterator[str]:
+    """Yield by scene the mean and the worst rate of each way to agree."""
+    yield from _table("scene", lambda cell: cell["scene"])
+
+
+def sizes() -> Iterator[str]:
+    """Yield the same by profile and number of ranks."""
+    yield from _table("round times, ranks", lambda cell: f"{cell['profile']}, {cell['ranks']}")
+
+
+def switches() -> Iterator[str]:
+    """Yield the mean switches in 1,000 rounds of each way."""
+    cells = _cells()
+    names = list(cells[0]["ways"])
+    means = [fmean(cell["ways"][name]["switches_per_1000_rounds"] for cell in cells) for name in names]
+    yield from _head("", names)
+    yield f"| switches in 1,000 rounds | {' | '.join(f'{mean:.0f}' for mean in means)} |"
+
+
+def _table(title: str, key: Callable[[dict[str, Any]], str]) -> Iterator[str]:
+    cells = _cells()
+    names = list(cells[0]["ways"])
+    yield from _head(title, names)
+    for group in dict.fromkeys(map(key, cells)):
+        own = [cell for cell in cells if key(cell) == group]
+        yield f"| {group} | {' | '.join(_mean_and_worst(own, name) for name in names)} |"
+    yield f"| all | {' | '.join(_mean_and_worst(cells, name) for name in names)} |"
+
+
+def _mean_and_worst(cells: list[dict[str, Any]], name: str) -> str:
+    rates = [cell["ways"][name]["rate"] for cell in cells]
+    return f"{fmean(rates):.3f} ({min(rates):.3f})"
+
+
+def _head(title: str, names: list[str]) -> Iterator[str]:
+    yield f"| {title} | {' | '.join(names)} |"
+    yield "|---" * (len(names) + 1) + "|"
+
+
+def _cells() -> list[dict[str, Any]]:
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
+    cells = [{**cell, "profile": report["profile"]} for report in reports for cell in report["cells"]]
+    return sorted(cells, key=lambda cell: (cell["profile"], cell["ranks"]))
+
+
+if __name__ == "__main__":
+    tables = {"scenes": scenes(), "sizes": sizes(), "switches": switches()}
+    sys.exit(update(DOCS / "attention-dp.md", {f"attention-dp-{name}": lines for name, lines in tables.items()}))

@@ -1,0 +1,90 @@
+"""What a rank says before a round: a row of integers, as wide on every rank.
+
+With D depths, the built numbers of steps in ascending order, a row has 3 + 2 D columns:
+
+    column               unit                    range
+    0  requests          requests that decode    0 to 2^31 - 1; 0: no say (idle, in a prefill, not there)
+    1  failed            -                       1: no say, because the policy failed; else 0
+    2  live              draft steps             of the round before
+    3 ... 2 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
+                                                 one round of the live depth
+    3 + D ... 2 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
+
+Rounds and nanoseconds saturate at 2^40 (a billion rounds, 18 minutes) and are at least 1, but for the 0 above. A row of
+zeros is that of a rank that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ROUND, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
+FIELDS = 3
+"""Columns before those of the depths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A row; ``rounds`` and ``nanoseconds`` are in the order of the depths."""
+
+    requests: int
+    failed: bool
+    live: int
+    rounds: Sequence[int]
+    nanoseconds: Sequence[int]
+
+    @property
+    def counts(self) -> bool:
+        """Whether the rank has a say."""
+        return self.requests > 0 and not self.failed
+
+    def row(self) -> list[int]:
+        """Return the columns."""
+        return [self.requests, int(self.failed), self.live, *self.rounds, *self.nanoseconds]
+
+
+def width(depths: Sequence[int]) -> int:
+    """Return the columns of a row."""
+    return FIELDS + 2 * len(depths)
+
+
+def silent(depths: Sequence[int], live: int = 0, requests: int = 0, failed: bool = False) -> Ballot:
+    """Return the ballot of a rank that has no say: without *requests*, or because its policy *failed*."""
+    nothing = (0,) * len(depths)
+    return Ballot(min(requests, MOST_REQUESTS), failed, live, nothing, nothing)
+
+
+def forced(depths: Sequence[int], live: int, requests: int, steps: int) -> Ballot:
+    """Return the ballot of a rank that can run *steps* alone, as when an operator holds them."""
+    only = tuple(int(depth == steps) for depth in depths)
+    return Ballot(min(requests, MOST_REQUESTS), False, live, only, only)
+
+
+def believed(
+    depths: Sequence[int], live: int, requests: int, rounds: Mapping[int, float], seconds: Mapping[int, float]
+) -> Ballot:
+    """Return the ballot of a policy, by depth: *rounds* of a request for one *live* round, *seconds* of a round.
+
+    A depth without seconds cannot run, one without rounds is as the live one. Raises ValueError or OverflowError for a
+    belief that is no number: the policy has failed then.
+    """
+    return Ballot(
+        min(requests, MOST_REQUESTS),
+        False,
+        live,
+        tuple(_whole(requests * rounds.get(steps, 1.0) * ROUND) for steps in depths),
+        tuple(_whole(seconds[steps] * SECOND) if steps in seconds else 0 for steps in depths),
+    )
+
+
+def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
+    """Return the ballot of a row; ValueError if it is not ``width(depths)`` wide."""
+    if len(row) != width(depths):
+        raise ValueError(f"a ballot of {len(row)} columns; expected {width(depths)} for the depths {list(depths)}")
+    first = FIELDS + len(depths)
+    return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]))
+
+
+def _whole(value: float) -> int:
+    return min(MOST, max(1, round(value)))

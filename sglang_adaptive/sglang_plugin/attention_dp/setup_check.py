@@ -1,0 +1,36 @@
+"""Whether attention DP is to be tried, and where it cannot work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
+
+TRY = "SGLANG_ADAPTIVE_ATTENTION_DP"
+"""Environment variable that turns it on with "1"."""
+_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
+
+
+def wanted() -> bool:
+    """Return whether the environment asks for it."""
+    return os.environ.get(TRY) == "1"
+
+
+def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Around SGLang's adaptive_unsupported_reason: accept attention DP where it is to be tried and can work."""
+    from sglang.srt.arg_groups.overrides import resolved_view
+    from sglang.srt.environ import envs
+
+    if not wanted() or resolved_view(server_args).attn_dp_size == 1:
+        return original(server_args)
+    if server_args.speculative_algorithm not in _ALGORITHMS:
+        return f"attention DP is not supported with {server_args.speculative_algorithm}"
+    if envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER.get() or resolved_view(server_args).dwdp_size > 1:
+        return "attention DP is not supported where ranks skip the gather before a round"
+    if resolved_view(server_args).enable_dp_attention_local_control_broadcast:
+        return "attention DP is not supported with --enable-dp-attention-local-control-broadcast"
+    if envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION.get():
+        return "attention DP is not supported with SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION, which always drafts"
+    return original(AsIf(server_args, attn_dp_size=1))

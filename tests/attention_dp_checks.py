@@ -1,0 +1,69 @@
+"""Whether a launch line with attention DP may adapt, by SGLang's own check: ``python -m tests.attention_dp_checks``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from unittest.mock import patch
+
+from sglang.srt.server_args import ServerArgs
+
+from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY
+from sglang_adaptive.sglang_plugin.launch import without_device
+from tests import checks
+
+
+def it_is_refused_by_default() -> None:
+    """With SGLang's reason, also for another value of the variable."""
+    assert "not synchronized" in (_reason() or "")
+    assert "not synchronized" in (_reason({TRY: "0"}) or "")
+
+
+def it_is_taken_when_it_is_to_be_tried() -> None:
+    """For every name of EAGLE."""
+    assert [_reason({TRY: "1"}, speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
+
+
+def what_else_cannot_adapt_is_still_refused() -> None:
+    """SGLang's other reasons come through."""
+    assert "topk" in (_reason({TRY: "1"}, speculative_eagle_topk=4) or "")
+    assert "two_batch" in (_reason({TRY: "1"}, enable_two_batch_overlap=True) or "")
+
+
+def other_workers_are_refused() -> None:
+    """Their rounds are made elsewhere."""
+    for name in ("STANDALONE", "NGRAM"):
+        assert name in (_reason({TRY: "1"}, speculative_algorithm=name) or "")
+
+
+def a_skipped_gather_is_refused() -> None:
+    """Ranks would each run their own steps."""
+    assert "skip the gather" in (_reason({TRY: "1", "SGLANG_SCHEDULER_SKIP_ALL_GATHER": "1"}) or "")
+
+
+def coordinated_prefills_are_refused() -> None:
+    """They draft at zero steps."""
+    name = "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"
+    assert name in (_reason({TRY: "1", name: "1"}) or "")
+
+
+def a_line_without_attention_dp_is_as_before() -> None:
+    """Whatever the environment asks."""
+    assert _reason({TRY: "1"}, dp=False) is None
+
+
+def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: Any) -> str | None:
+    line = {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1, **more}
+    if dp:
+        line |= {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}
+    with patch.dict(os.environ, environment or {}):
+        return without_device.reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
+
+
+def main() -> None:
+    """Run the checks and print what came out."""
+    checks.tell("attention_dp_checks", globals())
+
+
+if __name__ == "__main__":
+    main()

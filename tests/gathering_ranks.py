@@ -1,0 +1,80 @@
+"""A rank of attention DP as far as SGLang's gather goes: ``python -m tests.gathering_ranks``, told by its environment.
+
+Real MLPSyncBatchInfo objects in a real gloo group, with our hooks applied; no model. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any
+
+from sglang.srt.distributed.parallel_state import init_distributed_environment, init_model_parallel_group
+from sglang.srt.managers.scheduler_components.dp_attn import MLPSyncBatchInfo
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.runtime_context import get_parallel
+
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.sglang_plugin.attention_dp import HOOKS, gather
+from sglang_adaptive.sglang_plugin.hooking import registry
+from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
+from tests.live_controllers import controller
+
+
+def main(rank: int, ranks: int, file: str) -> dict[str, Any]:
+    init_distributed_environment(ranks, rank, f"file://{file}", rank, "gloo")
+    group = init_model_parallel_group([list(range(ranks))], rank, "gloo", use_pynccl=False, group_name="tp")
+    registry.add_and_apply(hook for hook in HOOKS if "MLPSyncBatchInfo" in hook.target)
+    with get_parallel().override(tp_group=group):
+        before = _fields(_gathered(ranks, group, 5 + rank))
+        found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
+        gather.join(found)
+        after = _fields(_gathered(ranks, group, 5 + rank))
+        steps = [_round(at, rank, ranks, group, found) for at in range(ROUNDS)]
+    return {"fields": [before, after], "steps": steps, "degraded": found.snapshot().degraded}
+
+
+def _round(at: int, rank: int, ranks: int, group: Any, found: Any) -> int:
+    draw = random.Random(1000 * rank + at)
+    if rank == 0 and at == WARM[0]:
+        found.begin_warm_up()
+    if rank == 0 and at == WARM[1]:
+        found.end_warm_up()
+    if at == FORCED[0] + 3 * rank:  # heard of a little later on the other rank
+        found.force_steps(7)
+    if at == FORCED[1] + 3 * rank:
+        found.force_steps(None)
+    if rank == 1 and at == FAILS:
+        del found.params._acceptance
+    requests = 0 if rank == 0 and IDLE[0] <= at < IDLE[1] else draw.randint(1, 6) + 10 * (rank == at // 50 % ranks)
+    _gathered(ranks, group, 0)  # for prefills, which no rank has
+    if at % 17 == 0:  # rank 0 prefills, the others idle
+        _gathered(ranks, group, 300 if rank == 0 else 0, extends=rank == 0)
+        return -1
+    _gathered(ranks, group, requests)
+    found.activate_step_by_batch(requests)
+    steps: int = found.worker.speculative_num_steps
+    if requests:
+        good = 0.9 if rank else 0.4
+        counts = [next((k for k in range(steps) if draw.random() > good), steps) for _ in range(requests)]
+        found.on_verify_complete(counts, requests)
+    return steps
+
+
+def _gathered(ranks: int, group: Any, tokens: int, extends: bool = False) -> MLPSyncBatchInfo:
+    mode = ForwardMode.EXTEND if extends else ForwardMode.DECODE if tokens else ForwardMode.IDLE
+    info = MLPSyncBatchInfo(ranks, 1, 1, tokens, tokens, True, True, False, extends, False, mode.value)
+    info.all_gather("cpu", group.cpu_group)
+    return info
+
+
+def _fields(info: MLPSyncBatchInfo) -> dict[str, Any]:
+    """What SGLang reads of the gather, and its own columns."""
+    plain = {name: value for name, value in vars(info).items() if isinstance(value, int | list)}
+    return plain | {"columns": info.tp0_info_cpu[:, :11].tolist()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*map(int, os.environ["GATHERING"].split()), os.environ["GATHERING_FILE"])))

@@ -1,0 +1,22 @@
+"""Attention DP is off by default; where it is tried, what cannot work is refused by name. With SGLang's own check."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests import checks
+
+CHECKS = checks.named_in("attention_dp_checks")
+
+
+@pytest.fixture(scope="module")
+def findings() -> checks.Findings:
+    os.environ.pop("SGLANG_ADAPTIVE_ATTENTION_DP", None)
+    return checks.finish(checks.start("tests.attention_dp_checks"))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_it_holds(check: str, findings: checks.Findings) -> None:
+    assert findings[check] is None, findings[check]
