@@ -8,7 +8,7 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 WITH_SERVERS = ("tests/engine/", "tests/campaign/")
-WITHOUT = "tests/engine/without_servers/"
+WITHOUT = ("tests/engine/without_servers/", "tests/campaign/without_servers/")
 
 
 class Turns(LoadScopeScheduling):

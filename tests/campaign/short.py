@@ -1,0 +1,18 @@
+"""A small unit of one stage, as the tests run it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.campaign.__main__ import main
+
+SEED = "20"
+
+
+def require_nothing_lost(stage: str, folder: Path) -> None:
+    """Run a small unit of *stage* and fail when something was lost, or hardly anything tried."""
+    code = main(["--seed", SEED, "--units", "1", "--short", "--stage", stage, "--folder", str(folder)])
+    found = json.loads((folder / "report.json").read_text())["stages"][stage]
+    assert (code, found["losses"]) == (0, [])
+    assert sum(found["tried"].values()) > 30

@@ -1,0 +1,28 @@
+"""The short form of the campaign: a small unit of the stages that start no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.__main__ import main
+from tests.campaign.short import require_nothing_lost
+from tests.campaign.stages import STEPPED
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("stage", ["configuration paths", STEPPED])
+def test_nothing_is_lost(stage: str, tmp_path: Path) -> None:
+    require_nothing_lost(stage, tmp_path)
+
+
+def test_a_campaign_that_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*more: str) -> int:
+        return main(["--short", "--stage", "configuration paths", "--folder", str(tmp_path), *more])
+
+    assert run("--units", "1") == 0
+    assert run("--units", "2") == 2 and "--resume" in capsys.readouterr().err
+    assert run("--units", "2", "--seed", "5", "--resume") == 2
+    assert run("--units", "1", "--resume") == 0
+    assert len(list((tmp_path / "units").glob("*.json"))) == 1
