@@ -1,4 +1,7 @@
-"""What ``--host cpu`` runs: a tiny Llama with its EAGLE-3 draft, on the CPU engine, with this benchmark's weights."""
+"""What ``--host cpu`` runs, on the CPU engine with this benchmark's weights: a tiny Llama with its EAGLE-3 draft.
+
+Once with the draft as it is, and once with a copy of it for each draft token, as in multi-layer EAGLE.
+"""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ def rotate_input_ids_cpu(
     topk_index: Tensor,
     select_index: Tensor | None,
 ) -> None:
-    """Shift each request's tokens left by one, and write its draft, one of *topk_index* [requests] or [requests, 1], behind its last token.
+    """Shift each request's tokens left by one, and write its draft behind its last token.
 
     Request i has ``extend_seq_lens[i]`` entries of *input_ids* from ``extend_start_loc[i]`` on. Its last token is at
-    ``select_index[i]``, without *select_index* in its last entry.
+    ``select_index[i]``, without *select_index* in its last entry. *topk_index* has one draft a request.
     """
     lengths = extend_seq_lens.long()
     last = extend_start_loc.long() + lengths - 1

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
-"""Attributes of SGLang's draft worker: the links of a chain for the largest batch, whose shapes depend on its length."""
+"""Attributes of SGLang's draft worker: the links of a chain for the largest batch; shapes depend on its length."""
 
 
 class AdaptiveMultiLayerWorker(MultiLayerEagleWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
