@@ -27,6 +27,11 @@ _DRAFT: shapes.Shape = {
 }
 _ARGUMENTS = ("--load-format", "dummy", "--skip-tokenizer-init")
 
+_MANY = (*_ARGUMENTS, "--enable-multi-layer-eagle")
+_DEPTHS = (0, 1, 2, 3)
+_LAYER = {**_DRAFT, "draft_vocab_size": 512}
+
 REHEARSAL = (
-    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=(0, 1, 2, 3)),
+    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=_DEPTHS),
+    Family("rehearsal-layers", "none", "EAGLE3", "multi-layer", _TINY, _LAYER, arguments=_MANY, depths=_DEPTHS),
 )

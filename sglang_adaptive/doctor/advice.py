@@ -80,7 +80,7 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "one depth is right and stays so: leave out --speculative-adaptive-config, and compare "
         "--speculative-num-steps 1, 2 and 3 yourself"
     ),
-    "enable_multi_layer_eagle": f"no flag changes what this architecture's drafts need; {_EAGLE3}",
+    "enable_multi_layer_eagle": f"drafts of several layers adapt without attention DP: {_ATTENTION_DP}",
     "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
     "enable_pdmux": _without("--enable-pdmux"),
     "--enable-unified-memory": _without("--enable-unified-memory"),

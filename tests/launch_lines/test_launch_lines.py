@@ -20,17 +20,13 @@ STOPPED_BY = {
     "dspark": "=DSPARK",
     "dflash": "=DFLASH",
     "frozen_kv": "=FROZEN_KV_MTP",
-    "multi_layer_mtp": "enable_multi_layer_eagle",
     "two_batch_overlap": "enable_two_batch_overlap",
     "lora": "LoRA",
     "pd_prefill": "a prefill server drafts nothing",
 }
 """What each kind of setup, as the collection labels it, must be stopped by; a line of several kinds by one of them."""
-NOT_LABELLED = {
-    "ci-gigachat35-ep8-mtp2": "enable_multi_layer_eagle",
-    **dict.fromkeys((name for name in LINES if "nemotron3" in name), "Mamba2"),
-}
-"""What the architecture brings and the line does not show: drafts of several layers, Mamba2 states."""
+NOT_LABELLED = dict.fromkeys((name for name in LINES if "nemotron3" in name), "Mamba2")
+"""What the architecture brings and the line does not show: Mamba2 states."""
 
 
 @pytest.fixture(scope="module", autouse=True)
