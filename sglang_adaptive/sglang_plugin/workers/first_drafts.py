@@ -13,8 +13,7 @@ def first_drafts(drafted: Any, steps: int) -> Any:
     the scheduler keeps it.
     """
     first = copy.copy(drafted)
-    for name in ("topk_p", "topk_index", "draft_probs"):
-        whole = getattr(drafted, name)
-        if whole is not None:
-            setattr(first, name, whole[:, :steps])
+    first.topk_p, first.topk_index = drafted.topk_p[:, :steps], drafted.topk_index[:, :steps]
+    if drafted.draft_probs is not None:
+        first.draft_probs = drafted.draft_probs[:, :steps].contiguous()  # the sampler reads it without strides
     return first
