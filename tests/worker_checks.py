@@ -126,6 +126,9 @@ def depths_of_fa3_share_their_page_tables() -> None:
     assert two[0]["cache_seqlens"] is not two[1]["cache_seqlens"]
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
+    layers = [SimpleNamespace(attn_backend=_fa3(is_draft=1, step=0)) for _ in range(2)]
+    shared_page_tables.share_layers(SimpleNamespace(runners=[*layers, None]))
+    assert len({id(layer.attn_backend.draft_extend_metadata["page_table"]) for layer in layers}) == 1
     # What a graph is captured with is what every replay fills.
     bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
     assert bound.data_ptr() == first.target_verify_metadata["page_table"].data_ptr()
