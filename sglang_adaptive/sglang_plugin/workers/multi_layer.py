@@ -145,7 +145,7 @@ def _steps(worker: Any, steps: int) -> Iterator[None]:
         worker.speculative_num_steps = layers
 
 
-def _take_extend(draft: Any, backends: list[Any], graphs: Any) -> None:
+def _take_extend(draft: Any, backends: Any, graphs: Any) -> None:
     draft.draft_extend_attn_backend_list, draft.cuda_graph_runner_for_draft_extend = backends, graphs
     for runner, backend in zip(draft.draft_runner_list, backends, strict=True):
         if backend is not None:
