@@ -67,8 +67,11 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         super().apply_runtime_state(state)
         self._draft_worker.draft_model_runner.attn_backend = state.draft_attn_backend
 
-    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a round or a prefill as SGLang does; do not time the round before a prefill."""
+    def forward_batch_generation(self, batch: Any, *args: Any, pp_proxy_tensors: None = None, **kwargs: Any) -> Any:
+        """Run a round or a prefill as SGLang does; do not time the round before a prefill.
+
+        Without overlap SGLang passes *pp_proxy_tensors*, which its own worker does not take.
+        """
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
             interrupt_for_prefill(self)
         return super().forward_batch_generation(batch, *args, **kwargs)
