@@ -51,7 +51,7 @@ class FrozenKvStepper(stepping.Stepper):
         assert self.scheduler.flush_cache()
         self.reqs.clear()
         self.drafts.clear()
-        before = self.controller.snapshot().rounds_by_tier
+        before = self.controller.snapshot()
         turns, turn = itertools.cycle(depths), itertools.count()
 
         def ingest(**_: Any) -> list[Any]:
@@ -74,19 +74,12 @@ class FrozenKvStepper(stepping.Stepper):
         whole = [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
         return {
             "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
-            "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.get(tier, 0)],
-            "accepted": sum(after.accepted_by_tier.values()) - self._accepted(),
+            "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.rounds_by_tier.get(tier, 0)],
+            "accepted": sum(after.accepted_by_tier.values()) - sum(before.accepted_by_tier.values()),
             "drafts": [draft for draft in self.drafts if len(draft[2]) > 1],
             "degraded": after.degraded,
             "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
         }
-
-    _accepted_before = 0
-
-    def _accepted(self) -> int:
-        before = self._accepted_before
-        self._accepted_before = sum(self.controller.snapshot().accepted_by_tier.values())
-        return before
 
 
 def main() -> None:
