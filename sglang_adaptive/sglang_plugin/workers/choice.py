@@ -33,7 +33,7 @@ def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
     """Around SGLang's adaptive_unsupported_reason: accept our algorithms; all other checks are SGLang's."""
-    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.arg_groups.overrides import resolved_view, resolving_view
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     name = resolving_view(server_args).speculative_algorithm
@@ -44,6 +44,8 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"
+    if name == "FROZEN_KV_MTP" and resolved_view(server_args).attn_dp_size > 1:
+        return "attention DP is not supported with FROZEN_KV_MTP"  # whose launch line says EAGLE or NEXTN
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
 
 
