@@ -33,7 +33,8 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         if model_runner.use_mla_backend:
             raise NotImplementedError("the CPU engine has no multi-head latent attention (MLA)")
         self.table = model_runner.req_to_token_pool.req_to_token
-        self.token_to_kv_pool = model_runner.token_to_kv_pool  # SGLang replaces it by the target's for a Frozen-KV draft
+        # SGLang's name: it puts the target's pool here while a Frozen-KV draft runs.
+        self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.dtype = model_runner.dtype
         self.plan: PaddedPlan | RaggedPlan | None = None
         self._known_layers: set[int] = set()

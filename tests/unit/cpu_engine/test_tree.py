@@ -67,7 +67,8 @@ def test_a_full_mask_has_the_tree_behind_each_prefix(batch, length):
     trees, topk, depth = batch
     n, prefixes = len(trees[0].nodes), torch.arange(length, length + len(trees))
     behind, *_ = build(trees, topk, depth, prefixes)
-    wanted = [torch.cat([torch.ones(n, prefix, dtype=torch.bool), nodes], 1) for prefix, nodes in zip(prefixes, behind)]
+    seen = [torch.ones(n, int(prefix), dtype=torch.bool) for prefix in prefixes]
+    wanted = [torch.cat(pair, dim=1) for pair in zip(seen, behind, strict=True)]
     mask = torch.ones(sum(one.numel() for one in wanted), dtype=torch.bool)
     build(trees, topk, depth, prefixes, FULL_MASK, mask)
     assert torch.equal(mask, torch.cat([one.flatten() for one in wanted]))
