@@ -1,7 +1,7 @@
 """Frozen-KV MTP on SGLang's scheduler in this process, in both loops: a depth a turn, requests come and go.
 
 Run as a process; prints what each run wrote, which has to be the same whatever the loop and the depths, and what it
-drafted where.
+drafted where, and what its runtime states have.
 """
 
 from __future__ import annotations
@@ -81,11 +81,33 @@ class FrozenKvStepper(stepping.Stepper):
             "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
         }
 
+    def built(self) -> dict[str, Any]:
+        """Build a further state while the draft has a graph, switch through all, and return what the draft holds."""
+        draft, runner = self.worker._draft_worker, self.worker._draft_worker.draft_model_runner
+        launch = draft.draft_attn_backend
+        draft.cuda_graph_runner = "of the live depth"
+        further = self.worker.build_adaptive_runtime_state(5, 6)
+        kept = (draft.cuda_graph_runner, draft.draft_attn_backend is launch, runner.attn_backend is launch)
+        draft.cuda_graph_runner = None
+        backends, in_force = [further.draft_attn_backend, further.target_attn_backend], []
+        for state in self.controller.states:
+            self.worker.apply_runtime_state(state)
+            in_force.append(runner.attn_backend is draft.draft_attn_backend is state.draft_attn_backend)
+            backends += [state.draft_attn_backend, state.target_attn_backend]
+        return {
+            "states": len(in_force) + 1,
+            "backends": len(set(map(id, backends))),
+            "in_force": all(in_force),
+            "graph_of_another_depth": further.cuda_graph_runner is not None,
+            "kept": kept,
+        }
+
 
 def main() -> None:
     lab = FrozenKvStepper(Path(sys.argv[1]))
     ladders = ((0,), (7,), DEPTHS, (7, 0), (3, 3, 1, 0, 0, 0, 0, 0))
-    print(json.dumps([lab.write(depths, overlap) for overlap in (False, True) for depths in ladders]))
+    runs = [lab.write(depths, overlap) for overlap in (False, True) for depths in ladders]
+    print(json.dumps({"runs": runs, "built": lab.built()}))
 
 
 if __name__ == "__main__":

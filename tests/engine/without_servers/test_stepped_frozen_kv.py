@@ -12,10 +12,17 @@ from tests.engine.stepping import SLOTS
 
 
 @pytest.fixture(scope="module")
-def stepped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each run of ``frozen_kv_steps`` wrote: both loops of the scheduler, several orders of depths."""
-    found: list[dict[str, Any]] = ran("frozen_kv_steps", tmp_path_factory.mktemp("stepping"))
-    return found
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``frozen_kv_steps`` found: both loops of the scheduler, several orders of depths."""
+    answer: dict[str, Any] = ran("frozen_kv_steps", tmp_path_factory.mktemp("stepping"))
+    return answer
+
+
+@pytest.fixture
+def stepped(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each run wrote."""
+    runs: list[dict[str, Any]] = found["runs"]
+    return runs
 
 
 def test_a_depth_a_turn_in_both_loops(stepped: list[dict[str, Any]]) -> None:
@@ -40,3 +47,10 @@ def test_drafts_after_zero_steps_are_those_of_rounds_that_all_draft(stepped: lis
             compared += known is not tokens
             drafted[prompt, position] = max(known, tokens, key=len)
     assert compared > 100
+
+
+def test_every_depth_has_backends_of_its_own_and_no_graph_of_another(found: dict[str, Any]) -> None:
+    built = found["built"]
+    assert built["backends"] == 2 * built["states"] == 2 * (len(DEPTHS) + 1)
+    assert built["in_force"] and not built["graph_of_another_depth"]
+    assert built["kept"] == ["of the live depth", True, True]
