@@ -13,6 +13,7 @@ from typing import Any
 from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
 
 OURS = {
+    "FROZEN_KV_MTP": ("frozen_kv_mtp_worker_v2:FrozenKVMTPWorkerV2", "frozen_kv:AdaptiveFrozenKVWorker"),
     "NGRAM": ("ngram_worker:NGRAMWorker", "ngram:AdaptiveNgramWorker"),
     "STANDALONE": ("standalone_worker_v2:StandaloneWorkerV2", "standalone:AdaptiveStandaloneWorker"),
 }
@@ -32,7 +33,7 @@ def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
     """Around SGLang's adaptive_unsupported_reason: accept our algorithms; all other checks are SGLang's."""
-    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.arg_groups.overrides import resolved_view, resolving_view
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     name = resolving_view(server_args).speculative_algorithm
@@ -43,6 +44,8 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"
+    if name == "FROZEN_KV_MTP" and resolved_view(server_args).attn_dp_size > 1:
+        return "attention DP is not supported with FROZEN_KV_MTP"  # whose launch line says EAGLE or NEXTN
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
 
 
