@@ -73,7 +73,6 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "speculative_eagle_topk=": _chain,
     "attention DP": _ATTENTION_DP,
     "DSPARK": _DSPARK,
-    "FROZEN_KV_MTP": f"no flag changes what a Gemma 4 assistant needs; {_EAGLE3}",
     "DFLASH": _EAGLE3,
     "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
     "Mamba2": (

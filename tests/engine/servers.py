@@ -13,6 +13,7 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.names import PLUGIN
 from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine import assistant
 from tests.engine.fault import write_fault_plugin, write_liar_plugin
 from train import cut
 
@@ -135,6 +136,16 @@ def standalone(folder: Path) -> CpuServer:
     return _server(folder, "standalone", *speculation, "--speculative-adaptive-config", config, **_CHECKED)
 
 
+def frozen_kv(folder: Path) -> CpuServer:
+    """A draft that reads the target's keys and values, under the throughput policy."""
+    config = _config(folder, "frozen_kv", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
+    target, draft = assistant.write(folder / "frozen")
+    speculation = ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft)
+    # SGLang turns overlap off on a CPU for EAGLE alone; the last --model-path counts.
+    more = ("--disable-overlap-schedule", "--model-path", target)
+    return _server(folder, "frozen_kv", *speculation, "--speculative-adaptive-config", config, *more, **_CHECKED)
+
+
 def ngram(folder: Path) -> CpuServer:
     """What was written before drafts, without a model, under the throughput policy."""
     config = _config(folder, "ngram", {"throughput": {"candidate_steps": list(WIDTHS)}, "warm_up": False})
@@ -151,7 +162,7 @@ def layers(folder: Path) -> CpuServer:
 
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
-    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, ngram, layers)
+    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers)
 }
 """The fixture of each name gives the running server."""
 

@@ -19,7 +19,6 @@ STOPPED_BY = {
     "dp_attention": "attention DP",
     "dspark": "=DSPARK",
     "dflash": "=DFLASH",
-    "frozen_kv": "=FROZEN_KV_MTP",
     "two_batch_overlap": "enable_two_batch_overlap",
     "lora": "LoRA",
     "pd_prefill": "a prefill server drafts nothing",

@@ -16,6 +16,7 @@ MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_lay
 OURS = {
     "EAGLE": MULTI_LAYER,
     "EAGLE3": MULTI_LAYER,
+    "FROZEN_KV_MTP": ("frozen_kv_mtp_worker_v2:FrozenKVMTPWorkerV2", "frozen_kv:AdaptiveFrozenKVWorker"),
     "NGRAM": ("ngram_worker:NGRAMWorker", "ngram:AdaptiveNgramWorker"),
     "STANDALONE": ("standalone_worker_v2:StandaloneWorkerV2", "standalone:AdaptiveStandaloneWorker"),
 }
@@ -52,6 +53,8 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"
+    if name == "FROZEN_KV_MTP" and resolved_view(server_args).attn_dp_size > 1:
+        return "attention DP is not supported with FROZEN_KV_MTP"  # whose launch line says EAGLE or NEXTN
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
 
 
