@@ -27,7 +27,6 @@ STOPPED_BY = {
 """What each kind of setup, as the collection labels it, must be stopped by; a line of several kinds by one of them."""
 NOT_LABELLED = {
     "ci-gigachat35-ep8-mtp2": "enable_multi_layer_eagle",
-    **dict.fromkeys((name for name in LINES if "nemotron3" in name), "Mamba2"),
 }
 """What the architecture brings and the line does not show: drafts of several layers, Mamba2 states."""
 
