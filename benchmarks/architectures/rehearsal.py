@@ -1,7 +1,7 @@
-"""What ``--host cpu`` runs on the CPU engine, with this benchmark's weights: a tiny Llama with two kinds of drafts.
+"""What ``--host cpu`` runs on the CPU engine, with this benchmark's weights: a tiny Llama with three kinds of drafts.
 
 The engine has no sliding window, so Gemma 4's assistant drafts for a Llama here; it reads the keys and values of the
-target's last layer, whatever the target is.
+target's last layer, whatever the target is. For multi-layer EAGLE each layer is a copy of the EAGLE-3 draft.
 """
 
 from __future__ import annotations
@@ -51,14 +51,19 @@ _ASSISTANT: shapes.Shape = {
 }
 _ARGUMENTS = ("--load-format", "dummy", "--skip-tokenizer-init")
 
+_MANY = (*_ARGUMENTS, "--enable-multi-layer-eagle")
+_DEPTHS = (0, 1, 2, 3)
+_LAYER = {**_DRAFT, "draft_vocab_size": 512}
+
 REHEARSAL = (
-    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=(0, 1, 2, 3)),
+    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=_DEPTHS),
     Family(
         "rehearsal-frozen-kv",
         "none",
         *("EAGLE", "Frozen-KV MTP", _TYPED, _ASSISTANT),
         # SGLang turns overlap off on a CPU for EAGLE alone.
         arguments=(*_ARGUMENTS, "--disable-overlap-schedule"),
-        depths=(0, 1, 2, 3),
+        depths=_DEPTHS,
     ),
+    Family("rehearsal-layers", "none", "EAGLE3", "multi-layer", _TINY, _LAYER, arguments=_MANY, depths=_DEPTHS),
 )

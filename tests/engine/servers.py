@@ -27,6 +27,8 @@ TIERS = (0, 1, 3, 7)
 WIDTHS = (0, 2, 5, 11)
 """Drafted tokens of NGRAM's trees."""
 LAUNCH_STEPS = 3
+LAYERS = 3
+"""Of multi-layer EAGLE; one draft each."""
 ADMIN_KEY = "administrator"
 RANK_LOG = "depths-of-rank-"
 FAULT_AFTER = 30
@@ -151,9 +153,16 @@ def ngram(folder: Path) -> CpuServer:
     return _server(folder, "ngram", *speculation, **_CHECKED)
 
 
+def layers(folder: Path) -> CpuServer:
+    """Multi-layer EAGLE, three times the same layer, under the throughput policy as no file gives it."""
+    config = _config(folder, "layers", {"policy": "throughput", "warm_up": False})
+    many = ("--enable-multi-layer-eagle", "--speculative-num-steps", str(LAYERS))
+    return _server(folder, "layers", *_speculation("--speculative-adaptive-config", config), *many, **_CHECKED)
+
+
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
-    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram)
+    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers)
 }
 """The fixture of each name gives the running server."""
 
