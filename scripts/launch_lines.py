@@ -25,7 +25,6 @@ SHORT = {
     "enable_two_batch_overlap": "two-batch overlap",
     "a prefill server": "a prefill server drafts nothing",
     "LoRA": "LoRA",
-    "Mamba2": "Mamba2 states",
 }
 """Reasons as the table names them; another algorithm is named by its own."""
 

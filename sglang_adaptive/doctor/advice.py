@@ -75,10 +75,7 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "DSPARK": _DSPARK,
     "DFLASH": _EAGLE3,
     "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
-    "Mamba2": (
-        "one depth is right and stays so: leave out --speculative-adaptive-config, and compare "
-        "--speculative-num-steps 1, 2 and 3 yourself"
-    ),
+    "--mamba-backend": _without("--mamba-backend"),
     "enable_multi_layer_eagle": f"drafts of several layers adapt without attention DP: {_ATTENTION_DP}",
     "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
     "enable_pdmux": _without("--enable-pdmux"),
