@@ -65,5 +65,12 @@ REHEARSAL = (
         arguments=(*_ARGUMENTS, "--disable-overlap-schedule"),
         depths=_DEPTHS,
     ),
-    Family("rehearsal-layers", "none", "EAGLE3", "multi-layer", _TINY, _LAYER, arguments=_MANY, depths=_DEPTHS),
+    Family(
+        "rehearsal-layers",
+        "none",
+        *("EAGLE3", "multi-layer", _TINY, _LAYER),
+        arguments=_MANY,
+        variables=MANY_LAYERS,
+        depths=_DEPTHS,
+    ),
 )
