@@ -219,6 +219,7 @@ def _scheduler(argv: list[str]) -> Any:
     registry.add_and_apply(registry.hooks(Process.SCHEDULER))
     publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     scheduler = Scheduler(server_args, PortArgs.init_new(server_args))
+    scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
     gc.freeze()  # SGLang collects at every flush: half a second for what its imports left, as much as a run takes
     return scheduler
 
