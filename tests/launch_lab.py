@@ -58,13 +58,13 @@ class LaunchLab:
         self._process.stdin.close()
         self._process.wait()
 
-    def launch(self, argv: Sequence[str], before: str = "") -> Outcome:
+    def launch(self, argv: Sequence[str], before: str = "", seconds: int = SECONDS_ALLOWED) -> Outcome:
         """Run ``python -m MODULE ARGS``, or a console script named MODULE:FUNCTION.
 
-        *argv* is [MODULE, *ARGS]; *before* is Python run in the child first.
+        *argv* is [MODULE, *ARGS]; *before* is Python run in the child first. After *seconds* the child is ended.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"argv": list(argv), "before": before}) + "\n")
+        self._process.stdin.write(json.dumps({"argv": list(argv), "before": before, "seconds": seconds}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the lab process ended"
@@ -80,17 +80,17 @@ def _serve() -> None:
         with tempfile.TemporaryFile() as output:
             child = os.fork()
             if child == 0:
-                _become(request["argv"], request["before"], output.fileno())
+                _become(**request, output=output.fileno())
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             output.seek(0)
             print(json.dumps({"code": code, "output": output.read().decode(errors="replace")}), flush=True)
 
 
-def _become(argv: list[str], before: str, output: int) -> None:
+def _become(argv: list[str], before: str, seconds: int, output: int) -> None:
     import signal
     import traceback
 
-    signal.alarm(SECONDS_ALLOWED)  # a launch that was not refused must not hang the tests
+    signal.alarm(seconds)  # a launch that was not refused must not hang the tests
     code = 1
     try:
         os.dup2(output, 1)
