@@ -1,12 +1,13 @@
 """Runs SGLang's real command line many times, paying for its imports once.
 
-Started as ``python launch_lab.py``, it imports what a launch imports and then, for every JSON line on standard
-input, forks a child that becomes that launch: same argv, same entry point, its own exit code and output. Only
-launches that end by themselves belong here, which is what refusals do.
+Started as ``python -m tests.launch_lab``, it imports what a launch imports and then, for every JSON line on standard
+input, forks a child that becomes that launch: same argv, same entry point, its own exit code and output. Only what ends
+by itself belongs here: refusals, and modules of tests that need a process of their own in which SGLang is imported.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -17,8 +18,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
+from sglang_adaptive.cpu_engine.launcher import environment
+
+ROOT = Path(__file__).parents[1]
 SECONDS_ALLOWED = 60
 
 OURS = "sglang-adaptive: error: "
@@ -38,25 +41,19 @@ class Outcome:
 
 
 class LaunchLab:
-    """Client of the lab process."""
+    """Client of the lab process, which ends with this one. It runs on the CPU engine, with *variables* as well."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, **variables: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__))],
+            [sys.executable, "-m", "tests.launch_lab"],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **environment},
+            # A name that is no folder is not looked for on a hub, which takes a minute.
+            env={**os.environ, **environment(), "HF_HUB_OFFLINE": "1", **variables},
         )
-
-    def __enter__(self) -> LaunchLab:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
     def launch(self, argv: Sequence[str], before: str = "", seconds: int = SECONDS_ALLOWED) -> Outcome:
         """Run ``python -m MODULE ARGS``, or a console script named MODULE:FUNCTION.
@@ -69,6 +66,10 @@ class LaunchLab:
         answer = self._process.stdout.readline()
         assert answer, "the lab process ended"
         return Outcome(**json.loads(answer))
+
+
+shared = functools.cache(LaunchLab)
+"""From variables to the lab of this process that has them."""
 
 
 def _serve() -> None:

@@ -10,14 +10,12 @@ import pytest
 
 from tests.launch_lab import LaunchLab
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 600
 
 
 def ran(lab: LaunchLab, module: str, folder: Path) -> Any:
     """Return what `python -m tests.engine.MODULE FOLDER` wrote in its last line, as JSON."""
-    here = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
-    outcome = lab.launch([f"tests.engine.{module}", str(folder)], before=here, seconds=SECONDS)
+    outcome = lab.launch([f"tests.engine.{module}", str(folder)], seconds=SECONDS)
     if outcome.code:
         pytest.fail(outcome.output[-4000:])
     return json.loads(outcome.output.splitlines()[-1])
