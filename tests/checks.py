@@ -61,7 +61,15 @@ def not_in_use_afterwards(fallback: Fallback) -> Iterator[None]:
 
 def findings(module: str, *arguments: str, **variables: str) -> Any:
     """Return what ``python -m MODULE ARGUMENTS`` prints as JSON in its last line, with the CPU engine's *variables*."""
-    outcome = launch_lab.shared(**variables).launch([module, *arguments], seconds=SECONDS)
+    return _told(launch_lab.shared(**variables).launch([module, *arguments], seconds=SECONDS))
+
+
+def scripted(script: str) -> Any:
+    """Return what *script* prints as JSON in its last line, where SGLang is imported, and as it was released."""
+    return _told(launch_lab.shared().launch([], f"{script}\nraise SystemExit(0)", SECONDS))
+
+
+def _told(outcome: launch_lab.Outcome) -> Any:
     assert outcome.code == 0, outcome.output
     return json.loads(outcome.output.splitlines()[-1])
 

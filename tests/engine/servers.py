@@ -148,7 +148,9 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
 """The fixture of each name gives the running server."""
 
 
-def _server(folder: Path, name: str, *arguments: str, kind: type[CpuServer] = ForkedServer, **variables: str) -> CpuServer:
+def _server(
+    folder: Path, name: str, *arguments: str, kind: type[CpuServer] = ForkedServer, **variables: str
+) -> CpuServer:
     return kind(
         ["--model-path", str(models.target_path()), *_COMMON, *arguments],
         log=folder / f"{name}.log",
