@@ -34,7 +34,7 @@ def main():
     print("ANSWER " + json.dumps([refusal, answers, state]))
 
 if __name__ == "__main__":
-    # Its two children import nothing again. Servers that `sglang serve` starts have children that import for themselves.
+    # Its children import nothing again; those of `sglang serve`, which another test starts, import for themselves.
     from sglang_adaptive.cpu_engine import nursery, start
     nursery.open_nursery(start.MODULES)
     main()
