@@ -22,11 +22,9 @@ from tests.launch_lines import verdicts
 SHORT = {
     "speculative_eagle_topk=": "a tree of drafts",
     "attention DP": "attention DP",
-    "enable_multi_layer_eagle": "multi-layer drafts",
     "enable_two_batch_overlap": "two-batch overlap",
     "a prefill server": "a prefill server drafts nothing",
     "LoRA": "LoRA",
-    "Mamba2": "Mamba2 states",
 }
 """Reasons as the table names them; another algorithm is named by its own."""
 

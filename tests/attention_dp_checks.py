@@ -11,6 +11,9 @@ from sglang.srt.server_args import ServerArgs
 from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY
 from sglang_adaptive.sglang_plugin.launch import without_device
 from tests import checks
+from tests.launch_lines import verdicts
+
+GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 
 
 def it_is_refused_by_default() -> None:
@@ -34,6 +37,7 @@ def other_workers_are_refused() -> None:
     """Their rounds are made elsewhere."""
     for name in ("STANDALONE", "NGRAM"):
         assert name in (_reason({TRY: "1"}, speculative_algorithm=name) or "")
+    assert "FROZEN_KV_MTP" in (_reason({TRY: "1"}, speculative_draft_model_path=str(GEMMA_4_ASSISTANT)) or "")
 
 
 def a_skipped_gather_is_refused() -> None:

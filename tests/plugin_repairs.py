@@ -14,6 +14,7 @@ from tests.patch_checks import (
     graph_sizes,
     mamba_reserve,
     mamba_width,
+    mixed_grammar,
     swa_reserve,
     target_backends,
     zero_step_sampling,
@@ -34,6 +35,10 @@ CHECKS: tuple[Check, ...] = (
     mamba_reserve.the_number_of_slots_outlives_the_pricing,
     mamba_width.a_narrow_round_writes_each_requests_states_in_its_own_rows,
     mamba_width.the_widest_round_writes_each_requests_states_in_its_own_rows,
+    mixed_grammar.a_mixed_batch_waits_for_the_tokens_of_its_grammars,
+    mixed_grammar.a_mixed_batch_without_grammars_overlaps,
+    mixed_grammar.a_verify_with_a_grammar_overlaps,
+    mixed_grammar.nothing_waits_without_pending_results,
 )
 
 

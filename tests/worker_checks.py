@@ -126,6 +126,9 @@ def depths_of_fa3_share_their_page_tables() -> None:
     assert two[0]["cache_seqlens"] is not two[1]["cache_seqlens"]
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
+    layers = [SimpleNamespace(attn_backend=_fa3(is_draft=1, step=0)) for _ in range(2)]
+    shared_page_tables.share_layers(SimpleNamespace(runners=[*layers, None]))
+    assert len({id(layer.attn_backend.draft_extend_metadata["page_table"]) for layer in layers}) == 1
     # What a graph is captured with is what every replay fills.
     bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
     assert bound.data_ptr() == first.target_verify_metadata["page_table"].data_ptr()
@@ -192,6 +195,7 @@ def a_verify_pass_has_one_schedule() -> None:
         assert [_attended(backend, layer) for layer in (0, 1, 2)] == [len(made)] * 3
     assert made == [5, 6], made
     assert _attended(backend, 3, sliding_window_size=128) is None
+    assert _attended(backend, 3, v_head_dim=4) is None
     assert _attended(backend, 3, is_cross_attention=True) is None
     assert _attended(backend, 3, mode="DRAFT_EXTEND_V2") is None
     assert _attended(backend, 3, ragged=object()) is None
@@ -296,7 +300,13 @@ def _attended(
     def forward(*_: Any) -> Any:
         return verify_schedule.flash_attn_with_kvcache(kernel, causal=True)
 
-    plain = {"layer_id": layer, "sliding_window_size": -1, "is_cross_attention": False}
+    plain = {
+        "layer_id": layer,
+        "sliding_window_size": -1,
+        "is_cross_attention": False,
+        "qk_head_dim": 8,
+        "v_head_dim": 8,
+    }
     batch = SimpleNamespace(forward_mode=ForwardMode[mode], spec_info=SimpleNamespace(ragged_verify_layout=ragged))
     return verify_schedule.forward_extend(
         forward, backend, None, None, None, SimpleNamespace(**{**plain, **unlike_a_plain_layer}), batch

@@ -42,23 +42,16 @@ NEMOTRON = (*HYBRID, "--moe-runner-backend", "triton")
 """Without it SGLang takes FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
 
 WITHOUT_CURE = {"BENCHMARK_ARCHITECTURES_MAMBA2": "uncured"}
-WITH_CURE = {"BENCHMARK_ARCHITECTURES_MAMBA2": "cured"}
 
 FAMILIES: tuple[Family, ...] = (
     Family("deepseek-v3", "DeepSeek-V3, R1, V3.1", "EAGLE", "NextN", shapes.DEEPSEEK_V3, arguments=FA3),
     Family("qwen3-next", "Qwen3-Next-80B-A3B", "NEXTN", "MTP", shapes.QWEN3_NEXT, arguments=HYBRID),
     Family("glm-4-moe", "GLM-4.5, 4.6, 4.7", "EAGLE", "NextN", shapes.GLM_4_MOE, arguments=FA3),
     _eagle3("gpt-oss", "gpt-oss-20b, 120b", shapes.GPT_OSS, arguments=FA3),
-    Family(
-        "nemotron-h-cured",
-        "Nemotron-3, refusal lifted, cache_steps mended",
-        *("NEXTN", "MTP", shapes.NEMOTRON_H),
-        arguments=NEMOTRON,
-        variables=WITH_CURE,
-    ),
+    Family("nemotron-h", "Nemotron-3 Super, Ultra", "NEXTN", "MTP", shapes.NEMOTRON_H, arguments=NEMOTRON),
     Family(
         "nemotron-h-uncured",
-        "Nemotron-3, refusal lifted, stock SGLang",
+        "Nemotron-3, without this package's repair",
         *("NEXTN", "MTP", shapes.NEMOTRON_H),
         arguments=NEMOTRON,
         variables=WITHOUT_CURE,
@@ -67,6 +60,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen3.6-moe", "Qwen3.6-35B-A3B, Qwen3.5-397B-A17B", "NEXTN", "MTP", shapes.QWEN36_MOE, arguments=HYBRID),
     _eagle3("qwen3-moe", "Qwen3-30B-A3B", shapes.QWEN3_MOE, arguments=FA3),
     Family("mimo", "MiMo-7B", "EAGLE", "MTP", shapes.MIMO, arguments=FA3),
+    Family("mimo-v2", "MiMo-V2-Flash, V2.5", "EAGLE", "multi-layer MTP", shapes.MIMO_V2, arguments=FA3),
+    Family("step-3.5", "Step-3.5-Flash", "EAGLE", "multi-layer MTP", shapes.STEP_35, arguments=FA3),
     Family("kimi-k2", "Kimi-K2.x (text)", "EAGLE3", "EAGLE-3", shapes.KIMI_K2, shapes.KIMI_K2_EAGLE3, arguments=FA3),
     _eagle3("llama-4", "Llama-4-Scout", shapes.LLAMA_4, arguments=FA3),
     _eagle3("minimax-m2", "MiniMax-M2, M2.5", shapes.MINIMAX_M2, arguments=FA3),

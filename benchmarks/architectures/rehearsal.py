@@ -1,4 +1,8 @@
-"""What ``--host cpu`` runs: a tiny Llama with its EAGLE-3 draft, on the CPU engine, with this benchmark's weights."""
+"""What ``--host cpu`` runs on the CPU engine, with this benchmark's weights: a tiny Llama with three kinds of drafts.
+
+The engine has no sliding window, so Gemma 4's assistant drafts for a Llama here; it reads the keys and values of the
+target's last layer, whatever the target is. For multi-layer EAGLE each layer is a copy of the EAGLE-3 draft.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,44 @@ _DRAFT: shapes.Shape = {
     "num_hidden_layers": 1,
     "draft_vocab_size": 256,
 }
+_TYPED: shapes.Shape = {**_TINY, "layer_types": ["full_attention"] * 5}
+"""A target whose configuration names the kinds of its layers, by which an assistant finds the one that it reads."""
+
+_ASSISTANT: shapes.Shape = {
+    **shapes.GEMMA_4_ASSISTANT,
+    "torch_dtype": "float32",
+    "backbone_hidden_size": 128,
+    "text_config": {
+        **shapes.GEMMA_4_ASSISTANT["text_config"],
+        "torch_dtype": "float32",
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_kv_shared_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_global_key_value_heads": 2,
+        "head_dim": 32,
+        "global_head_dim": 32,
+        "layer_types": ["full_attention"] * 2,
+    },
+}
 _ARGUMENTS = ("--load-format", "dummy", "--skip-tokenizer-init")
 
+_MANY = (*_ARGUMENTS, "--enable-multi-layer-eagle")
+_DEPTHS = (0, 1, 2, 3)
+_LAYER = {**_DRAFT, "draft_vocab_size": 512}
+
 REHEARSAL = (
-    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=(0, 1, 2, 3)),
+    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=_DEPTHS),
+    Family(
+        "rehearsal-frozen-kv",
+        "none",
+        *("EAGLE", "Frozen-KV MTP", _TYPED, _ASSISTANT),
+        # SGLang turns overlap off on a CPU for EAGLE alone.
+        arguments=(*_ARGUMENTS, "--disable-overlap-schedule"),
+        depths=_DEPTHS,
+    ),
+    Family("rehearsal-layers", "none", "EAGLE3", "multi-layer", _TINY, _LAYER, arguments=_MANY, depths=_DEPTHS),
 )

@@ -58,6 +58,78 @@ MIMO: Shape = {
     "use_sliding_window": False,
 }
 
+MIMO_V2: Shape = {
+    # Its own configuration class comes with the checkpoint; a Llama one keeps fields that it does not know.
+    **_COMMON,
+    "architectures": ["MiMoV2FlashForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 5,
+    "hybrid_layer_pattern": [0, 1, 1, 1, 0],
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 192,
+    "v_head_dim": 128,
+    "swa_num_attention_heads": 16,
+    "swa_num_key_value_heads": 8,
+    "swa_head_dim": 192,
+    "swa_v_head_dim": 128,
+    "sliding_window": 128,
+    "sliding_window_size": 128,
+    "add_swa_attention_sink_bias": True,
+    "add_full_attention_sink_bias": False,
+    "attention_value_scale": 0.707,
+    "partial_rotary_factor": 0.334,
+    "swa_rope_theta": 10000.0,
+    "layernorm_epsilon": 1e-5,
+    "moe_layer_freq": [0, 1, 1, 1, 1],
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1024,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "num_nextn_predict_layers": 3,
+}
+
+_STEP_LAYERS, _STEP_DRAFTS = 45, 3
+_STEP_KINDS = ["sliding_attention" if layer % 4 else "full_attention" for layer in range(_STEP_LAYERS + _STEP_DRAFTS)]
+STEP_35: Shape = {
+    **_COMMON,
+    "architectures": ["Step3p5ForCausalLM"],
+    "model_type": "step3p5",
+    "allow_global_per_layer_attribute_access": True,  # the published one comes with a class of its own
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": _STEP_LAYERS,  # SGLang's draft layers have the number that follows these, whatever is here
+    "num_nextn_predict_layers": _STEP_DRAFTS,
+    "layer_types": _STEP_KINDS,
+    "sliding_window": 512,
+    "num_attention_heads": 8,
+    "num_attention_groups": 4,
+    "attention_other_setting": {"num_attention_heads": 12, "num_attention_groups": 4, "head_dim": 128},
+    "head_dim": 128,
+    "use_head_wise_attn_gate": True,
+    "partial_rotary_factors": [1.0 if kind.startswith("sliding") else 0.5 for kind in _STEP_KINDS],
+    "pad_token_id": 0,
+    "rope_theta": [10000.0 if kind.startswith("sliding") else 5000000.0 for kind in _STEP_KINDS],
+    "moe_layers_enum": "3,4,5,6",
+    "moe_num_experts": 16,
+    "moe_top_k": 4,
+    "moe_intermediate_size": 512,
+    "share_expert_dims": 512,
+    "share_expert_dim": 512,
+    "norm_expert_weight": True,
+    "need_fp32_gate": True,
+    "moe_router_scaling_factor": 3.0,
+    "use_moe_router_bias": True,
+    "swiglu_limits": [0.0] * (_STEP_LAYERS + _STEP_DRAFTS),
+    "swiglu_limits_shared": [0.0] * (_STEP_LAYERS + _STEP_DRAFTS),
+}
+
 _MLA: Shape = {
     **_COMMON,
     "hidden_size": 2048,

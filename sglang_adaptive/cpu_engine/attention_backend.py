@@ -33,7 +33,8 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         if model_runner.use_mla_backend:
             raise NotImplementedError("the CPU engine has no multi-head latent attention (MLA)")
         self.table = model_runner.req_to_token_pool.req_to_token
-        self.pool = model_runner.token_to_kv_pool
+        # SGLang's name: it puts the target's pool here while a Frozen-KV draft runs.
+        self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.dtype = model_runner.dtype
         self.plan: PaddedPlan | RaggedPlan | None = None
         self._known_layers: set[int] = set()
@@ -76,10 +77,10 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
             _require_supported(layer)
             self._known_layers.add(layer.layer_id)
         if save and k is not None:
-            self.pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v)
+            self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v)
         query = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        keys = self.pool.get_key_buffer(layer.layer_id)
-        values = self.pool.get_value_buffer(layer.layer_id)
+        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        values = self.token_to_kv_pool.get_value_buffer(layer.layer_id)
         plan = self.plan
         if isinstance(plan, RaggedPlan):
             return ragged_attention(query, keys, values, plan, layer.scaling)

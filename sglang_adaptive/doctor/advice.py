@@ -73,14 +73,10 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "speculative_eagle_topk=": _chain,
     "attention DP": _ATTENTION_DP,
     "DSPARK": _DSPARK,
-    "FROZEN_KV_MTP": f"no flag changes what a Gemma 4 assistant needs; {_EAGLE3}",
     "DFLASH": _EAGLE3,
     "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
-    "Mamba2": (
-        "one depth is right and stays so: leave out --speculative-adaptive-config, and compare "
-        "--speculative-num-steps 1, 2 and 3 yourself"
-    ),
-    "enable_multi_layer_eagle": f"no flag changes what this architecture's drafts need; {_EAGLE3}",
+    "--mamba-backend": _without("--mamba-backend"),
+    "enable_multi_layer_eagle": f"drafts of several layers adapt without attention DP: {_ATTENTION_DP}",
     "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
     "enable_pdmux": _without("--enable-pdmux"),
     "--enable-unified-memory": _without("--enable-unified-memory"),

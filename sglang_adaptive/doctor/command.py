@@ -107,7 +107,7 @@ def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | N
         if any(check.name == installation.LINE and check.status == NOTE for check in found):
             return "nothing wrong with the arguments of this launch line; more can only be said where it will run."
         return "this launch line would serve with adaptive speculation."
-    algorithms = "EAGLE, EAGLE3, STANDALONE or NGRAM"
+    algorithms = "EAGLE, EAGLE3, STANDALONE, NGRAM or a Gemma 4 assistant"
     return f"ready: add {CONFIG} FILE to a launch line that speculates with {algorithms}; doctor -- LINE checks it."
 
 

@@ -75,7 +75,7 @@ def _stops(draw: random.Random) -> list[str]:
 
 KINDS: dict[str, Kind] = {
     "plain": Kind(),
-    "long prompt, in several chunks": Kind(prompt=long_text),
+    "long prompt, in several chunks": Kind(prompt=long_text, shorter=8),  # some reach the context's end
     "ends by itself": Kind(ignore_eos=False),
     "stop strings": Kind({"stop": _stops}),
     "stop strings that stay": Kind({"stop": _stops, "no_stop_trim": True}),

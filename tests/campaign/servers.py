@@ -16,7 +16,7 @@ LENGTH = 2048
 POOL = 3000
 """KV slots of the adapting server: few enough that requests are retracted."""
 JUMPY = {"policy": "ema", "watch": True, "1": engine.JUMPY_SLOT | {"candidate_steps": [0, 1, 3, 7]}}
-THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}, "warm_up": False}
+THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
 
 _SAME = ("--context-length", str(LENGTH), "--enable-priority-scheduling", "--allow-auto-truncate")
 _SMALL = ("--max-total-tokens", str(POOL), "--max-running-requests", "8")
@@ -39,7 +39,7 @@ def adapting(folder: Path, variant: str = MIXED, **variables: str) -> CpuServer:
     """A server that adapts at every depth, with a key, and SGLang's own checks of its accounts after every round."""
     content, flags = VARIANTS[variant]
     folder.mkdir(parents=True, exist_ok=True)
-    config = engine._config(folder, "campaign", content)
+    config = engine._config(folder, "campaign", content | {"warm_up": gpu.used})
     return _server(
         folder,
         "campaign-adapting",
@@ -54,7 +54,7 @@ def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
     """The throughput policy with its profiles in *profiles*."""
     folder.mkdir(parents=True, exist_ok=True)
     options = {**THROUGHPUT["throughput"], "profile_dir": str(profiles)}  # type: ignore[dict-item]
-    config = engine._config(folder, name, {"throughput": options, "warm_up": False})
+    config = engine._config(folder, name, {"throughput": options, "warm_up": gpu.used})
     flags = (*engine._speculation("--speculative-adaptive-config", config), *_SAME)
     # SGLang waits a minute for core dumps of CUDA when a scheduler is killed.
     return _server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")

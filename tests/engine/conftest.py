@@ -70,7 +70,8 @@ def _fixture(name: str) -> Callable[[Fleet], Iterator[CpuServer]]:
 plain, ema, stock = _fixture("plain"), _fixture("ema"), _fixture("stock")
 static, faulty, tree = _fixture("static"), _fixture("faulty"), _fixture("tree")
 two_ranks, replicas = _fixture("two_ranks"), _fixture("replicas")
-standalone, ngram = _fixture("standalone"), _fixture("ngram")
+standalone, frozen_kv, ngram = _fixture("standalone"), _fixture("frozen_kv"), _fixture("ngram")
+layers = _fixture("layers")
 
 
 class Reference:

@@ -13,6 +13,7 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.names import PLUGIN
 from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine import assistant
 from tests.engine.fault import write_fault_plugin, write_liar_plugin
 from tests.forked_servers import ForkedServer
 from train import cut
@@ -27,6 +28,8 @@ TIERS = (0, 1, 3, 7)
 WIDTHS = (0, 2, 5, 11)
 """Drafted tokens of NGRAM's trees."""
 LAUNCH_STEPS = 3
+LAYERS = 3
+"""Of multi-layer EAGLE; one draft each."""
 ADMIN_KEY = "administrator"
 RANK_LOG = "depths-of-rank-"
 FAULT_AFTER = 30
@@ -134,6 +137,16 @@ def standalone(folder: Path) -> CpuServer:
     return _server(folder, "standalone", *speculation, "--speculative-adaptive-config", config, **_CHECKED)
 
 
+def frozen_kv(folder: Path) -> CpuServer:
+    """A draft that reads the target's keys and values, under the throughput policy."""
+    config = _config(folder, "frozen_kv", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
+    target, draft = assistant.write(folder / "frozen")
+    speculation = ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft)
+    # SGLang turns overlap off on a CPU for EAGLE alone; the last --model-path counts.
+    more = ("--disable-overlap-schedule", "--model-path", target)
+    return _server(folder, "frozen_kv", *speculation, "--speculative-adaptive-config", config, *more, **_CHECKED)
+
+
 def ngram(folder: Path) -> CpuServer:
     """What was written before drafts, without a model, under the throughput policy."""
     config = _config(folder, "ngram", {"throughput": {"candidate_steps": list(WIDTHS)}, "warm_up": False})
@@ -141,9 +154,16 @@ def ngram(folder: Path) -> CpuServer:
     return _server(folder, "ngram", *speculation, **_CHECKED)
 
 
+def layers(folder: Path) -> CpuServer:
+    """Multi-layer EAGLE, three times the same layer, under the throughput policy as no file gives it."""
+    config = _config(folder, "layers", {"policy": "throughput", "warm_up": False})
+    many = ("--enable-multi-layer-eagle", "--speculative-num-steps", str(LAYERS))
+    return _server(folder, "layers", *_speculation("--speculative-adaptive-config", config), *many, **_CHECKED)
+
+
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
-    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, ngram)
+    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers)
 }
 """The fixture of each name gives the running server."""
 

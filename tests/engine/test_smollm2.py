@@ -104,7 +104,7 @@ def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
             talking.send_signal(signal.SIGINT)
             # One that comes after the prompt is shown and before it waits for a key is seen at the next one.
             with suppress(subprocess.TimeoutExpired):
-                talking.wait(3)
+                talking.wait(5)
         shown = until(terminal, lambda text: False)
         assert talking.returncode == 130 and "Traceback" not in shown
     finally:

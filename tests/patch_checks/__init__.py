@@ -16,6 +16,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     graph_sizes,
     mamba_reserve,
     mamba_width,
+    mixed_grammar,
     on_cpu,
     override_log,
     plan_stream,

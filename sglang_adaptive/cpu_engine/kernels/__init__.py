@@ -13,6 +13,7 @@ from sglang_adaptive.cpu_engine.kernels.cache_locs import (
     assign_req_to_token_pool_cpu,
 )
 from sglang_adaptive.cpu_engine.kernels.kv_move import copy_all_layer_kv_cache_cpu
+from sglang_adaptive.cpu_engine.kernels.rotate import rotate_input_ids_cpu
 from sglang_adaptive.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
 from sglang_adaptive.cpu_engine.kernels.tree import build_tree_kernel_efficient_cpu
 from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
@@ -27,6 +28,7 @@ __all__ = [
     "fill_bonus_tokens_cpu",
     "keep_top_k_cpu",
     "keep_top_p_cpu",
+    "rotate_input_ids_cpu",
     "sample_tree_cpu",
     "verify_tree_greedy_cpu",
 ]

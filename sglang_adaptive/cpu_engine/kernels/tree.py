@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-QLEN_ONLY = 1  # SGLang's number for a mask over the tree's own nodes, without the prefix
+FULL_MASK, QLEN_ONLY = 0, 1
+"""SGLang's numbers for a mask over a request's prefix and the tree's nodes, and for one over the nodes alone."""
 
 
 def build_tree_kernel_efficient_cpu(
@@ -31,24 +32,37 @@ def build_tree_kernel_efficient_cpu(
     """Fill mask, positions and links of the token trees of a batch.
 
     In: `selected_index` [bs, n-1] candidate ids, ascending; `seq_lens` [bs] position of the root.
-    Out, all written in place: `tree_mask` [bs*n*n] bool, node i may attend to node j; `positions` [bs*n];
+    Out, all written in place: `tree_mask` [bs*n*n] bool, node i may attend to node j, or as a FULL_MASK for each
+    request [n, its seq_len + n], flat, of which the prefix is not written; `positions` [bs*n];
     `retrieve_index` [bs, n] flat node number; `retrieve_next_token` / `retrieve_next_sibling` [bs, n] first child and
     next child of the same parent, -1 where there is none (the caller fills them with -1 beforehand).
-    Raises NotImplementedError for a mask layout other than QLEN_ONLY.
+    Raises NotImplementedError for another mask layout.
     """
-    if int(tree_mask_mode) != QLEN_ONLY:
-        raise NotImplementedError(f"tree mask mode {tree_mask_mode}: the CPU engine builds QLEN_ONLY masks only")
+    if int(tree_mask_mode) not in (FULL_MASK, QLEN_ONLY):
+        raise NotImplementedError(f"tree mask mode {tree_mask_mode}: the CPU engine builds no packed masks")
     bs, n = seq_lens.numel(), draft_token_num
     retrieve_index.copy_(torch.arange(bs * n).view(bs, n))
-    mask = tree_mask[: bs * n * n].view(bs, n, n)
+    full = int(tree_mask_mode) == FULL_MASK
+    mask = torch.empty(bs, n, n, dtype=torch.bool) if full else tree_mask[: bs * n * n].view(bs, n, n)
     if topk == 1:
         _fill_chain(n, seq_lens, mask, positions, retrieve_next_token)
-        return
-    parents = _parent_nodes(parent_list, selected_index, topk)
-    _fill_mask(parents, mask)
-    levels = mask.sum(-1) - 1
-    positions.view(bs, n).copy_(seq_lens[:, None] + levels)
-    _link_children(parents.tolist(), retrieve_next_token, retrieve_next_sibling)
+    else:
+        parents = _parent_nodes(parent_list, selected_index, topk)
+        _fill_mask(parents, mask)
+        levels = mask.sum(-1) - 1
+        positions.view(bs, n).copy_(seq_lens[:, None] + levels)
+        _link_children(parents.tolist(), retrieve_next_token, retrieve_next_sibling)
+    if full:
+        _write_behind_prefixes(mask, seq_lens.tolist(), tree_mask)
+
+
+def _write_behind_prefixes(mask: Tensor, prefixes: list[int], tree_mask: Tensor) -> None:
+    """Write each request's [n, n] of *mask* behind its prefix into the flat *tree_mask*."""
+    n, begin = mask.shape[1], 0
+    for of_request, prefix in zip(mask, prefixes, strict=True):
+        end = begin + n * (prefix + n)
+        tree_mask[begin:end].view(n, prefix + n)[:, prefix:] = of_request
+        begin = end
 
 
 def _fill_chain(n: int, seq_lens: Tensor, mask: Tensor, positions: Tensor, next_token: Tensor) -> None:

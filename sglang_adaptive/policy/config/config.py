@@ -57,6 +57,12 @@ class AdaptiveConfig:
             return list(self.throughput.candidate_steps)
         return sorted({steps for slot in self.slots for steps in slot.candidate_steps})
 
+    def up_to(self, most: int) -> AdaptiveConfig:
+        """Return this configuration without the depths above *most*; a slot that has no other gets *most* itself."""
+        slots = tuple(replace(slot, candidate_steps=_up_to(most, slot.candidate_steps)) for slot in self.slots)
+        ladder = _up_to(most, self.throughput.candidate_steps)
+        return replace(self, slots=slots, throughput=replace(self.throughput, candidate_steps=ladder))
+
     def as_dict(self) -> dict[str, Any]:
         """Return a configuration object that means the same, with every default spelt out."""
         common: dict[str, Any] = {"policy": self.policy, schema.WATCH: self.watch, "prune_graphs": self.prune_graphs}
@@ -68,6 +74,10 @@ class AdaptiveConfig:
         if self.policy == "throughput":
             return {**common, "throughput": self.throughput.as_dict()}
         return {**common, **{str(slot.batch_size): slot.as_entry() for slot in self.slots}}
+
+
+def _up_to(most: int, depths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(steps for steps in depths if steps <= most) or (most,)
 
 
 def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:

@@ -26,6 +26,13 @@ HOOKS = (
         "fast_path.shared_page_tables:share",
         ("self",),
     ),
+    Hook(
+        SRT + "speculative.multi_layer_eagle_draft_extend_cuda_graph_runner."
+        "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner._on_runners_created",
+        "before",
+        "fast_path.shared_page_tables:share_layers",
+        ("self",),
+    ),
     Hook(WORKER + "EAGLEWorkerV2.init_cuda_graphs", "before", "fast_path.kernel_variants:ignore_alignment", ("self",)),
     Hook(
         "sglang.kernels.ops.memory.small_copy.try_small_copy",

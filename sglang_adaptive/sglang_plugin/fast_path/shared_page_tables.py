@@ -7,6 +7,7 @@ for verify, one for the draft extend, and one for each draft but the first. Each
 Only one state runs at a time, and a table is filled again before each graph that reads it, so all states can share
 them. The draft passes of a round are filled together and then run; they can share a table too. A request's row has the
 same entries for each of them; it is one token longer for each later draft, and each reads up to its own length.
+With multi-layer EAGLE every layer of the draft has a backend for the extend, and these run one after the other.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ def share(runner: Any) -> None:
                 _share(backend)
     except Exception:
         logger.exception("adaptive: a depth keeps page tables of its own")
+
+
+def share_layers(extend: Any) -> None:
+    """Before the graphs of a multi-layer draft extend are captured: share the tables among its layers too.
+
+    Every layer fills in the same slots of the same requests, and reads them before the next layer runs.
+    """
+    for runner in extend.runners:
+        if runner is not None:
+            share(runner)
 
 
 def _share(backend: Any) -> None:

@@ -61,7 +61,10 @@ def _schedule(backend: Any, layer: Any, forward_batch: Any) -> Any:
 
 
 def _plain(backend: Any, layer: Any, forward_batch: Any) -> bool:
-    """Whether the layer attends to all tokens of each request, as the verify pass of a chain does."""
+    """Whether the layer attends to all tokens of each request, as the verify pass of a chain does.
+
+    A layer whose values are narrower than its keys has other tiles than those that the schedule is computed for.
+    """
     window = layer.sliding_window_size
     return (
         backend._get_scheduler_metadata is not None
@@ -74,6 +77,7 @@ def _plain(backend: Any, layer: Any, forward_batch: Any) -> bool:
         and not backend.is_encoder_decoder
         and not layer.is_cross_attention
         and (window is None or window < 0)
+        and layer.v_head_dim == layer.qk_head_dim
         and getattr(forward_batch.spec_info, "ragged_verify_layout", None) is None
     )
 

@@ -45,6 +45,12 @@ HOOKS = (
         ("self", "spec_info", "cuda_graph_bs"),
         process=Process.SCHEDULER_PLAN_STREAM,
     ),
+    Hook(
+        SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch",
+        "around",
+        "repairs.mixed_grammar:wait_for_results",
+        ("self", "batch", "last_batch"),
+    ),
 )
 
 NEEDS = (

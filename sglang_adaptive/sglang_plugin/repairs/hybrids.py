@@ -4,16 +4,13 @@ A verify pass writes the state after each draft token to a scratch buffer, and t
 accepted token. SGLang 0.5.23 allocates the buffer for the most draft tokens. Its Triton kernel of Mamba2 uses the
 round's draft tokens as the distance between two requests; the commit uses the buffer's width. So with fewer draft
 tokens all requests but the first would continue from a wrong state. GDN and KDA kernels use the buffer's width, and
-``mamba2_width`` makes the Mamba2 kernel do so.
+``mamba2_width`` makes the Mamba2 kernel do so; an H200 has shown the one wrong and the other right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-MAMBA2_SHOWN = False
-"""Whether a GPU has shown Mamba2 hybrids lossless at every depth with ``mamba2_width``; until then they are refused."""
 
 
 def obstacle(server_args: Any) -> str | None:
@@ -29,9 +26,10 @@ def obstacle(server_args: Any) -> str | None:
         model = model_config_of(server_args)
     except Exception:  # SGLang itself reports what is wrong with the model
         return None
-    if not MAMBA2_SHOWN and _runs_mamba2(model):
-        return f"{type(model.hf_config).__name__}: SGLang's Mamba2 verify writes wrong states below the widest depth"
-    if mambaish_config(model) is not None and resolved_view(server_args).enable_unified_memory:
+    given = resolved_view(server_args)
+    if given.mamba_backend != "triton" and _runs_mamba2(model):
+        return f"--mamba-backend {given.mamba_backend}: no GPU has shown its Mamba2 states right below the widest depth"
+    if mambaish_config(model) is not None and given.enable_unified_memory:
         return "--enable-unified-memory keeps a hybrid model's verify states for the width of the launch alone"
     return None
 

@@ -15,9 +15,14 @@ def resolve_candidate_steps(cfg_path: str | None = None) -> list[int]:
     return load_config(cfg_path).candidate_steps
 
 
-def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
-    """Return the policy that the configuration names; called where SGLang builds its own."""
+def build_policy(initial_steps: int, cfg_path: str | None = None, most: int | None = None) -> AdaptivePolicy:
+    """Return the policy that the configuration names; called where SGLang builds its own.
+
+    With *most* it chooses no more steps than that, whatever the configuration says.
+    """
     config = load_config(cfg_path)
+    if most is not None:
+        config = config.up_to(most)
     if config.policy == "ema":
         return AdaptiveSpeculativeParams.from_config(initial_steps, config)
     profile = load_shared(config.throughput.profile_dir)

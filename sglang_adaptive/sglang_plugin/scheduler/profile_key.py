@@ -40,10 +40,13 @@ def profile_key() -> ProfileKey:
 
 
 def _draft(cfg: Any) -> str:
-    """Name the draft: a model, the target's own layers, or NGRAM."""
+    """Name the draft: a model, the target's own layers, or NGRAM; of multi-layer EAGLE also how many layers draft."""
+    from sglang.srt.runtime_context import get_spec
+
     if cfg.speculative_algorithm == "NGRAM":
         return "NGRAM"
-    return _model(cfg.speculative_draft_model_path or cfg.model_path)
+    name, spec = _model(cfg.speculative_draft_model_path or cfg.model_path), get_spec()
+    return f"{name}, {spec.speculative_num_steps} layers" if spec.enable_multi_layer_eagle else name
 
 
 def _model(path: str) -> str:

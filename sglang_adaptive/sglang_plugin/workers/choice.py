@@ -12,11 +12,18 @@ from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
 
+MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {
+    "EAGLE": MULTI_LAYER,
+    "EAGLE3": MULTI_LAYER,
+    "FROZEN_KV_MTP": ("frozen_kv_mtp_worker_v2:FrozenKVMTPWorkerV2", "frozen_kv:AdaptiveFrozenKVWorker"),
     "NGRAM": ("ngram_worker:NGRAMWorker", "ngram:AdaptiveNgramWorker"),
     "STANDALONE": ("standalone_worker_v2:StandaloneWorkerV2", "standalone:AdaptiveStandaloneWorker"),
 }
-"""By algorithm: SGLang's class below ``sglang.srt.speculative``, and the subclass of it below this package."""
+"""By algorithm: SGLang's class below ``sglang.srt.speculative``, and the subclass of it below this package.
+
+EAGLE's other class, for a draft of one layer, adapts by itself.
+"""
 
 
 def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
@@ -27,25 +34,30 @@ def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
     if algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive:
         return made
     theirs, ours = OURS[algorithm.name]
-    return _load(__package__, ours) if made is _load("sglang.srt.speculative", theirs) else made
+    is_theirs = f"{made.__module__}:{made.__name__}" == f"sglang.srt.speculative.{theirs}"
+    return _load(ours) if is_theirs else made
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
     """Around SGLang's adaptive_unsupported_reason: accept our algorithms; all other checks are SGLang's."""
-    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.arg_groups.overrides import resolved_view, resolving_view
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    name = resolving_view(server_args).speculative_algorithm
-    if name not in OURS:
+    name, cfg = resolving_view(server_args).speculative_algorithm, resolved_view(server_args)
+    if OURS.get(name) is MULTI_LAYER and cfg.enable_multi_layer_eagle and cfg.attn_dp_size == 1:
+        return original(AsIf(server_args, enable_multi_layer_eagle=False))
+    if OURS.get(name) in (None, MULTI_LAYER):
         return original(server_args)
     platform_worker = SpeculativeAlgorithm.from_string(name).get_platform_worker_cls()
     if platform_worker is not None:
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"
+    if name == "FROZEN_KV_MTP" and resolved_view(server_args).attn_dp_size > 1:
+        return "attention DP is not supported with FROZEN_KV_MTP"  # whose launch line says EAGLE or NEXTN
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
 
 
-def _load(package: str | None, place: str) -> Any:
+def _load(place: str) -> Any:
     module, name = place.split(":")
-    return getattr(import_module(f"{package}.{module}"), name)
+    return getattr(import_module(f"{__package__}.{module}"), name)

@@ -25,6 +25,8 @@ def _of_the_worker(worker: Any) -> str | None:
     from sglang_adaptive.sglang_plugin.workers.standalone import AdaptiveStandaloneWorker
 
     draft = worker._draft_worker
+    if worker.speculative_algorithm.is_frozen_kv_mtp():
+        return "a Frozen-KV draft keeps no KV, so its extend runs no model"
     known = {(EAGLEWorkerV2, EagleDraftWorker), (AdaptiveStandaloneWorker, StandaloneDraftWorker)}
     if (type(worker), type(draft)) not in known:
         return f"{type(worker).__name__} is not understood"

@@ -71,9 +71,9 @@ def record(how: list[str], different: int = 0, **more: Any) -> dict[str, Any]:
 ALL = ["depth 0", "depth 3", "switching", "policy"]
 
 
-def few_unlikely(share: float) -> dict[str, Any]:
-    """Return a record whose texts differ, with this share of unlikely tokens more than the reference's."""
-    found = record(ALL, different=1, reference={"unlikely_tokens": 0.01})
+def few_unlikely(share: float, different: int = 1) -> dict[str, Any]:
+    """Return a record whose texts differ or are ties, with this share of unlikely tokens more than the reference's."""
+    found = record(ALL, different=different, reference={"unlikely_tokens": 0.01})
     for run in found["runs"]:
         run["unlikely_tokens"] = 0.01 + share
     return found
@@ -86,6 +86,8 @@ def few_unlikely(share: float) -> dict[str, Any]:
         (record(ALL, different=1), verdicts.WRONG),
         (few_unlikely(0.0), verdicts.OPEN),
         (few_unlikely(0.2), verdicts.WRONG),
+        (few_unlikely(0.0, different=0), verdicts.LOSSLESS),
+        (few_unlikely(0.2, different=0), verdicts.WRONG),
         (record(ALL[:3], different=1, error="the server ended"), verdicts.WRONG),
         (record(ALL[:3]), verdicts.UNFINISHED),
         (record(ALL, error="the server ended"), verdicts.FAILED),

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine.kernels.tree import QLEN_ONLY, build_tree_kernel_efficient_cpu
+from sglang_adaptive.cpu_engine.kernels.tree import FULL_MASK, QLEN_ONLY, build_tree_kernel_efficient_cpu
 from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
 from tests.token_trees import Drafted, links, tree_batches
 
 
-def build(trees: list[Drafted], topk: int, depth: int, seq_lens: torch.Tensor, mode: int = QLEN_ONLY):
+def build(trees: list[Drafted], topk: int, depth: int, seq_lens: torch.Tensor, mode: int = QLEN_ONLY, mask=None):
     bs, n = len(trees), len(trees[0].nodes)
-    mask = torch.ones(bs * n * n, dtype=torch.bool)
+    mask = torch.ones(bs * n * n, dtype=torch.bool) if mask is None else mask
     positions = torch.full((bs * n,), -7)
     retrieve = torch.full((3, bs, n), -1)
     parents = torch.tensor([t.parent_list for t in trees]) if depth > 1 else torch.empty(bs, 0, dtype=torch.long)
@@ -22,7 +22,7 @@ def build(trees: list[Drafted], topk: int, depth: int, seq_lens: torch.Tensor, m
     build_tree_kernel_efficient_cpu(
         parents, selected, seq_lens, mask, positions, *retrieve, topk, depth, n, mode
     )  # fmt: skip
-    return mask.view(bs, n, n), positions.view(bs, n), retrieve
+    return mask[: bs * n * n].view(bs, n, n), positions.view(bs, n), retrieve
 
 
 @given(tree_batches(), st.integers(0, 50))
@@ -62,9 +62,21 @@ def build_raw(parent_list: list[int], selected: list[int]):
     return mask, positions, retrieve
 
 
+@given(tree_batches(), st.integers(0, 5))
+def test_a_full_mask_has_the_tree_behind_each_prefix(batch, length):
+    trees, topk, depth = batch
+    n, prefixes = len(trees[0].nodes), torch.arange(length, length + len(trees))
+    behind, *_ = build(trees, topk, depth, prefixes)
+    seen = [torch.ones(n, int(prefix), dtype=torch.bool) for prefix in prefixes]
+    wanted = [torch.cat(pair, dim=1) for pair in zip(seen, behind, strict=True)]
+    mask = torch.ones(sum(one.numel() for one in wanted), dtype=torch.bool)
+    build(trees, topk, depth, prefixes, FULL_MASK, mask)
+    assert torch.equal(mask, torch.cat([one.flatten() for one in wanted]))
+
+
 def test_other_mask_layouts_are_refused():
-    with pytest.raises(NotImplementedError, match="QLEN_ONLY"):
-        build_tree_kernel_efficient_cpu(*[torch.empty(0)] * 8, 1, 1, 2, 0)
+    with pytest.raises(NotImplementedError):
+        build_tree_kernel_efficient_cpu(*[torch.empty(0)] * 8, 1, 1, 2, 2)
 
 
 @given(tree_batches(), st.data())

@@ -275,3 +275,11 @@ def test_the_servers_switches_stand_beside_any_policy() -> None:
         assert (config.warm_up, config.prune_graphs) == (False, False)
     with pytest.raises(ConfigError, match=r"x: warm_up: got 1; expected true or false"):
         check_config({"warm_up": 1}, "x")
+
+
+def test_depths_above_a_bound_are_left_out_and_the_bound_stays():
+    assert check_config({}, "file").up_to(3).candidate_steps == [0, 1, 2, 3]
+    slots = {"1": {"candidate_steps": [5, 7]}, "8": {"candidate_steps": [0, 1, 5]}}
+    kept = check_config(slots, "file").up_to(2)
+    assert [slot.candidate_steps for slot in kept.slots] == [(2,), (0, 1)]
+    assert check_config(kept.as_dict(), "file").candidate_steps == [0, 1, 2]

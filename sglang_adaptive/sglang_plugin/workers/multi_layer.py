@@ -1,0 +1,193 @@
+"""Multi-layer EAGLE (MiMo-V2, Step-3.5): each draft token has a layer of its own, and all layers run in the extend.
+
+SGLang 0.5.23 makes the drafts of a round in the draft extend of the round before, one with each layer, and verifies all
+of them. Here all layers always draft, as many as the launch steps, and the steps of a round are how many of these
+drafts the target verifies. A verify pass of n steps has n + 1 tokens a request, and so has the draft extend after it:
+each number of steps has attention backends and CUDA graphs for both. What a round passes to the next one, a draft of
+each layer, has the same shape after every number of steps. At zero steps the target decodes, and the layers draft too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.layers.moe.utils import speculative_moe_backend_context
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.runtime_context import get_context, get_exec, get_spec
+from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
+from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
+
+from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.fast_path import kernel_variants, reserve_ahead
+from sglang_adaptive.sglang_plugin.scheduler import graph_sizes
+from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
+from sglang_adaptive.sglang_plugin.scheduler.worker import (
+    build_controller,
+    compact_override_log,
+    interrupt_for_prefill,
+    take_drafted,
+)
+from sglang_adaptive.sglang_plugin.workers.first_drafts import first_drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
+"""Attributes of SGLang's draft worker: the links of a chain for the largest batch; shapes depend on its length."""
+
+
+class AdaptiveMultiLayerWorker(MultiLayerEagleWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
+    """SGLang's worker with the verify width that the controller chooses; implements the protocol AdaptiveWorker."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # EAGLE's method for the input of a zero-step round, called for the draft worker, reads it there.
+        self._draft_worker._target_worker = self._target_worker
+        self._chains: dict[int, dict[str, Any]] = {}
+        layers = self.speculative_num_steps
+        policy = build_policy(layers, get_spec().speculative_adaptive_config, most=layers)
+        self.adaptive_controller = build_controller(self, policy)
+
+    # -- start-up ---------------------------------------------------------------------------------------------
+
+    def init_cuda_graphs(self) -> None:
+        """Build the runtime state of every number of steps but the launch steps, which SGLang has built."""
+        kernel_variants.ignore_alignment(self)
+        super().init_cuda_graphs()
+        runner, controller = self._target_worker.model_runner, self.adaptive_controller
+        controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))
+        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+        controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+        reserve_ahead.install(None, self)
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        """Build the backends and CUDA graphs of the verify pass and of the draft extend of one number of steps."""
+        return graph_sizes.build(_build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)  # type: ignore[no-any-return]
+
+    def _state(self, target_backend: Any, target_graphs: Any) -> SpecRuntimeState:
+        draft, steps = self._draft_worker, self.speculative_num_steps
+        self._chains[steps] = {name: getattr(draft, name) for name in _CHAIN}
+        return SpecRuntimeState(
+            speculative_num_steps=steps,
+            speculative_num_draft_tokens=steps + 1,
+            draft_attn_backend=None,
+            cuda_graph_runner=None,
+            target_attn_backend=target_backend,
+            target_graph_runner=target_graphs,
+            draft_extend_attn_backend=draft.draft_extend_attn_backend_list,
+            cuda_graph_runner_for_draft_extend=draft.cuda_graph_runner_for_draft_extend,
+        )
+
+    # -- every round ------------------------------------------------------------------------------------------
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        """Make *state* the live one. The draft worker's steps, and those that SGLang was told, stay the layers."""
+        draft, steps = self._draft_worker, state.speculative_num_steps
+        self.speculative_num_steps = steps
+        self.speculative_num_draft_tokens = draft.speculative_num_draft_tokens = state.speculative_num_draft_tokens
+        for name, links in self._chains[steps].items():
+            setattr(draft, name, links)
+        _take_extend(draft, state.draft_extend_attn_backend, state.cuda_graph_runner_for_draft_extend)
+        runner = self._target_worker.model_runner
+        runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
+        get_context().override("adaptive_spec.restore", speculative_num_draft_tokens=steps + 1)
+        compact_override_log(None)
+
+    def activate_step_by_batch(self, batch_size: int) -> None:
+        """Let the controller choose the steps of the next round."""
+        self.adaptive_controller.activate_step_by_batch(batch_size)
+
+    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
+        """Pass a round's accepted drafts to the controller."""
+        self.adaptive_controller.on_verify_complete(num_correct_drafts_per_req, batch_size, take_drafted(self))
+
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            interrupt_for_prefill(self)
+        else:
+            self.activate_step_by_batch(batch.seq_lens.shape[0])
+        return super().forward_batch_generation(batch, *args, **kwargs)
+
+
+def draft(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
+    """Around MultiLayerEagleDraftWorker.draft: verify the first drafts alone, as many as the round has steps."""
+    steps, layers = worker.speculative_num_draft_tokens - 1, worker.speculative_num_steps
+    if steps == 0:
+        return EAGLEWorkerV2._build_trivial_verify_input(worker, batch)
+    if steps == layers:
+        return original(worker, batch)
+    batch.spec_info = first_drafts(batch.spec_info, steps)
+    with _steps(worker, steps):
+        return original(worker, batch)
+
+
+def state_width(draft_extend_input: Any, batch: Any, predict: Any, num_draft_tokens: int, *args: Any, **_: Any) -> None:
+    """Before SGLang prepares the extend of a multi-layer draft: state the tokens of the round, not those of all layers.
+
+    The CUDA graphs of the extend run only for a batch of the width that they were captured for.
+    """
+    draft_extend_input.num_tokens_per_req = num_draft_tokens + draft_extend_input.num_front_tokens
+
+
+@contextmanager
+def _steps(worker: Any, steps: int) -> Iterator[None]:
+    """Let the draft worker's steps be *steps*; without, they are the layers, which its draft extend runs."""
+    layers, worker.speculative_num_steps = worker.speculative_num_steps, steps
+    try:
+        yield
+    finally:
+        worker.speculative_num_steps = layers
+
+
+def _take_extend(draft: Any, backends: Any, graphs: Any) -> None:
+    draft.draft_extend_attn_backend_list, draft.cuda_graph_runner_for_draft_extend = backends, graphs
+    for runner, backend in zip(draft.draft_runner_list, backends, strict=True):
+        if backend is not None:
+            runner.attn_backend = backend
+
+
+def _build(worker: AdaptiveMultiLayerWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
+    """Build the runtime state of *steps*; ``graph_sizes`` calls it instead of EAGLE's method."""
+    draft, live = worker._draft_worker, (worker.speculative_num_steps, worker.speculative_num_draft_tokens)
+    extend = (draft.draft_extend_attn_backend_list, draft.cuda_graph_runner_for_draft_extend)
+    chain = {name: getattr(draft, name) for name in _CHAIN}
+    worker.speculative_num_steps, worker.speculative_num_draft_tokens = steps, width
+    draft.speculative_num_draft_tokens = width
+    try:
+        with get_spec().override(speculative_num_draft_tokens=width):
+            with _steps(draft, steps):
+                draft._rebuild_topk1_chain_buffers()
+            with draft_pp_context(), draft_tp_context(draft.parallel_layout), speculative_moe_backend_context():
+                draft.init_attention_backend()
+                draft._capture_cuda_graphs()
+            return worker._state(*_target(worker, steps, width))
+    finally:
+        worker.speculative_num_steps, worker.speculative_num_draft_tokens = live
+        draft.speculative_num_draft_tokens = live[1]
+        for name, links in chain.items():
+            setattr(draft, name, links)
+        _take_extend(draft, *extend)
+
+
+def _target(worker: AdaptiveMultiLayerWorker, steps: int, width: int) -> tuple[Any, Any]:
+    """Return the target's attention backend and its CUDA graphs for a verify pass of *width* tokens a request."""
+    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+
+    runner = worker._target_worker.model_runner
+    workspace = runner.init_new_workspace
+    try:
+        backend = runner._get_attention_backend(init_new_workspace=True)
+    finally:
+        runner.init_new_workspace = workspace
+    if check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+        return backend, None
+    graphs = DecodeCudaGraphRunner(
+        runner, attn_backend=backend, speculative_num_steps=steps, speculative_num_draft_tokens=width
+    )
+    return backend, graphs

@@ -1,0 +1,114 @@
+"""Frozen-KV MTP on SGLang's scheduler in this process, in both loops: a depth a turn, requests come and go.
+
+Run as a process; prints what each run wrote, which has to be the same whatever the loop and the depths, and what it
+drafted where, and what its runtime states have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import default_arguments
+from tests.engine import assistant, stepping
+
+DEPTHS = (0, 1, 3, 7)
+ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
+"""By turn: who arrives, and for how many tokens."""
+ABORTED = ("d", 14)
+
+
+class FrozenKvStepper(stepping.Stepper):
+    """One scheduler whose draft reads the target's KV."""
+
+    def __init__(self, folder: Path) -> None:
+        stepping._make_cpu_fit()
+        config = folder / "stepping.json"
+        config.write_text(json.dumps({"throughput": {"candidate_steps": list(DEPTHS)}}))
+        target, draft = assistant.write(folder)
+        argv = [
+            *("--model-path", target, "--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft),
+            *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(stepping.SLOTS)),
+            *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
+        ]
+        self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
+        self.scheduler._war_barrier_enabled = False
+        self.worker = self.scheduler.draft_worker
+        self.controller = self.worker.adaptive_controller
+        self.reqs: dict[str, Any] = {}
+        self.drafts: list[tuple[int, int, list[int]]] = []
+        self._log_drafts()
+
+    def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
+        """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
+        self.scheduler.enable_overlap = overlap
+        self.scheduler.enable_skip_finishing_decode = False
+        assert self.scheduler.flush_cache()
+        self.reqs.clear()
+        self.drafts.clear()
+        before = self.controller.snapshot()
+        turns, turn = itertools.cycle(depths), itertools.count()
+
+        def ingest(**_: Any) -> list[Any]:
+            now = next(turn)
+            self.force(next(turns))
+            if now in ARRIVALS:
+                name, tokens = ARRIVALS[now]
+                text = self.encode(models.prompts("easy")[len(self.reqs)] * (1 + now // 9))
+                self.ask(name, [100 + len(self.reqs), *text], tokens)
+            if now == ABORTED[1]:
+                self.abort(ABORTED[0])
+            self.scheduler.gracefully_exit = now > max(ARRIVALS) + 4 and self.done()
+            return []
+
+        self.scheduler.ingest_requests = ingest
+        self.scheduler.gracefully_exit = False
+        (self.scheduler.event_loop_overlap if overlap else self.scheduler.event_loop_normal)()
+        self.scheduler.last_batch = None
+        after, pool = self.controller.snapshot(), self.scheduler.token_to_kv_pool_allocator
+        whole = [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
+        return {
+            "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
+            "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.rounds_by_tier.get(tier, 0)],
+            "accepted": sum(after.accepted_by_tier.values()) - sum(before.accepted_by_tier.values()),
+            "drafts": [draft for draft in self.drafts if len(draft[2]) > 1],
+            "degraded": after.degraded,
+            "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
+        }
+
+    def built(self) -> dict[str, Any]:
+        """Build a further state while the draft has a graph, switch through all, and return what the draft holds."""
+        draft, runner = self.worker._draft_worker, self.worker._draft_worker.draft_model_runner
+        launch = draft.draft_attn_backend
+        draft.cuda_graph_runner = "of the live depth"
+        further = self.worker.build_adaptive_runtime_state(5, 6)
+        kept = (draft.cuda_graph_runner, draft.draft_attn_backend is launch, runner.attn_backend is launch)
+        draft.cuda_graph_runner = None
+        backends, in_force = [further.draft_attn_backend, further.target_attn_backend], []
+        for state in self.controller.states:
+            self.worker.apply_runtime_state(state)
+            in_force.append(runner.attn_backend is draft.draft_attn_backend is state.draft_attn_backend)
+            backends += [state.draft_attn_backend, state.target_attn_backend]
+        return {
+            "states": len(in_force) + 1,
+            "backends": len(set(map(id, backends))),
+            "in_force": all(in_force),
+            "graph_of_another_depth": further.cuda_graph_runner is not None,
+            "kept": kept,
+        }
+
+
+def main() -> None:
+    lab = FrozenKvStepper(Path(sys.argv[1]))
+    ladders = ((0,), (7,), DEPTHS, (7, 0), (3, 3, 1, 0, 0, 0, 0, 0))
+    runs = [lab.write(depths, overlap) for overlap in (False, True) for depths in ladders]
+    print(json.dumps({"runs": runs, "built": lab.built()}))
+
+
+if __name__ == "__main__":
+    main()
