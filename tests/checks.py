@@ -15,6 +15,7 @@ from typing import Any
 
 from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+from tests import launch_lab
 
 Findings = dict[str, str | None]
 """By check: None where it holds, else the error in a line."""
@@ -58,14 +59,25 @@ def not_in_use_afterwards(fallback: Fallback) -> Iterator[None]:
         fallback.in_use = False
 
 
-def start(module: str, site: Path | None = None, **variables: str) -> subprocess.Popen[str]:
-    """Start ``python -m MODULE``, which prints findings as JSON in its last line, with the CPU engine's *variables*.
+def findings(module: str, *arguments: str, **variables: str) -> Any:
+    """Return what ``python -m MODULE ARGUMENTS`` prints as JSON in its last line, with the CPU engine's *variables*."""
+    return _told(launch_lab.shared(**variables).launch([module, *arguments], seconds=SECONDS))
 
-    Where *site* is given, packages are looked for there first.
-    """
+
+def scripted(script: str) -> Any:
+    """Return what *script* prints as JSON in its last line, where SGLang is imported, and as it was released."""
+    return _told(launch_lab.shared().launch([], f"{script}\nraise SystemExit(0)", SECONDS))
+
+
+def _told(outcome: launch_lab.Outcome) -> Any:
+    assert outcome.code == 0, outcome.output
+    return json.loads(outcome.output.splitlines()[-1])
+
+
+def start(module: str, site: Path, **variables: str) -> subprocess.Popen[str]:
+    """Start the same as a new process, in which packages are looked for in *site* first."""
     engine = {**os.environ, **environment(), **variables}
-    if site is not None:
-        engine["PYTHONPATH"] = os.pathsep.join([str(site), engine["PYTHONPATH"]])
+    engine["PYTHONPATH"] = os.pathsep.join([str(site), engine["PYTHONPATH"]])
     command = [sys.executable, "-m", module]
     return subprocess.Popen(command, cwd=ROOT, env=engine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from tests.left_out import left_out
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# PyTorch would take every core for models that keep one busy, beside a process of pytest and servers that want them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what runs in its background deaf to Ctrl-C, and every process started here would be deaf as well.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

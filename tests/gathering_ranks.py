@@ -1,13 +1,15 @@
-"""A rank of attention DP as far as SGLang's gather goes: ``python -m tests.gathering_ranks``, told by its environment.
+"""Ranks of attention DP as far as SGLang's gather goes: ``python -m tests.gathering_ranks RANKS FILE``.
 
-Real MLPSyncBatchInfo objects in a real gloo group, with our hooks applied; no model. Prints one JSON object.
+Real MLPSyncBatchInfo objects in a real gloo group, with our hooks applied; no model. Each rank is a process; what they
+found is printed as one JSON list.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import random
+import sys
 from typing import Any
 
 from sglang.srt.distributed.parallel_state import init_distributed_environment, init_model_parallel_group
@@ -23,7 +25,14 @@ from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 from tests.live_controllers import controller
 
 
-def main(rank: int, ranks: int, file: str) -> dict[str, Any]:
+def main(ranks: int, file: str) -> None:
+    """Run every rank in a fork, at the same time, and print what they found."""
+    with multiprocessing.get_context("fork").Pool(ranks) as pool:
+        # One task each: a rank ends with the last one, so none takes a second.
+        print(json.dumps(pool.starmap(one, [(rank, ranks, file) for rank in range(ranks)], chunksize=1)))
+
+
+def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
     init_distributed_environment(ranks, rank, f"file://{file}", rank, "gloo")
     group = init_model_parallel_group([list(range(ranks))], rank, "gloo", use_pynccl=False, group_name="tp")
     registry.add_and_apply(hook for hook in HOOKS if "MLPSyncBatchInfo" in hook.target)
@@ -77,4 +86,4 @@ def _fields(info: MLPSyncBatchInfo) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*map(int, os.environ["GATHERING"].split()), os.environ["GATHERING_FILE"])))
+    main(int(sys.argv[1]), sys.argv[2])

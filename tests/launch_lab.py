@@ -1,12 +1,13 @@
 """Runs SGLang's real command line many times, paying for its imports once.
 
-Started as ``python launch_lab.py``, it imports what a launch imports and then, for every JSON line on standard
-input, forks a child that becomes that launch: same argv, same entry point, its own exit code and output. Only
-launches that end by themselves belong here, which is what refusals do.
+Started as ``python -m tests.launch_lab``, it imports what a launch imports and then, for every JSON line on standard
+input, forks a child that becomes that launch: same argv, same entry point, its own exit code and output. Only what ends
+by itself belongs here: refusals, and modules of tests that need a process of their own in which SGLang is imported.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -17,8 +18,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
+from sglang_adaptive.cpu_engine.launcher import environment
+
+ROOT = Path(__file__).parents[1]
 SECONDS_ALLOWED = 60
 
 OURS = "sglang-adaptive: error: "
@@ -38,37 +41,35 @@ class Outcome:
 
 
 class LaunchLab:
-    """Client of the lab process."""
+    """Client of the lab process, which ends with this one. It runs on the CPU engine, with *variables* as well."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, **variables: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__))],
+            [sys.executable, "-m", "tests.launch_lab"],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **environment},
+            # A name that is no folder is not looked for on a hub, which takes a minute.
+            env={**os.environ, **environment(), "HF_HUB_OFFLINE": "1", **variables},
         )
 
-    def __enter__(self) -> LaunchLab:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def launch(self, argv: Sequence[str], before: str = "") -> Outcome:
+    def launch(self, argv: Sequence[str], before: str = "", seconds: int = SECONDS_ALLOWED) -> Outcome:
         """Run ``python -m MODULE ARGS``, or a console script named MODULE:FUNCTION.
 
-        *argv* is [MODULE, *ARGS]; *before* is Python run in the child first.
+        *argv* is [MODULE, *ARGS]; *before* is Python run in the child first. After *seconds* the child is ended.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"argv": list(argv), "before": before}) + "\n")
+        self._process.stdin.write(json.dumps({"argv": list(argv), "before": before, "seconds": seconds}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the lab process ended"
         return Outcome(**json.loads(answer))
+
+
+shared = functools.cache(LaunchLab)
+"""From variables to the lab of this process that has them."""
 
 
 def _serve() -> None:
@@ -80,17 +81,17 @@ def _serve() -> None:
         with tempfile.TemporaryFile() as output:
             child = os.fork()
             if child == 0:
-                _become(request["argv"], request["before"], output.fileno())
+                _become(**request, output=output.fileno())
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             output.seek(0)
             print(json.dumps({"code": code, "output": output.read().decode(errors="replace")}), flush=True)
 
 
-def _become(argv: list[str], before: str, output: int) -> None:
+def _become(argv: list[str], before: str, seconds: int, output: int) -> None:
     import signal
     import traceback
 
-    signal.alarm(SECONDS_ALLOWED)  # a launch that was not refused must not hang the tests
+    signal.alarm(seconds)  # a launch that was not refused must not hang the tests
     code = 1
     try:
         os.dup2(output, 1)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.cpu_engine.boot_log import BootLog
@@ -93,11 +94,14 @@ class CpuServer(Client):
         self._scratch = tempfile.mkdtemp(prefix="sglang-adaptive-")
         variables = {**self.environment, "TMPDIR": self._scratch}
         with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+            self._process = self._open(variables, log)
         self._boot = BootLog(self.log_path)
+
+    def _open(self, variables: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start the first process, with *variables* and its output in *log*; tests start it in another way."""
+        return subprocess.Popen(
+            self.command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
 
     def poll(self) -> bool:
         """Return whether the launched server answers; report new stages.

@@ -184,7 +184,6 @@ def main(folder: str, seed: str, examples: str) -> int:
     """Run *examples* sequences of *seed*; print the counts, and with a failure its shortest form."""
     os.environ |= {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
     lab = Stepper(Path(folder))
-    lab.scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
     Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), prompts(lab)
     for prompt in Scheduler.prompts if int(examples) > FEW else ():
         Scheduler.references.of(prompt)  # known before, so that a wrong token is seen in its round

@@ -8,6 +8,7 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.campaign import gpu
 from tests.engine import servers as engine
+from tests.forked_servers import ForkedServer
 
 ADMIN_KEY = engine.ADMIN_KEY
 LENGTH = 2048
@@ -60,7 +61,7 @@ def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
 
 
 def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
-    return engine._server(folder, name, *arguments, kind=gpu.GpuServer if gpu.used else CpuServer, **variables)
+    return engine._server(folder, name, *arguments, kind=gpu.GpuServer if gpu.used else ForkedServer, **variables)
 
 
 def operator(server: CpuServer) -> Client:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.server import CpuServer
+from tests import launch_lab
 from tests.engine.fleet import Fleet
 from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
@@ -111,10 +111,9 @@ def hard() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def lab() -> Iterator[LaunchLab]:
-    """Launches that end by themselves; a name that is no folder is not looked for on a hub, which takes a minute."""
-    with LaunchLab({**environment(), "HF_HUB_OFFLINE": "1"}) as running:
-        yield running
+def lab() -> LaunchLab:
+    """Launches that end by themselves."""
+    return launch_lab.shared()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sglang.srt.speculative.dspark_components.dspark_observability import DecodeStepObservation, DsparkInfoDumper
 
 GAMMA = 7
 WIDTH = GAMMA + 1
@@ -31,6 +30,8 @@ class DsparkServer:
     """The state behind the requests; `shares` are the budgets that were asked for, in order, as shares of all."""
 
     def __init__(self, mode: str, table: Path | None, tokenizer: Path) -> None:
+        from sglang.srt.speculative.dspark_components.dspark_observability import DsparkInfoDumper
+
         self.mode, self.table, self.tokenizer = mode, table, tokenizer
         self.shares: list[float | None] = []
         self._now, self._round = 0.0, 0
@@ -60,6 +61,8 @@ class DsparkServer:
 
     def generate(self, requests: int) -> None:
         """Run the rounds of a load of *requests*; one prefill is before them."""
+        from sglang.srt.speculative.dspark_components.dspark_observability import DecodeStepObservation
+
         share = self.shares[-1] if self.shares and self.shares[-1] is not None else 1.0
         tokens = requests + int(share * requests * GAMMA)
         self._record.note_non_decode_step()

@@ -1,29 +1,21 @@
-"""Runs of `stepping`, each in a process of its own."""
+"""Runs of `stepping`, each in a process of its own, forked from one that has imported SGLang."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.cpu_engine.launcher import environment
+import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.launch_lab import LaunchLab
+
 SECONDS = 600
 
 
-def ran(module: str, folder: Path) -> Any:
+def ran(lab: LaunchLab, module: str, folder: Path) -> Any:
     """Return what `python -m tests.engine.MODULE FOLDER` wrote in its last line, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.engine.{module}", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, **environment()},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    outcome = lab.launch([f"tests.engine.{module}", str(folder)], seconds=SECONDS)
+    if outcome.code:
+        pytest.fail(outcome.output[-4000:])
+    return json.loads(outcome.output.splitlines()[-1])

@@ -15,6 +15,7 @@ from sglang_adaptive.cpu_engine.names import PLUGIN
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine import assistant
 from tests.engine.fault import write_fault_plugin, write_liar_plugin
+from tests.forked_servers import ForkedServer
 from train import cut
 
 CHUNK = 256
@@ -168,7 +169,9 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
 """The fixture of each name gives the running server."""
 
 
-def _server(folder: Path, name: str, *arguments: str, kind: type[CpuServer] = CpuServer, **variables: str) -> CpuServer:
+def _server(
+    folder: Path, name: str, *arguments: str, kind: type[CpuServer] = ForkedServer, **variables: str
+) -> CpuServer:
     return kind(
         ["--model-path", str(models.target_path()), *_COMMON, *arguments],
         log=folder / f"{name}.log",

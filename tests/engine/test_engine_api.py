@@ -34,6 +34,9 @@ def main():
     print("ANSWER " + json.dumps([refusal, answers, state]))
 
 if __name__ == "__main__":
+    # Its children import nothing again; those of `sglang serve`, which another test starts, import for themselves.
+    from sglang_adaptive.cpu_engine import nursery, start
+    nursery.open_nursery(start.MODULES)
     main()
 """
 

@@ -18,10 +18,12 @@ import pytest
 from sglang_adaptive.chat.drafting import drafting
 from sglang_adaptive.cli import main
 from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.demo import fleet
 from sglang_adaptive.models import smollm2, smollm2_draft
 from sglang_adaptive.models.pair import ready_pair
 from tests.engine.test_command_line import until
 from tests.engine.workload import DEADLINE
+from tests.forked_servers import ForkedServer
 
 in_cache = smollm2.target_folder().is_dir() and smollm2_draft.draft_folder().is_dir()
 pytestmark = [
@@ -35,7 +37,7 @@ PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
 def smol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
     config = tmp_path_factory.mktemp("smollm2") / "config.json"
     config.write_text(json.dumps({"policy": "throughput"}))
-    with CpuServer(ready_pair(lambda what, share: None).adaptive(config)) as server:
+    with ForkedServer(ready_pair(lambda what, share: None).adaptive(config)) as server:
         yield server
 
 
@@ -102,7 +104,7 @@ def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
             talking.send_signal(signal.SIGINT)
             # One that comes after the prompt is shown and before it waits for a key is seen at the next one.
             with suppress(subprocess.TimeoutExpired):
-                talking.wait(10)
+                talking.wait(5)
         shown = until(terminal, lambda text: False)
         assert talking.returncode == 130 and "Traceback" not in shown
     finally:
@@ -110,14 +112,16 @@ def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
         talking.wait()
 
 
-def test_the_demo_in_short(tmp_path: Path) -> None:
+def test_the_demo_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, with servers that are forks; as a user runs it, the demo of the tiny pair is tested."""
     out = tmp_path / "demo.json"
-    words = [*PROGRAM, "demo", "--pair", "smollm2", "--tokens", "16", "--turns", "1", "--json", str(out)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"})
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(fleet, "CpuServer", ForkedServer)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["demo", "--pair", "smollm2", "--tokens", "16", "--turns", "1", "--json", str(out)]) == 0
+    shown = capsys.readouterr().out
     found = json.loads(out.read_text())
     assert found["lossless"] is True and found["failures"] == []
     assert [phase["family"] for phase in found["phases"]] == ["chat", "code", "translate", "copy"]
     assert all(numbers["tokens"] for phase in found["phases"] for numbers in phase["policies"].values())
-    assert max(map(len, done.stdout.splitlines())) <= 80 and "\x1b" not in done.stdout
+    assert max(map(len, shown.splitlines())) <= 80 and "\x1b" not in shown
     assert {"none", "static-1", "static-3", "static-7", "throughput"} == set(found["policies"])

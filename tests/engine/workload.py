@@ -130,6 +130,7 @@ def require_whole_pool(server: CpuServer) -> None:
 
     def idle_load() -> dict[str, Any] | None:
         assert server.is_running(), f"the server died:\n{server.log_tail()}"
+        server.server_info()  # an idle scheduler looks after itself once a second, and after every message
         load: dict[str, Any] = server.get("/v1/loads")["loads"][0]
         idle = load["timestamp"] > since and load["num_running_reqs"] == load["num_waiting_reqs"] == 0
         return load if idle else None

@@ -23,11 +23,11 @@ def prompt(lab: Stepper, index: int, length: int = 24) -> list[int]:
 
 
 def resume(at_zero: int, deep: int = 7) -> Script:
-    """One request: deep rounds, then *at_zero* rounds of zero steps, then deep ones to the end, twice over."""
+    """One request: four deep rounds, then *at_zero* rounds of zero steps, twice over; then a few deep ones."""
 
     def script(lab: Stepper) -> Iterator[None]:
         lab.force(deep)
-        lab.ask("a", prompt(lab, 0), 120)
+        lab.ask("a", prompt(lab, 0), 2 * at_zero + lab.tokens_of(rounds=12, steps=deep))
         for _ in range(2):
             for _ in range(4):
                 yield

@@ -10,8 +10,6 @@ import pytest
 
 from tests.launch_lab import LaunchLab
 
-ROOT = Path(__file__).parents[3]
-
 
 def both(released: str) -> Any:
     """Run a test on ours, and on stock SGLang, where it is expected to fail for the reason given."""
@@ -21,8 +19,7 @@ def both(released: str) -> Any:
 
 def found(lab: LaunchLab, call: str) -> Any:
     """Return what a function of `internals` prints, in a process that has SGLang imported."""
-    script = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.engine import internals\ninternals.{call}"
-    outcome = lab.launch([], before=f"{script}\nraise SystemExit(0)")
+    outcome = lab.launch([], before=f"from tests.engine import internals\ninternals.{call}\nraise SystemExit(0)")
     if outcome.code:
         pytest.fail(outcome.output)
     return json.loads(outcome.output.splitlines()[-1])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.engine.in_one_process import ran
+from tests.launch_lab import LaunchLab
 
 SLOTS = 8192
 
@@ -18,9 +19,9 @@ Pair = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def stepped(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of every script."""
-    found: dict[str, Any] = ran("stepping", tmp_path_factory.mktemp("stepping"))
+    found: dict[str, Any] = ran(lab, "stepping", tmp_path_factory.mktemp("stepping"))
     return found
 
 

@@ -9,12 +9,13 @@ import pytest
 from tests.engine.frozen_kv_steps import DEPTHS
 from tests.engine.in_one_process import ran
 from tests.engine.stepping import SLOTS
+from tests.launch_lab import LaunchLab
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What ``frozen_kv_steps`` found: both loops of the scheduler, several orders of depths."""
-    answer: dict[str, Any] = ran("frozen_kv_steps", tmp_path_factory.mktemp("stepping"))
+    answer: dict[str, Any] = ran(lab, "frozen_kv_steps", tmp_path_factory.mktemp("stepping"))
     return answer
 
 

@@ -8,14 +8,15 @@ import pytest
 
 from tests.engine.in_one_process import ran
 from tests.engine.servers import WIDTHS
+from tests.launch_lab import LaunchLab
 
 SLOTS = 8192
 
 
 @pytest.fixture(scope="module")
-def stepped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def stepped(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each run of ``ngram_steps`` wrote: both loops of the scheduler, several orders of widths."""
-    found: list[dict[str, Any]] = ran("ngram_steps", tmp_path_factory.mktemp("stepping"))
+    found: list[dict[str, Any]] = ran(lab, "ngram_steps", tmp_path_factory.mktemp("stepping"))
     return found
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from tests.engine.in_one_process import ran
+from tests.launch_lab import LaunchLab
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def pairs(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What every script of zero steps did with an extend in every round, and with held rows."""
-    found: list[dict[str, Any]] = ran("standalone_steps", tmp_path_factory.mktemp("stepping"))
+    found: list[dict[str, Any]] = ran(lab, "standalone_steps", tmp_path_factory.mktemp("stepping"))
     return found
 
 

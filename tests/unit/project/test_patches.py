@@ -41,13 +41,16 @@ def test_the_readme_names_every_patch() -> None:
     assert [patch.stem for patch in PATCHES if f"`{patch.stem}`" not in table] == []
 
 
+INTERPRETED = {"TRITON_INTERPRET": "1"}
+
+
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Findings]:
     """What the checks say of stock SGLang and of the patched copy; both run at the same time."""
     site = patched_site(tmp_path_factory.mktemp("patched"))
-    sites = {"stock": None, "patched": site}
-    running = {which: checks.start("tests.patch_checks", at, TRITON_INTERPRET="1") for which, at in sites.items()}
-    found = {which: checks.finish(process) for which, process in running.items()}
+    running = checks.start("tests.patch_checks", site, **INTERPRETED)
+    stock = checks.findings("tests.patch_checks.__main__", **INTERPRETED)
+    found = {"stock": stock, "patched": checks.finish(running)}
     assert found["stock"]["sglang"] == str(package())
     assert found["patched"]["sglang"] == str(site / "sglang")
     return found

@@ -24,7 +24,8 @@ EVERY = [(module, check) for module in MODULES for check in checks.named_in(modu
 
 @functools.cache
 def findings(module: str) -> Findings:
-    return checks.finish(checks.start(f"tests.{module}", **MODULES[module]))
+    found: Findings = checks.findings(f"tests.{module}", **MODULES[module])
+    return found
 
 
 @pytest.mark.parametrize(("module", "check"), EVERY)

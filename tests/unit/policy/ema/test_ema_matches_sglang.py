@@ -18,7 +18,9 @@ from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams as Ema
 from sglang_adaptive.policy.ema.ema import resolve_candidate_steps_from_config
 from sglang_adaptive.policy.observation import RoundObservation
 
-EXAMPLES = 10_000
+EXAMPLES = 3000
+"""Of fourteen faults planted in our policy, three draws each, the rarest took 302 examples to show, half at most 5."""
+
 BATCH_SIZES = (1, 2, 3, 5, 7, 8, 9, 16, 24, 31, 32, 33, 48, 63, 64, 65, 128)
 GRAPH_BATCH_SIZES: tuple[list[int] | None, ...] = (
     None, [], [1], [8, 4, 2, 1], [1, 2, 4, 8, 16, 24, 32], [6, 12, 40, 64, 70], [1, 8, 32, 64, 128, 256],
@@ -116,7 +118,7 @@ def drive(theirs: Any, ours: Ema, richer: Ema, rounds: Iterable[tuple[int, int, 
     return seen
 
 
-def test_ten_thousand_random_histories(tmp_path: Path) -> None:
+def test_random_histories(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     seen: Counter[str] = Counter()
 
@@ -143,7 +145,7 @@ def test_ten_thousand_random_histories(tmp_path: Path) -> None:
     assert seen["examples"] >= EXAMPLES
     # The histories must reach every kind of decision, or their agreement would prove little.
     for kind in ("up", "down", "to zero", "from zero", "two tiers or more", "empty"):
-        assert seen[kind] > 1000, (kind, seen)
+        assert seen[kind] > EXAMPLES / 10, (kind, seen)
 
 
 def test_built_in_slots_are_sglangs() -> None:

@@ -15,11 +15,8 @@ RANKS = 3
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     file = tmp_path_factory.mktemp("gloo") / "store"
-    running = [
-        checks.start("tests.gathering_ranks", GATHERING=f"{rank} {RANKS}", GATHERING_FILE=str(file))
-        for rank in range(RANKS)
-    ]
-    return [checks.finish(process) for process in running]
+    found: list[dict[str, Any]] = checks.findings("tests.gathering_ranks", str(RANKS), str(file))
+    return found
 
 
 def test_all_ranks_run_the_same_steps_in_every_round(ranks: list[dict[str, Any]]) -> None:

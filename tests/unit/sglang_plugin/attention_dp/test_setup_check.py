@@ -14,7 +14,8 @@ CHECKS = checks.named_in("attention_dp_checks")
 @pytest.fixture(scope="module")
 def findings() -> checks.Findings:
     os.environ.pop("SGLANG_ADAPTIVE_ATTENTION_DP", None)
-    return checks.finish(checks.start("tests.attention_dp_checks"))
+    found: checks.Findings = checks.findings("tests.attention_dp_checks")
+    return found
 
 
 @pytest.mark.parametrize("check", CHECKS)

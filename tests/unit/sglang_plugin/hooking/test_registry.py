@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib import import_module
@@ -12,33 +11,19 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.sglang_plugin.hooking import registry
+from tests import checks
 
 PROCESSES = "(Process.ENTRY, Process.EVERY, Process.LAUNCHER, Process.SCHEDULER, Process.SCHEDULER_PLAN_STREAM)"
 """Those whose hooks a machine without a GPU can load."""
 
 
-def in_fresh_process(script: str, **env: str) -> dict[str, Any]:
-    """Run *script* where SGLang was never imported; it prints one JSON object on its last line."""
-    found = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, **environment(), **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert found.returncode == 0, found.stderr
-    answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
-    return answer
-
-
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Everything that the tests below ask, from one process: SGLang takes long to import."""
+    """Everything that the tests below ask, from one process."""
     config = tmp_path_factory.mktemp("hooks") / "adaptive.json"
     config.write_text(json.dumps({"1": {"candidate_steps": [0, 1, 3]}}))
-    found = in_fresh_process(SCRIPT.replace("CONFIG", json.dumps(str(config))))
+    found: dict[str, Any] = checks.scripted(SCRIPT.replace("CONFIG", json.dumps(str(config))))
     assert not found["problems"], f"a HOOKS or NEEDS of sglang_plugin names what SGLang has not: {found['problems']}"
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sglang_plugin.hooking.test_registry import in_fresh_process
+from tests import checks
 
 SMALL = {
     "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -59,7 +59,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         folders[name] = str(folder)
     config = tmp_path_factory.mktemp("adaptive") / "adaptive.json"
     config.write_text(json.dumps({"1": {"candidate_steps": [1, 3]}}))
-    return in_fresh_process(SCRIPT.replace("INPUT", repr(json.dumps([folders, str(config)]))), HF_HUB_OFFLINE="1")
+    told: dict[str, Any] = checks.scripted(SCRIPT.replace("INPUT", repr(json.dumps([folders, str(config)]))))
+    return told
 
 
 @pytest.mark.parametrize("name", list(MODELS)[:3])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import environment
+from tests import checks
 
 SCRIPT = """
 import json, os
@@ -52,13 +48,9 @@ print(json.dumps({"stock": stock, "hooked": hooked, "extra_hooks": extra}))
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Any]:
-    """What the script finds in a process that has not imported SGLang; the variable is set when it hooks."""
-    found = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**os.environ, **environment()}, capture_output=True, text=True, timeout=300
-    )
-    assert found.returncode == 0, found.stderr
-    answers: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
-    return answers
+    """What the script finds; the variable is set when it hooks."""
+    found: dict[str, Any] = checks.scripted(SCRIPT)
+    return found
 
 
 def test_stock_backends_cannot_answer(facts: dict[str, Any]) -> None:

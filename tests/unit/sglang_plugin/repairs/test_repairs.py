@@ -11,7 +11,8 @@ from tests.plugin_repairs import CHECKS
 
 @pytest.fixture(scope="module")
 def findings() -> Findings:
-    return checks.finish(checks.start("tests.plugin_repairs", TRITON_INTERPRET="1"))
+    found: Findings = checks.findings("tests.plugin_repairs", TRITON_INTERPRET="1")
+    return found
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
