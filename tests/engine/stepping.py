@@ -131,7 +131,8 @@ class Stepper:
                 top_logprobs_num=0, token_ids_logprob=None, stream=False,
             )
         )  # fmt: skip
-        self.reqs[rid] = self.scheduler.waiting_queue[-1]
+        waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
+        self.reqs[rid] = next(req for req in waiting if req.rid == rid)
 
     def abort(self, rid: str) -> None:
         from sglang.srt.managers.io_struct import AbortReq
