@@ -1,7 +1,7 @@
 """What the CUDA graphs of a multi-layer draft extend read, by SGLang's own buffers and kernel.
 
 ``TRITON_INTERPRET=1 python -m tests.layer_checks`` runs the kernel without a device and prints one JSON object: null
-for a check that holds, else why not.
+for a check that holds, else why not. tests/gpu/test_padded_rows.py runs the same on a device.
 """
 
 from __future__ import annotations
