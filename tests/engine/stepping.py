@@ -20,7 +20,6 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.hook import Process
 from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 TIERS = [0, 1, 3, 7]
@@ -222,7 +221,7 @@ def _scheduler(argv: list[str]) -> Any:
 
     server_args = prepare_server_args(argv)
     server_args.resolve_once()
-    registry.add_and_apply(registry.hooks(Process.SCHEDULER))
+    registry.add_and_apply(registry.of_scheduler())
     publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     scheduler = Scheduler(server_args, PortArgs.init_new(server_args))
     scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
