@@ -1,7 +1,9 @@
 """A forced verify budget on SGLang's scheduler in this process: what requests write must be what they write without.
 
-Run as a process; prints what each run wrote. *drafts* of a run are what the draft proposed, by request and position:
-where two runs have a round at the same place, a draft that lost keys, values or hidden states would propose otherwise.
+Run as a process; prints what each run wrote, or with further arguments of the server what one of them wrote there.
+*drafts* of a run are what the draft proposed, by request and position: where two runs have a round at the same place, a
+draft that lost keys, values or hidden states would propose otherwise. *often* are texts of a few sampled tokens,
+without drafts and with a budget.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 os.environ["SGLANG_ADAPTIVE_VERIFY_BUDGET"] = "1"  # the hooks are added where it is set
+
+import torch
+from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.sglang_plugin.verify_budget import hooks
@@ -38,6 +43,8 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 ]
 """One request each, three turns after the one before it."""
 TOKENS = 60
+SAMPLES, SAMPLED = 300, 5
+"""Texts whose tokens are counted, and tokens of each."""
 LEFT_AFTER = 20
 """Tokens after which the client of "left" is gone."""
 
@@ -71,7 +78,7 @@ class BudgetStepper(Stepper):
         return {
             "budget": budget,
             "outputs": found["outputs"],
-            "rounds": found["rounds"],
+            "retracted": sum(req.retraction_count for req in self.reqs.values()),
             "drafts": found["drafts"],
             "free_slots": found["free_slots"],
             "logprobs": logprobs[:TOKENS],
@@ -90,12 +97,29 @@ class BudgetStepper(Stepper):
                 self.force(next(turns))
                 yield
         left = False
-        while not self.done():
-            if not left and self.verified("left") >= LEFT_AFTER:
-                self.abort("left")
-                left = True
-            self.force(next(turns))
-            yield
+        with mock.patch.object(ScheduleBatch, "check_decode_mem", _full_once()):
+            while not self.done():
+                if not left and self.verified("left") >= LEFT_AFTER:
+                    self.abort("left")
+                    left = True
+                self.force(next(turns))
+                yield
+
+    def often(self, budget: int, depth: int) -> list[list[int]]:
+        """Return what SAMPLES requests with one prompt wrote, sampled at a high temperature."""
+        packed = hooks.live()
+        assert packed is not None
+        packed.budget = budget
+        ids = self.encode(models.prompts("easy")[0])
+
+        def ask() -> Any:
+            self.force(depth)
+            for index in range(SAMPLES):
+                self.send(str(index), ids, {"temperature": 2.0, "max_new_tokens": SAMPLED}, logprobs=False)
+            while not self.done():
+                yield
+
+        return list(self.run(lambda _: ask(), every=8)["outputs"].values())
 
     def send(self, rid: str, ids: list[int], sampling: dict[str, Any], logprobs: bool) -> None:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
@@ -115,19 +139,28 @@ class BudgetStepper(Stepper):
         self.reqs[rid] = next(req for req in waiting if req.rid == rid)
 
 
+def _full_once() -> Callable[..., bool]:
+    """Return SGLang's own check for room in the KV pool, which says once that there is none."""
+    enough = ScheduleBatch.check_decode_mem
+    answers = iter([False])
+    return lambda *args, **kwargs: next(answers, enough(*args, **kwargs))
+
+
 def main() -> None:
-    lab = BudgetStepper(Path(sys.argv[1]))
-    found = {
+    folder, *more = sys.argv[1:]
+    lab = BudgetStepper(Path(folder), "EAGLE3", None, *more)
+    torch.manual_seed(0)
+    switched: dict[str, Any] = lab.run_with(2, (7, 7, 3, 0, 1))
+    if more:
+        print(json.dumps({"switched": switched}))
+        return
+    found: dict[str, Any] = {
         "rectangles": lab.run_with(ALL, (7,)),
-        "runs": [
-            lab.run_with(1, (7,)),
-            lab.run_with(2, (7,), overlap=False),
-            lab.run_with(1, (3,)),
-            lab.run_with(2, (7, 7, 3, 0, 1)),
-        ],
+        "runs": [lab.run_with(1, (7,)), lab.run_with(2, (7,), overlap=False), lab.run_with(1, (3,)), switched],
+        "often": [lab.often(ALL, 0), lab.often(1, 3), lab.often(2, 7)],
     }
     with mock.patch.object(Packing, "cut", lambda *_: None):
-        found["uncut"] = lab.run_with(2, (7,))
+        found |= {"uncut": lab.run_with(2, (7,)), "uncut_often": lab.often(1, 3)}
     print(json.dumps(found))
 
 

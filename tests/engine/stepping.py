@@ -30,7 +30,7 @@ Script = Callable[["Stepper"], Iterator[None]]
 class Stepper:
     """One scheduler, for any number of runs, with a slot for each of SLOTS tokens."""
 
-    def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None) -> None:
+    def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None, *more: str) -> None:
         _make_cpu_fit()
         config = folder / "stepping.json"
         config.write_text(json.dumps({"1": {"candidate_steps": TIERS}}))
@@ -39,6 +39,7 @@ class Stepper:
             *("--speculative-draft-model-path", draft or models.draft_path(), "--speculative-eagle-topk", "1"),
             *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(SLOTS)),
             *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
+            *more,
         ]
         self.scheduler = _scheduler([*argv, *default_arguments(argv)])
         self.scheduler._war_barrier_enabled = False  # set where the loop starts; a CPU has one stream

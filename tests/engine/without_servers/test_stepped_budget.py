@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.campaign.clients import ALPHA, _probability
 from tests.engine.in_one_process import ran
 from tests.engine.stepping import SLOTS
 from tests.launch_lab import LaunchLab
@@ -40,6 +43,13 @@ def written(run: Run) -> dict[str, list[int]]:
     return {rid: tokens[:20] if rid == "left" else tokens for rid, tokens in run["outputs"].items()}
 
 
+def likeness(texts: list[list[int]], others: list[list[int]]) -> list[float]:
+    """Return for each place the chance of tokens that differ as much, were both drawn alike."""
+    places = range(1, min(len(text) for text in texts + others))
+    assert len(places) > 3
+    return [_probability(*(Counter(text[at] for text in some) for some in (texts, others))) for at in places]
+
+
 def test_requests_write_what_they_write_without(wanted: Run, runs: list[Run]) -> None:
     for run in runs:
         assert written(run) == written(wanted), run["budget"]
@@ -72,7 +82,21 @@ def test_the_first_draft_has_a_chance_of_its_own(runs: list[Run]) -> None:
 def test_no_slot_is_lost(wanted: Run, runs: list[Run]) -> None:
     for run in (wanted, *runs):
         assert run["free_slots"] == SLOTS
+        assert run["retracted"] == 1
+
+
+def test_pages_of_64_tokens(lab: LaunchLab, tmp_path: Path, wanted: Run) -> None:
+    run = ran(lab, "budget_steps", tmp_path, "--page-size", "64")["switched"]
+    assert written(run) == written(wanted)
+    assert run["packed"] > 20 and run["free_slots"] == SLOTS
 
 
 def test_drafts_that_nobody_verified_would_be_noticed(found: dict[str, Any], wanted: Run) -> None:
     assert written(found["uncut"]) != written(wanted)
+    assert min(likeness(found["uncut_often"], found["often"][0])) < ALPHA
+
+
+def test_sampled_tokens_come_as_often_as_without_drafts(found: dict[str, Any]) -> None:
+    undrafted, *budgeted = found["often"]
+    for texts in budgeted:
+        assert min(likeness(texts, undrafted)) >= ALPHA
