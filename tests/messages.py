@@ -22,6 +22,12 @@ REASONS = {
     "sglang_plugin/workers/choice.py": ("unsupported_reason",),
     "sglang_plugin/attention_dp/setup_check.py": ("unsupported_reason",),
     "sglang_plugin/zero_steps/setup_check.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
+    "sglang_plugin/verify_budget/setup_check.py": (
+        "why_rectangles",
+        "_of_the_worker",
+        "_of_the_target",
+        "_of_the_server",
+    ),
     "sglang_plugin/hooking/hook.py": ("problem",),
     "sglang_plugin/admin/route.py": ("_checked",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),

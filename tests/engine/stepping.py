@@ -20,7 +20,6 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.hook import Process
 from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 TIERS = [0, 1, 3, 7]
@@ -31,7 +30,7 @@ Script = Callable[["Stepper"], Iterator[None]]
 class Stepper:
     """One scheduler, for any number of runs, with a slot for each of SLOTS tokens."""
 
-    def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None) -> None:
+    def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None, *more: str) -> None:
         _make_cpu_fit()
         config = folder / "stepping.json"
         config.write_text(json.dumps({"1": {"candidate_steps": TIERS}}))
@@ -40,6 +39,7 @@ class Stepper:
             *("--speculative-draft-model-path", draft or models.draft_path(), "--speculative-eagle-topk", "1"),
             *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(SLOTS)),
             *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
+            *more,
         ]
         self.scheduler = _scheduler([*argv, *default_arguments(argv)])
         self.scheduler._war_barrier_enabled = False  # set where the loop starts; a CPU has one stream
@@ -222,7 +222,7 @@ def _scheduler(argv: list[str]) -> Any:
 
     server_args = prepare_server_args(argv)
     server_args.resolve_once()
-    registry.add_and_apply(registry.hooks(Process.SCHEDULER))
+    registry.add_and_apply(registry.of_scheduler())
     publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     scheduler = Scheduler(server_args, PortArgs.init_new(server_args))
     scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message

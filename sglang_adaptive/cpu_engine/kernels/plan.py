@@ -1,8 +1,7 @@
 """Plans which KV slots each query may attend to, once a forward pass, for all layers.
 
-There are two forms. Decode, verify and draft rounds have the same few queries for every request, so all
-requests go through one padded call (`PaddedPlan`). Prefill has long and unequal ones, so each request gets a separate
-call (`RaggedPlan`).
+There are two forms. Decode, verify and draft rounds have few queries for every request, so all requests go through one
+padded call (`PaddedPlan`). Prefill has long and unequal ones, so each request gets a separate call (`RaggedPlan`).
 """
 
 from __future__ import annotations
@@ -19,13 +18,15 @@ class PaddedPlan:
     """`width` queries for every one of `batch` requests.
 
     `slots` [batch * keys]: KV slot of every key, padding included; `bias` [batch, 1, width or 1, keys] in the query's
-    dtype: 0 where a query may attend, -inf where it may not; None when nothing is masked.
+    dtype: 0 where a query may attend, -inf where it may not; None when nothing is masked. `places` [queries]: where
+    each query stands among the batch * width; None when there are as many.
     """
 
     batch: int
     width: int
     slots: Tensor
     bias: Tensor | None
+    places: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,23 @@ def window_plan(
     else:
         before = real[:, None].expand(bs, width, slots.shape[1])
     return PaddedPlan(bs, width, keys, _bias(torch.cat((before, among), dim=2), dtype))
+
+
+def packed_window_plan(
+    table: Tensor, rows: Tensor, prefix_lens: Tensor, widths: Tensor, dtype: torch.dtype
+) -> PaddedPlan:
+    """As a causal `window_plan`, for `widths` [bs] >= 1 positions after each prefix, request after request."""
+    width = int(widths.max())
+    slots, real = _prefix(table, rows, prefix_lens)
+    present = torch.arange(width) < widths[:, None]
+    new = table[rows.long()[:, None], prefix_lens.long()[:, None] + torch.arange(width)].long()
+    keys = torch.cat((slots, new.masked_fill_(~present, 0)), dim=1).view(-1)
+    before = torch.ones_like(slots, dtype=torch.bool) if real is None else real
+    # Rows behind a request's last query fill up the rectangle; nobody reads what they see.
+    among = torch.ones(width, width, dtype=torch.bool).tril_() & present[:, None]
+    allowed = torch.cat((before[:, None].expand(-1, width, -1), among), dim=2)
+    places = present.view(-1).nonzero().view(-1)
+    return PaddedPlan(rows.numel(), width, keys, _bias(allowed, dtype), places)
 
 
 def draft_plans(

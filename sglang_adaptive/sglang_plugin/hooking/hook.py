@@ -28,6 +28,7 @@ class Process(Enum):
     SCHEDULER = "Scheduler of an adaptive server"
     SCHEDULER_CUDA = "The same with a CUDA device"
     SCHEDULER_PLAN_STREAM = "The same with SGLang's plan stream on"
+    SCHEDULER_VERIFY_BUDGET = "The same with SGLANG_ADAPTIVE_VERIFY_BUDGET set"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
@@ -10,8 +11,8 @@ from sglang_adaptive.sglang_plugin.hooking.contract import SUPPORTED, ContractEr
 from sglang_adaptive.sglang_plugin.hooking.hook import Hook, Need, Process
 
 ROOMS = (
-    *("launch", "scheduler", "workers", "attention_dp", "zero_steps", "fast_path", "repairs", "reporting", "admin"),
-    "page",
+    *("launch", "scheduler", "workers", "attention_dp", "zero_steps", "verify_budget", "fast_path", "repairs"),
+    *("reporting", "admin", "page"),
 )
 """Rooms with hooks. Where two rooms wrap one function, the later room's wrapper is the outer one."""
 
@@ -44,6 +45,8 @@ def of_scheduler() -> tuple[Hook, ...]:
         processes.append(Process.SCHEDULER_CUDA)
     if envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM.get():
         processes.append(Process.SCHEDULER_PLAN_STREAM)
+    if "SGLANG_ADAPTIVE_VERIFY_BUDGET" in os.environ:
+        processes.append(Process.SCHEDULER_VERIFY_BUDGET)
     return hooks(*processes)
 
 

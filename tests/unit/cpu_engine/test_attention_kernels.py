@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from sglang_adaptive.cpu_engine.kernels import attention
 from sglang_adaptive.cpu_engine.kernels.attention import padded_attention, ragged_attention
-from sglang_adaptive.cpu_engine.kernels.plan import decode_plan, draft_plans, ragged_plan, window_plan
+from sglang_adaptive.cpu_engine.kernels.plan import (
+    decode_plan,
+    draft_plans,
+    packed_window_plan,
+    ragged_plan,
+    window_plan,
+)
 
 POOL_LEN = 40
 SCALE = 0.3
@@ -95,6 +101,24 @@ def test_a_window_sees_the_prefix_and_what_its_mask_allows(cache, width, as_tree
             inside = [length + j for j, sees in enumerate(row) if sees]
             seen.append(cache.slots(request, [*range(length), *inside]))
     check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
+
+
+@given(caches(), st.data())
+def test_packed_windows_of_unequal_width_are_those_of_the_rectangle(cache, data):
+    """Slots behind a request's last query may hold anything, for nobody wrote them in this round."""
+    bs = cache.rows.numel()
+    widths = torch.tensor(data.draw(st.lists(st.integers(1, 8), min_size=bs, max_size=bs)))
+    width = int(widths.max())
+    every = cache.queries(bs * width)
+    rectangle = window_plan(cache.table, cache.rows, cache.lengths, width, every.dtype)
+    wanted = padded_attention(every, cache.keys, cache.values, rectangle, SCALE)
+    present = (torch.arange(width) < widths[:, None]).view(-1)
+    for request, (length, own) in enumerate(zip(cache.lengths.tolist(), widths.tolist(), strict=True)):
+        behind = cache.slots(request, list(range(length + own, POOL_LEN)))
+        cache.keys[behind] = cache.values[behind] = float("nan")
+    plan = packed_window_plan(cache.table, cache.rows, cache.lengths, widths.int(), every.dtype)
+    got = padded_attention(every[present], cache.keys, cache.values, plan, SCALE)
+    torch.testing.assert_close(got, wanted[present])
 
 
 @given(caches(), st.integers(1, 3), st.integers(2, 5))

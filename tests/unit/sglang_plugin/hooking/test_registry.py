@@ -14,7 +14,10 @@ import pytest
 from sglang_adaptive.sglang_plugin.hooking import registry
 from tests import checks
 
-PROCESSES = "(Process.ENTRY, Process.EVERY, Process.LAUNCHER, Process.SCHEDULER, Process.SCHEDULER_PLAN_STREAM)"
+PROCESSES = (
+    "(Process.ENTRY, Process.EVERY, Process.LAUNCHER, Process.SCHEDULER, Process.SCHEDULER_PLAN_STREAM, "
+    "Process.SCHEDULER_VERIFY_BUDGET)"
+)
 """Those whose hooks a machine without a GPU can load."""
 
 

@@ -1,0 +1,168 @@
+"""A forced verify budget on SGLang's scheduler in this process: what requests write must be what they write without.
+
+Run as a process; prints what each run wrote, or with further arguments of the server what one of them wrote there.
+*drafts* of a run are what the draft proposed, by request and position: where two runs have a round at the same place, a
+draft that lost keys, values or hidden states would propose otherwise. *often* are texts of a few sampled tokens,
+without drafts and with a budget.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+os.environ["SGLANG_ADAPTIVE_VERIFY_BUDGET"] = "1"  # the hooks are added where it is set
+
+import torch
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.sglang_plugin.verify_budget import hooks
+from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
+from tests.engine.stepping import Stepper
+
+ALL = 99
+"""A budget that no depth exceeds: rectangles."""
+GRAMMAR = 'root ::= ("yes" | "no") (" " [a-z]{1,6}){4,12} "."'
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("plain", {}),
+    ("grammar", {"ebnf": GRAMMAR}),
+    ("biased", {"logit_bias": {"40": 4.0, "50": -100.0}}),
+    # By the sampling kernel, with the likeliest token alone in its distribution.
+    ("sampled", {"temperature": 1.0, "top_p": 1e-6}),
+    ("logprobs", {}),
+    ("left", {}),
+    ("long", {}),
+]
+"""One request each, three turns after the one before it."""
+TOKENS = 60
+SAMPLES, SAMPLED = 300, 5
+"""Texts whose tokens are counted, and tokens of each."""
+LEFT_AFTER = 20
+"""Tokens after which the client of "left" is gone."""
+
+
+class BudgetStepper(Stepper):
+    """A scheduler whose rounds verify no more than a budget."""
+
+    def run_with(self, budget: int, depths: Sequence[int], overlap: bool = True) -> dict[str, Any]:
+        """Run the requests of KINDS with one of *depths* after the other, a turn each."""
+        packed = hooks.live()
+        assert packed is not None, "rounds are not packed"
+        packed.budget, before = budget, packed.rounds
+        lengths: list[list[int]] = []
+        of = Packing.of
+
+        def noted(*args: Any) -> Packing:
+            packing = of(*args)
+            lengths.append(packing.lengths.tolist())
+            return packing
+
+        firsts: list[float] = []
+        note = packed.note_drafts
+
+        def told(first: Any, outputs: Any) -> None:
+            firsts.extend(first.flatten().tolist())
+            note(first, outputs)
+
+        with mock.patch.object(Packing, "of", noted), mock.patch.object(packed, "note_drafts", told):
+            found = self.run(lambda _: self._arrive(depths), every=8, overlap=overlap)
+        logprobs = self.reqs["logprobs"].logprob.output_token_logprobs_val
+        return {
+            "budget": budget,
+            "outputs": found["outputs"],
+            "retracted": sum(req.retraction_count for req in self.reqs.values()),
+            "drafts": found["drafts"],
+            "free_slots": found["free_slots"],
+            "logprobs": logprobs[:TOKENS],
+            "packed": packed.rounds - before,
+            "lengths": lengths,
+            "firsts": firsts,
+        }
+
+    def _arrive(self, depths: Sequence[int]) -> Any:
+        turns = itertools.cycle(depths)
+        for index, (name, sampling) in enumerate(KINDS):
+            text = " ".join(models.prompts("easy")[8:24]) if name == "long" else models.prompts("easy")[index]
+            # A first token of its own, by which the log of drafts knows it.
+            self.send(name, [100 + index, *self.encode(text)], sampling, logprobs=name == "logprobs")
+            for _ in range(3):
+                self.force(next(turns))
+                yield
+        left = False
+        with mock.patch.object(ScheduleBatch, "check_decode_mem", _full_once()):
+            while not self.done():
+                if not left and self.verified("left") >= LEFT_AFTER:
+                    self.abort("left")
+                    left = True
+                self.force(next(turns))
+                yield
+
+    def often(self, budget: int, depth: int) -> list[list[int]]:
+        """Return what SAMPLES requests with one prompt wrote, sampled at a high temperature."""
+        packed = hooks.live()
+        assert packed is not None
+        packed.budget = budget
+        ids = self.encode(models.prompts("easy")[0])
+
+        def ask() -> Any:
+            self.force(depth)
+            for index in range(SAMPLES):
+                self.send(str(index), ids, {"temperature": 2.0, "max_new_tokens": SAMPLED}, logprobs=False)
+            while not self.done():
+                yield
+
+        return list(self.run(lambda _: ask(), every=8)["outputs"].values())
+
+    def send(self, rid: str, ids: list[int], sampling: dict[str, Any], logprobs: bool) -> None:
+        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        options = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True, **sampling}
+        parameters = SamplingParams(**options)
+        parameters.normalize(None)
+        self.scheduler.handle_generate_request(
+            TokenizedGenerateReqInput(
+                rid=rid, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
+                token_type_ids=None, sampling_params=parameters, return_logprob=logprobs,
+                logprob_start_len=-1, top_logprobs_num=0, token_ids_logprob=None, stream=False,
+            )
+        )  # fmt: skip
+        waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
+        self.reqs[rid] = next(req for req in waiting if req.rid == rid)
+
+
+def _full_once() -> Callable[..., bool]:
+    """Return SGLang's own check for room in the KV pool, which says once that there is none."""
+    enough = ScheduleBatch.check_decode_mem
+    answers = iter([False])
+    return lambda *args, **kwargs: next(answers, enough(*args, **kwargs))
+
+
+def main() -> None:
+    folder, *more = sys.argv[1:]
+    lab = BudgetStepper(Path(folder), "EAGLE3", None, *more)
+    torch.manual_seed(0)
+    switched: dict[str, Any] = lab.run_with(2, (7, 7, 3, 0, 1))
+    if more:
+        print(json.dumps({"switched": switched}))
+        return
+    found: dict[str, Any] = {
+        "rectangles": lab.run_with(ALL, (7,)),
+        "runs": [lab.run_with(1, (7,)), lab.run_with(2, (7,), overlap=False), lab.run_with(1, (3,)), switched],
+        "often": [lab.often(ALL, 0), lab.often(1, 3), lab.often(2, 7)],
+    }
+    with mock.patch.object(Packing, "cut", lambda *_: None):
+        found |= {"uncut": lab.run_with(2, (7,)), "uncut_often": lab.often(1, 3)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
