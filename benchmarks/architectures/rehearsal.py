@@ -7,7 +7,7 @@ target's last layer, whatever the target is. For multi-layer EAGLE each layer is
 from __future__ import annotations
 
 from benchmarks.architectures import shapes
-from benchmarks.architectures.families import Family
+from benchmarks.architectures.families import MANY_LAYERS, Family
 
 _TINY: shapes.Shape = {
     **shapes.LLAMA,

@@ -105,16 +105,21 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
 
 
 def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:
-    """Return the contenders called *names*, all without names; *ablate* adds the policy's ablations."""
+    """Return the contenders called *names*, which may be ablations, all but those without names.
+
+    *ablate* adds every ablation of the throughput policy.
+    """
     known = contenders(ladder)
+    wanted = list(names) or (["throughput"] if ablate else list(known))
+    known |= {name: Contender(name, part.title, _ours(part)) for name, part in ABLATIONS.items()}
     for name in names:
         if ":" in name:
             known[name] = Contender(name, name, maker(name))
         elif name not in known:
             raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)} or MODULE:CALLABLE")
-    wanted = names or (["throughput"] if ablate else list(known))
-    parts = [Contender(name, part.title, _ours(part)) for name, part in ABLATIONS.items()] if ablate else []
-    return [known[name] for name in known if name in wanted] + parts
+    if ablate:
+        wanted += ABLATIONS
+    return [known[name] for name in known if name in wanted]
 
 
 def _ours(part: Ablation) -> Make:

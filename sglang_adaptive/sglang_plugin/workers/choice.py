@@ -14,7 +14,7 @@ from typing import Any
 from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
 
 TRY_LAYERS = "SGLANG_ADAPTIVE_MULTI_LAYER"
-"""Variable of the environment: "1" tries multi-layer EAGLE, whose first rounds on a GPU ended the server."""
+"""Variable of the environment: "1" tries multi-layer EAGLE; no GPU has shown it since ``padded_rows`` is there."""
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {

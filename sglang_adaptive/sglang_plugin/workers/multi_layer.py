@@ -30,6 +30,7 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import (
     interrupt_for_prefill,
     take_drafted,
 )
+from sglang_adaptive.sglang_plugin.workers import padded_rows
 from sglang_adaptive.sglang_plugin.workers.first_drafts import first_drafts
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def _build(worker: AdaptiveMultiLayerWorker, steps: int, width: int, sizes: list
             with draft_pp_context(), draft_tp_context(draft.parallel_layout), speculative_moe_backend_context():
                 draft.init_attention_backend()
                 draft._capture_cuda_graphs()
+            padded_rows.begin_within(draft.cuda_graph_runner_for_draft_extend)
             return worker._state(*_target(worker, steps, width))
     finally:
         worker.speculative_num_steps, worker.speculative_num_draft_tokens = live

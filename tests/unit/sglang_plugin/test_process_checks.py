@@ -18,6 +18,7 @@ MODULES: dict[str, dict[str, str]] = {
     "reserve_checks": {},
     "metadata_checks": INTERPRETED,
     "choice_checks": INTERPRETED,
+    "layer_checks": INTERPRETED,
 }
 EVERY = [(module, check) for module in MODULES for check in checks.named_in(module)]
 

@@ -54,6 +54,14 @@ def test_ablations_come_after_the_named_policies() -> None:
     assert names == ["ema", *ABLATIONS]
 
 
+def test_an_ablation_plays_by_its_name_alone() -> None:
+    assert [contender.name for contender in chosen(["no-margin", "throughput"], COST.steps)] == [
+        "throughput",
+        "no-margin",
+    ]
+    assert not set(ABLATIONS) & {contender.name for contender in chosen([], COST.steps)}
+
+
 def test_without_a_clock_the_policy_is_told_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[RoundObservation] = []
     whole = ThroughputPolicy.observe

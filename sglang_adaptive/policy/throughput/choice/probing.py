@@ -63,8 +63,6 @@ class Prober:
         self.lost_seconds = self.served_seconds = 0.0
         self.timed_share = 1.0
         """Part of the rounds that rank 0 could time lately."""
-        self.waiting = False
-        """Whether the times of a probe have not been handed over yet."""
         self._credit: float | None = None
         self._steps = self._anchor = self._left = self._unseen = 0
         self._rests: dict[tuple[int, int], tuple[int, int, float]] = {}
@@ -185,4 +183,3 @@ class Prober:
         self._steps, self._anchor, self._left = steps, row.anchor, rounds
         self._unseen = 0
         self.started += 1
-        self.waiting = True

@@ -1,0 +1,90 @@
+"""What the CUDA graphs of a multi-layer draft extend read, by SGLang's own buffers and kernel.
+
+``TRITON_INTERPRET=1 python -m tests.layer_checks`` runs the kernel without a device and prints one JSON object: null
+for a check that holds, else why not. tests/gpu/test_padded_rows.py runs the same on a device.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from sglang_adaptive.sglang_plugin.workers import padded_rows
+from tests import checks
+
+HIDDEN, GRAPHS = 4, (1, 8, 32)
+WIDTHS = (1, 2, 3, 4)
+
+
+def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
+    """For every width, for every number of requests in a graph, the first batch and those after it."""
+    for width in WIDTHS:
+        graphs, draw = _graphs(width), random.Random(width)
+        padded_rows.begin_within(graphs)
+        for requests in (2, 1, 8, 3, 9, 32, 17, 2, 1):
+            accepted = [draw.randrange(width) for _ in range(requests)]
+            rows = _prepare(graphs, width, accepted)
+            hidden = torch.arange(len(rows) * width)
+            found = hidden[rows].tolist()  # torch refuses a row that is not there
+            assert found[:requests] == [row * width + more for row, more in enumerate(accepted)]
+
+
+def no_graphs_are_left_alone() -> None:
+    """As where a number of steps has none."""
+    padded_rows.begin_within(None)
+
+
+def _graphs(width: int) -> Any:
+    """Return SGLang's runner of an extend of *width* tokens a request, with its own buffers and without graphs."""
+    from sglang.srt.speculative import multi_layer_eagle_draft_extend_cuda_graph_runner as module
+
+    config = SimpleNamespace(
+        dtype=torch.float32, vocab_size=7, hidden_size=HIDDEN, spec_hidden_size=HIDDEN, hf_config=SimpleNamespace()
+    )
+    model_runner = SimpleNamespace(model_config=config, spec_algorithm=None)
+    graphs = object.__new__(module.MultiLayerEagleMultiStepDraftExtendCudaGraphRunner)
+    graphs.runners = [SimpleNamespace(model_runner=model_runner)]
+    graphs.eagle_worker = SimpleNamespace(mtp_model_runner=lambda _: model_runner)
+    graphs.max_bs, graphs.captured_req_width, graphs.seq_len_fill_value = max(GRAPHS), width, 1
+    graphs.prune_draft_extend_logits, graphs.require_gathered_buffer = True, False
+    graphs.device = _device()
+    exec_context = SimpleNamespace(mamba=SimpleNamespace(enable_mamba_extra_buffer=False))
+    with patch.object(module, "get_exec", lambda: exec_context):
+        graphs.buffers = graphs._allocate_buffers()
+    return graphs
+
+
+def _prepare(graphs: Any, width: int, accepted: list[int]) -> torch.Tensor:
+    """Fill the buffers as SGLang's ``prepare`` does for requests that *accepted* so many drafts; return rows read."""
+    from sglang.srt.speculative.multi_layer_eagle_utils import fill_draft_extend_prepare_buffers_triton
+
+    buffers, requests = graphs.buffers, len(accepted)
+    size = next(size for size in GRAPHS if size >= requests)
+    counts = torch.tensor(accepted, dtype=torch.int32, device=_device())
+    tokens = torch.zeros(requests * width, dtype=torch.int64, device=_device())
+    each = torch.ones(requests, dtype=torch.int64, device=_device())
+    fill_draft_extend_prepare_buffers_triton(
+        *(buffers.input_ids, buffers.positions, buffers.out_cache_loc, tokens, tokens, tokens),
+        *(buffers.seq_lens, buffers.req_pool_indices, buffers.num_correct_drafts, buffers.num_accept_tokens),
+        *(buffers.select_index, None, each, each, counts, counts + 1, None),
+        *(buffers.hidden_states, torch.zeros(requests * width, HIDDEN, device=_device()), None, None),
+        *(requests, size, width, 0, graphs.seq_len_fill_value),
+    )
+    return buffers.select_index[:size].cpu()
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main() -> None:
+    """Run the checks and print what came out."""
+    checks.tell("layer_checks", globals())
+
+
+if __name__ == "__main__":
+    main()
