@@ -66,6 +66,11 @@ def capturing(graphs: Any) -> Iterator[None]:
         _capturing = None
 
 
+def is_capturing() -> bool:
+    """Return whether a graph of the draft's steps is being captured."""
+    return _capturing is not None
+
+
 def drafted(original: Callable[..., Any], draft: Any, forward_batch: Any) -> tuple[Any, Tensor]:
     """Run the draft's steps by *original*; return what it returns, and the chances, float32 [requests, steps].
 

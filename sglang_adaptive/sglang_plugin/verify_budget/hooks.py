@@ -66,7 +66,8 @@ def capture_draft(original: Callable[..., Any], graphs: Any, *args: Any, **kwarg
 
 def draft_forward(original: Callable[..., Any], draft: Any, forward_batch: Any) -> Any:
     """Around the draft's steps, also while they are captured: keep the chance that it gives each of its tokens."""
-    if forward_batch.forward_mode.is_idle():
+    asked = chances.is_capturing() or (_live is not None and draft is _live.draft)
+    if not asked or draft.topk != 1 or forward_batch.forward_mode.is_idle():
         return original(draft, forward_batch)
     result, found = chances.drafted(original, draft, forward_batch)
     if _live is not None and draft is _live.draft:
