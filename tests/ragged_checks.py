@@ -6,6 +6,7 @@ for a check that holds, else why not. tests/gpu/test_ragged_graphs.py runs the s
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,7 +116,11 @@ class Lab:
         told = _told(self._prepared(len(kept), packed))
         rounds.give_graphs_back()
         starts = told["cu_seqlens_q"]
-        return [end - start for start, end in zip(starts, starts[1:], strict=False)], starts, told["cache_seqlens_int32"]
+        return (
+            [end - start for start, end in zip(starts, starts[1:], strict=False)],
+            starts,
+            told["cache_seqlens_int32"],
+        )
 
     def _prepared(self, requests: int, spec: Any) -> Any:
         size = min(size for size in self.sizes if size >= requests)
