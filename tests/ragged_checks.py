@@ -117,7 +117,7 @@ class Lab:
         rounds.give_graphs_back()
         starts = told["cu_seqlens_q"]
         return (
-            [end - start for start, end in zip(starts, starts[1:], strict=False)],
+            [end - start for start, end in itertools.pairwise(starts)],
             starts,
             told["cache_seqlens_int32"],
         )

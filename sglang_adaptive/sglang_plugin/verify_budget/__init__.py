@@ -89,9 +89,9 @@ HOOKS = (
     ),
     Hook(
         _VERIFY + "eagle_sample",
-        "before",
+        "around",
         "verify_budget.hooks:sample",
-        ("verify_input", "batch", "logits_output"),
+        ("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
         _PROCESS,
     ),
 )
@@ -121,5 +121,9 @@ NEEDS = (
     Need(SRT + "layers.logits_processor.LogitsProcessorOutput", fields=("next_token_logits", "hidden_states")),
     Need(SRT + "speculative.eagle_info.EagleDraftInput", fields=("topk_p",)),
     Need(SRT + "managers.schedule_batch.ScheduleBatch", fields=("input_ids", "out_cache_loc", "spec_info")),
+    Need(
+        SRT + "speculative.eagle_utils.verify_tree_greedy_func",
+        ("predicts", "accept_index", "accept_token_num", "candidates", "target_predict", "topk"),
+    ),
     Need(SRT + "environ.envs.SGLANG_SIMULATE_ACC_LEN"),
 )

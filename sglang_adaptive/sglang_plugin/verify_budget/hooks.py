@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.verify_budget import chances
+from sglang_adaptive.sglang_plugin.verify_budget import chances, greedy
 from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds, packed_input
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
     FORCE,
@@ -144,8 +144,17 @@ def _slots(verify_input: Any, req_to_token_pool: Any, batch: Any) -> Any:
     )
 
 
-def sample(verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> None:
-    """Before SGLang's eagle_sample: spread the target's logits and hidden states to the rectangle."""
+def sample(
+    original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
+    *more: Any, watermark_state: Any = None, **options: Any,
+) -> Any:  # fmt: skip
+    """Around SGLang's eagle_sample: spread the target's logits, or its choices, and hidden states to the rectangle."""
     if _live is not None:
-        _live.give_graphs_back()
-        _live.spread(verify_input, logits_output)
+        packing = _live.take(verify_input)
+        if packing is not None:
+            if logits_output.hidden_states is not None:
+                logits_output.hidden_states = packing.spread(logits_output.hidden_states)
+            if greedy.is_plain(batch, grammar_mask, watermark_state):
+                return greedy.accept(verify_input, packing.spread(logits_output.next_token_logits.argmax(-1)))
+            logits_output.next_token_logits = packing.spread(logits_output.next_token_logits)
+    return original(verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
 from sglang_adaptive.sglang_plugin.verify_budget.ranking import likeliest_prefixes
 from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import TargetGraphs
@@ -26,6 +28,10 @@ class PackedRounds:
         self._chances: Tensor | None = None
         self._packed: tuple[Any, Packing] | None = None
         self._borrowed = False
+
+    def snapshot(self) -> dict[str, int]:
+        """Return the budget and the rounds that were packed, for /server_info."""
+        return {"budget": self.budget, "packed_rounds": self.rounds}
 
     def note_drafts(self, chances: Tensor) -> None:
         """Keep the *chances* of a round's drafts, [requests, steps]."""
@@ -64,15 +70,17 @@ class PackedRounds:
             self._borrowed = False
             self.graphs.give_back()
 
-    def spread(self, verify_input: Any, logits_output: Any) -> None:
-        """Spread what the target returned for *verify_input* to the rectangle, in place, if it was packed."""
-        if self._packed is None or self._packed[0] is not verify_input:
-            return
-        packing = self._packed[1]
-        self._packed = None
-        logits_output.next_token_logits = packing.spread(logits_output.next_token_logits)
-        if logits_output.hidden_states is not None:
-            logits_output.hidden_states = packing.spread(logits_output.hidden_states)
+    def take(self, verify_input: Any) -> Packing | None:
+        """Return how the round of *verify_input* was packed, once; None if it was not. The target's pass is over."""
+        self.give_graphs_back()
+        noted, self._packed = self._packed, None
+        if noted is None or noted[0] is not verify_input:
+            return None
+        packing = noted[1]
+        if packing.places.is_cuda:
+            # They may have been made on the plan stream, and are read on this one.
+            packing.places.record_stream(torch.cuda.current_stream())
+        return packing
 
 
 def packed_input(verify_input: Any, packing: Packing, slots: Tensor, padded_tokens: int) -> Any:
