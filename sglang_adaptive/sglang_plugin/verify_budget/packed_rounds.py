@@ -37,6 +37,10 @@ class PackedRounds:
         """Keep the *chances* of a round's drafts, [requests, steps]."""
         self._chances = chances
 
+    def drafted(self) -> Tensor | None:
+        """Return the chances of the round's drafts, as noted; None if nobody noted them."""
+        return self._chances
+
     def packing(self, verify_input: Any) -> Packing | None:
         """Return how the round of *verify_input* is packed; None if its requests verify all drafts."""
         chances, self._chances = self._chances, None

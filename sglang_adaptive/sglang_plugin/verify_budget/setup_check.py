@@ -114,14 +114,20 @@ def _of_the_graphs(worker: Any, runner: Any) -> str | None:
     return None
 
 
-def _of_the_server() -> str | None:
+def accepts_unseen() -> bool:
+    """Return whether drafts are accepted that nobody verified; a benchmark that replays acceptance answers itself."""
     from sglang.srt.environ import envs
+
+    return bool(envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)
+
+
+def _of_the_server() -> str | None:
     from sglang.srt.runtime_context import get_memory, get_parallel, get_spec
 
     parallel = get_parallel()
     reasons = {
         "rejection sampling reads every draft of a chain": get_spec().speculative_use_rejection_sampling,
-        "SGLANG_SIMULATE_ACC_LEN accepts drafts unseen": envs.SGLANG_SIMULATE_ACC_LEN.get() > 0,
+        "SGLANG_SIMULATE_ACC_LEN accepts drafts unseen": accepts_unseen(),
         "--enable-hisparse moves KV between rounds": get_memory().enable_hisparse,
         "pipeline stages relay drafts": parallel.pp_size > 1,
         "several ranks have not been shown to rank drafts alike": parallel.tp_size > 1 or parallel.attn_dp_size > 1,
