@@ -59,10 +59,20 @@ def batches_and_rows_that_no_graph_has_stay_rectangles() -> None:
     assert lab.graphs.tokens(1, STEPS + 1) == WIDTH and lab.graphs.tokens(3, STEPS + 1) == 4 * WIDTH
     assert lab.graphs.tokens(5, STEPS + 1) is None, "more requests than the largest graph"
     assert lab.graphs.tokens(3, STEPS + 2) is None, "rows that the graph was not captured for"
-    for name, value in (("disable_padding", True), ("_graphs", None)):
-        other = Lab(GRAPHS)
-        setattr(other.graphs if name == "_graphs" else other.runners, name, value)
-        assert other.graphs.tokens(1, STEPS + 1) is None, name
+    lab.runners.disable_padding = True
+    assert lab.graphs.tokens(1, STEPS + 1) is None, "a graph of another size would be needed"
+    lab.state.target_graph_runner = None
+    assert lab.graphs.tokens(1, STEPS + 1) is None
+
+
+def graphs_that_were_captured_again_are_used() -> None:
+    """An update of weights may build all states anew."""
+    lab, other = Lab(GRAPHS), Lab(GRAPHS)
+    lab.packed([5, 0, 1])
+    lab.state, lab.backend = other.state, other.backend
+    before = lab.rectangle(3)
+    lab.packed([5, 0, 1])
+    assert lab.rectangle(3) == before and lab.graphs._rectangle[0] is other.backend
 
 
 class Lab:
@@ -94,10 +104,10 @@ class Lab:
             _pad_to_bucket=DecodeCudaGraphRunner._pad_to_bucket,
         )  # fmt: skip
         self.runner = SimpleNamespace(attn_backend=object(), decode_cuda_graph_runner=object())
-        state = SimpleNamespace(
+        self.state = SimpleNamespace(
             target_attn_backend=self.backend, target_graph_runner=self.runners, speculative_num_draft_tokens=WIDTH
         )
-        self.graphs = TargetGraphs(self.runner, state)
+        self.graphs = TargetGraphs(self.runner, lambda: self.state)
 
     def rectangle(self, requests: int) -> dict[str, Any]:
         """Return what fa3 reads in a replay of *requests* with BUDGET drafts each."""

@@ -37,7 +37,7 @@ def install(result: None, worker: Any) -> None:
         logger.warning("adaptive: all requests of a batch verify equally many drafts: %s", reason)
         return
     budget, runner = int(os.environ[FORCE]), worker.target_worker.model_runner
-    graphs = TargetGraphs(runner, state_of(worker, budget)) if needs_graphs(runner) else None
+    graphs = TargetGraphs(runner, lambda: state_of(worker, budget)) if needs_graphs(runner) else None
     _live = PackedRounds(worker, budget, graphs)
     logger.warning("adaptive: at most %d drafts a request are verified, on average, because of %s", _live.budget, FORCE)
 

@@ -11,6 +11,7 @@ may run packed passes are captured with the widest round's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,35 +28,46 @@ def note_longest(metadata: Any, backend: Any, longest: int) -> None:
 
 
 class TargetGraphs:
-    """The target's attention backend and graphs, those of *state* (SpecRuntimeState) while a packed pass runs."""
+    """The target's attention backend and graphs, those of fewer steps while a packed pass runs."""
 
-    def __init__(self, runner: Any, state: Any) -> None:
-        self._runner = runner
-        self._backend, self._graphs = state.target_attn_backend, state.target_graph_runner
-        self._width: int = state.speculative_num_draft_tokens
-        self._starts: Tensor = self._backend.target_verify_metadata["cu_seqlens_q"].clone()
+    def __init__(self, runner: Any, state: Callable[[], Any]) -> None:
+        """*state* returns the live SpecRuntimeState of `budget` steps; an update of weights may replace it."""
+        self._runner, self._state = runner, state
         self._own: tuple[Any, Any] | None = None
+        self._borrowed: Any = None
+        self._rectangle: tuple[Any, Tensor] | None = None
+        """A backend, and its first token of each request in a rectangle, then their number."""
 
     def tokens(self, requests: int, longest: int) -> int | None:
         """Return the tokens of the graph that *requests* run in, which may be more than theirs.
 
         None where no graph has as many requests, or rows of up to *longest* tokens.
         """
-        graphs = self._graphs
+        state = self._state()
+        graphs = state.target_graph_runner
         if graphs is None or graphs.disable_padding or requests > graphs.max_bs:
             return None
-        if longest > getattr(self._backend, _LONGEST, 0):
+        if longest > getattr(state.target_attn_backend, _LONGEST, 0):
             return None
-        return int(graphs._pad_to_bucket(requests, graphs.capture_bs)) * self._width
+        return int(graphs._pad_to_bucket(requests, graphs.capture_bs)) * int(state.speculative_num_draft_tokens)
 
     def borrow(self) -> None:
-        """Let the target run in the state's backend and graphs."""
+        """Let the target run in the backend and graphs of fewer steps."""
+        state = self._state()
+        self._borrowed, starts = state.target_attn_backend, self._starts(state.target_attn_backend)
+        if self._rectangle is None or self._rectangle[0] is not self._borrowed:
+            self._rectangle = (self._borrowed, starts.clone())
         self._own = (self._runner.attn_backend, self._runner.decode_cuda_graph_runner)
-        self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._backend, self._graphs
+        self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._borrowed, state.target_graph_runner
 
     def give_back(self) -> None:
         """Let the target run in its own again, and make the borrowed one's query lengths a rectangle's."""
-        assert self._own is not None
+        assert self._own is not None and self._rectangle is not None
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._own
-        self._own = None
-        self._backend.target_verify_metadata["cu_seqlens_q"].copy_(self._starts)
+        self._starts(self._borrowed).copy_(self._rectangle[1])
+        self._own = self._borrowed = None
+
+    @staticmethod
+    def _starts(backend: Any) -> Tensor:
+        starts: Tensor = backend.target_verify_metadata["cu_seqlens_q"]
+        return starts
