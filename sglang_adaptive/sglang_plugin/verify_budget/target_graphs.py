@@ -4,9 +4,9 @@ The graph of `budget` steps reads as many tokens of as many requests as a packed
 query lengths lie in a tensor on the device, which fa3 fills in from SGLang's RaggedVerifyLayout before the replay. That
 tensor is the rectangle's again after the pass, because SGLang writes it once, when the backend is made.
 
-A graph has the longest query of a request as a constant. FlashAttention 3 takes tile sizes and, where keys are split,
-the size of its last kernel's grid from it, so that a longer row could be left out. It is an upper bound: graphs that
-may run packed passes are captured with the widest round's.
+A graph has the longest query of a request as a constant. Where FlashAttention 3 splits keys, the kernel that joins the
+parts has a grid of as many tokens for each request, and would leave the others of a longer row out. Any upper bound is
+right, so graphs that may run packed passes are captured with the widest round's.
 """
 
 from __future__ import annotations
