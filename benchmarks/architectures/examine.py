@@ -90,7 +90,8 @@ def _look(record: Record, adaptive: ArchitectureServer) -> None:
         return
     record["attention_backend"] = info.get("attention_backend")
     record["startup"] = state.get("startup")
-    for name in ("active", "reason", "switches", "rounds_by_tier", "accepted_by_tier", "degraded_reason", "zero_steps"):
+    kept = ("active", "reason", "switches", "rounds_by_tier", "accepted_by_tier", "degraded_reason", "zero_steps")
+    for name in (*kept, *(["verify_budget"] if "verify_budget" in state else [])):
         record[name] = state.get(name)
 
 

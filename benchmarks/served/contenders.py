@@ -26,6 +26,9 @@ SCENES = {
 TIMED = "throughput-timed"
 """Our server once more, with a clock around each of our hooks; it takes part in no comparison."""
 
+BUDGET = "budget-"
+"""With a number of drafts: our server with that verify budget, forced."""
+
 TRACE = Path(__file__).parents[1] / "traces" / "smollm2-greedy.npz"
 
 
@@ -76,6 +79,9 @@ class Place:
 
 def policy(name: str, folder: Path) -> Policy:
     """Return what a contender is started with. Raises KeyError for another name."""
+    if name.startswith(BUDGET):
+        variables = {"SGLANG_ADAPTIVE_VERIFY_BUDGET": name.removeprefix(BUDGET)}
+        return replace(POLICIES["throughput"], name=name, variables=variables)
     if name != TIMED:
         return POLICIES[name]
     return replace(POLICIES["throughput"], name=TIMED, variables={hook_times.FILE: str(folder / "hook-times")})
