@@ -53,6 +53,8 @@ class Place:
 
     kv_tokens: int = 150_000
     extra: tuple[str, ...] = ()
+    pair: str = "llama8b"
+    """Shapes of the replay's target and draft (benchmarks/server/shapes.py)."""
 
     @property
     def folder(self) -> Path:
@@ -70,7 +72,9 @@ class Place:
         if self.scene == REPLAY:
             if self.host == "cpu":
                 return hosts.cpu(self.batch, extra=extra, prefix_cache=True)
-            return hosts.gpu(self.models, self.batch, extra=extra, prefix_cache=True, kv_tokens=self.kv_tokens)
+            return hosts.gpu(
+                self.models, self.batch, self.pair, extra=extra, prefix_cache=True, kv_tokens=self.kv_tokens
+            )
         pair = (str(self.target), str(self.target.parent / "draft"))
         if self.host == "cpu":
             return hosts.Cpu(*pair, self.batch, ("--skip-tokenizer-init", *extra))

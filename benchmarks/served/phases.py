@@ -195,6 +195,8 @@ def _contenders(servers: Sequence[Running], asked: Asked) -> list[Contender]:
     first = [Contender(server) for server in servers if not server.policy.speculate]
     for server in (server for server in servers if server.name.startswith(BUDGET)):
         kept = int(server.name.removeprefix(BUDGET))
+        if not held:  # A large target leaves room for one server: the budget does not touch its rounds of fewer steps.
+            held += [Contender(server, steps) for steps in asked.depths if steps <= kept]
         held += [Renamed(server, steps, f"{server.name}-of-{steps}") for steps in asked.depths if steps > kept]
     free = [server for server in servers if server.policy.speculate and not server.name.startswith(BUDGET)]
     return [*first, *held, *map(Contender, free)]
