@@ -138,17 +138,6 @@ def test_rows_of_all_lengths_are_right_and_rectangles_after_them(
     assert torch.equal(graph.replay(graph.rectangle), before)
 
 
-@pytest.mark.parametrize("heads", [(32, 8), (64, 8)])
-def test_how_many_rows_a_shorter_bound_would_lose(
-    heads: tuple[int, int], record_property: Callable[[str, object], None]
-) -> None:
-    """Noted, not asserted: whether the bound matters is the kernel's business."""
-    for batch in (4, 32):
-        graph = Graph(batch, heads, WIDTH, shared=False)
-        lost = {str(kept): graph.wrong_rows(of(batch, kept)) for kept in KEPT}
-        record_property(f"lost_{batch}", str(lost))
-
-
 def test_what_the_bound_costs_a_rectangle(record_property: Callable[[str, object], None]) -> None:
     """Microseconds of three layers by graphs captured for WIDTH and for LONGEST, noted."""
     from triton.testing import do_bench
