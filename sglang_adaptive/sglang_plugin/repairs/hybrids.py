@@ -20,12 +20,16 @@ def obstacle(server_args: Any) -> str | None:
     """
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolved_view
+    from sglang.srt.configs import InklingMMConfig, InklingModelConfig
     from sglang.srt.configs.hybrid_arch import mambaish_config
 
     try:
         model = model_config_of(server_args)
     except Exception:  # SGLang itself reports what is wrong with the model
         return None
+    if isinstance(model.hf_config, (InklingMMConfig, InklingModelConfig)):
+        # save_intermediate_conv_windows asserts that a verify is as wide as the buffer.
+        return "Inkling's short convolutions keep a verify's states for the widest depth alone"
     given = resolved_view(server_args)
     if given.mamba_backend != "triton" and _runs_mamba2(model):
         return f"--mamba-backend {given.mamba_backend}: no GPU has shown its Mamba2 states right below the widest depth"

@@ -21,6 +21,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "Lfm2ForCausalLM": {"model_type": "lfm2"},
     "Qwen3NextForCausalLM": {"model_type": "qwen3_next"},
     "LlamaForCausalLM": {"model_type": "llama"},
+    "InklingForConditionalGeneration": {"model_type": "inkling_model"},
 }
 """Configurations alone; the first three have Mamba2 layers."""
 
@@ -78,6 +79,12 @@ def test_other_hybrids_adapt_with_any_kernel(name: str, found: dict[str, Any]) -
 def test_hybrids_are_refused_with_unified_memory(name: str, found: dict[str, Any]) -> None:
     assert found[name]["server"] is found[name]["doctor"] is None
     assert found[name]["unified"].startswith("--enable-unified-memory ")
+
+
+def test_inkling_is_refused(found: dict[str, Any]) -> None:
+    told = found["InklingForConditionalGeneration"]
+    assert told["server"] == told["doctor"] == told["unified"]
+    assert told["server"].startswith("Inkling's short convolutions ")
 
 
 def test_a_model_without_states_is_not(found: dict[str, Any]) -> None:
