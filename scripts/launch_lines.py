@@ -22,7 +22,6 @@ from tests.launch_lines import verdicts
 SHORT = {
     "speculative_eagle_topk=": "a tree of drafts",
     "attention DP": "attention DP",
-    "enable_multi_layer_eagle": "multi-layer drafts",
     "enable_two_batch_overlap": "two-batch overlap",
     "a prefill server": "a prefill server drafts nothing",
     "LoRA": "LoRA",

@@ -41,7 +41,6 @@ HYBRID = (*FA3, "--max-mamba-cache-size", "80")
 NEMOTRON = (*HYBRID, "--moe-runner-backend", "triton")
 """Without it SGLang takes FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
 
-MANY_LAYERS = {"SGLANG_ADAPTIVE_MULTI_LAYER": "1"}
 WITHOUT_CURE = {"BENCHMARK_ARCHITECTURES_MAMBA2": "uncured"}
 
 FAMILIES: tuple[Family, ...] = (
@@ -61,8 +60,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen3.6-moe", "Qwen3.6-35B-A3B, Qwen3.5-397B-A17B", "NEXTN", "MTP", shapes.QWEN36_MOE, arguments=HYBRID),
     _eagle3("qwen3-moe", "Qwen3-30B-A3B", shapes.QWEN3_MOE, arguments=FA3),
     Family("mimo", "MiMo-7B", "EAGLE", "MTP", shapes.MIMO, arguments=FA3),
-    Family("mimo-v2", "MiMo-V2-Flash, V2.5", "EAGLE", "multi-layer MTP", shapes.MIMO_V2, None, FA3, MANY_LAYERS),
-    Family("step-3.5", "Step-3.5-Flash", "EAGLE", "multi-layer MTP", shapes.STEP_35, None, FA3, MANY_LAYERS),
+    Family("mimo-v2", "MiMo-V2-Flash, V2.5", "EAGLE", "multi-layer MTP", shapes.MIMO_V2, arguments=FA3),
+    Family("step-3.5", "Step-3.5-Flash", "EAGLE", "multi-layer MTP", shapes.STEP_35, arguments=FA3),
     Family("kimi-k2", "Kimi-K2.x (text)", "EAGLE3", "EAGLE-3", shapes.KIMI_K2, shapes.KIMI_K2_EAGLE3, arguments=FA3),
     _eagle3("llama-4", "Llama-4-Scout", shapes.LLAMA_4, arguments=FA3),
     _eagle3("minimax-m2", "MiniMax-M2, M2.5", shapes.MINIMAX_M2, arguments=FA3),

@@ -7,7 +7,7 @@ target's last layer, whatever the target is. For multi-layer EAGLE each layer is
 from __future__ import annotations
 
 from benchmarks.architectures import shapes
-from benchmarks.architectures.families import MANY_LAYERS, Family
+from benchmarks.architectures.families import Family
 
 _TINY: shapes.Shape = {
     **shapes.LLAMA,
@@ -70,7 +70,6 @@ REHEARSAL = (
         "none",
         *("EAGLE3", "multi-layer", _TINY, _LAYER),
         arguments=_MANY,
-        variables=MANY_LAYERS,
         depths=_DEPTHS,
     ),
 )

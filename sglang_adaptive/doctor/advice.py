@@ -76,7 +76,7 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "DFLASH": _EAGLE3,
     "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
     "--mamba-backend": _without("--mamba-backend"),
-    "enable_multi_layer_eagle": f"no GPU has shown drafts of several layers to adapt; {_EAGLE3}",
+    "enable_multi_layer_eagle": f"drafts of several layers adapt without attention DP: {_ATTENTION_DP}",
     "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
     "enable_pdmux": _without("--enable-pdmux"),
     "--enable-unified-memory": _without("--enable-unified-memory"),

@@ -158,8 +158,7 @@ def layers(folder: Path) -> CpuServer:
     """Multi-layer EAGLE, three times the same layer, under the throughput policy as no file gives it."""
     config = _config(folder, "layers", {"policy": "throughput", "warm_up": False})
     many = ("--enable-multi-layer-eagle", "--speculative-num-steps", str(LAYERS))
-    tried = {**_CHECKED, "SGLANG_ADAPTIVE_MULTI_LAYER": "1"}
-    return _server(folder, "layers", *_speculation("--speculative-adaptive-config", config), *many, **tried)
+    return _server(folder, "layers", *_speculation("--speculative-adaptive-config", config), *many, **_CHECKED)
 
 
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {

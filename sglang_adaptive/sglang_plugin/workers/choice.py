@@ -6,15 +6,11 @@ algorithm, with the controller attached. It is used only where adaptive speculat
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
-
-TRY_LAYERS = "SGLANG_ADAPTIVE_MULTI_LAYER"
-"""Variable of the environment: "1" tries multi-layer EAGLE; no GPU has shown it since ``padded_rows`` is there."""
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {
@@ -48,8 +44,7 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     name, cfg = resolving_view(server_args).speculative_algorithm, resolved_view(server_args)
-    tried = cfg.enable_multi_layer_eagle and cfg.attn_dp_size == 1 and os.environ.get(TRY_LAYERS) == "1"
-    if OURS.get(name) is MULTI_LAYER and tried:
+    if OURS.get(name) is MULTI_LAYER and cfg.enable_multi_layer_eagle and cfg.attn_dp_size == 1:
         return original(AsIf(server_args, enable_multi_layer_eagle=False))
     if OURS.get(name) in (None, MULTI_LAYER):
         return original(server_args)
