@@ -26,9 +26,6 @@ ABSENT_ROUNDS = 64
 STALL, STALL_ROUNDS = 0.3, 128
 """A reading too long by this much (log) is set aside, so many rounds in a row: a host that stalls makes rounds twice as
 long for half a second."""
-ENDED = 0.1
-"""A fresh cell off by more (log), against the slowdown, is taken to say that the slowdown has ended: cells of one
-profile are within it."""
 SHARE_GAIN = 0.02
 """Weight of the latest round in the part of rounds that could be timed."""
 
@@ -63,16 +60,6 @@ class Cell:
         self.weight = min(MOST, self._before + len(fresh))
         self.ratio = self._start + (_median(fresh) - self._start) * len(fresh) / self.weight
         return True
-
-    @property
-    def fresh_error(self) -> float:
-        """What the fresh readings say above what was known before, from three of them on."""
-        return _median(self._fresh) - self._start if len(self._fresh) >= 3 else 0.0
-
-    def shift(self, change: float) -> None:
-        """Change the fresh readings: a part of them was not the cell's own."""
-        self._fresh = [value + change for value in self._fresh]
-        self.ratio += change * len(self._fresh) / self.weight
 
 
 class Readings:
@@ -138,11 +125,6 @@ class Readings:
     def _split(self, cell: Cell, value: float) -> None:
         """Learn from a reading, the slowdown taken out: about the cell while it is fresh, then about the slowdown."""
         if cell.learn(value):
-            over = cell.fresh_error
-            if self.drift * over < 0.0 and abs(over) > ENDED:  # a slowdown that ended where nobody looked
-                back = math.copysign(min(abs(self.drift), abs(over)), over)
-                self.drift += back
-                cell.shift(-back)
             return
         self._errors.append(value - cell.ratio)
         if len(self._errors) == MEDIAN:

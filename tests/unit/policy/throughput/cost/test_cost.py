@@ -146,17 +146,6 @@ def test_a_stall_of_the_host_is_no_news_of_the_steps_that_met_it() -> None:
     assert readings.drift == pytest.approx(math.log(2.0), abs=0.05)
 
 
-def test_a_slowdown_that_ended_while_a_cell_was_away_is_over_for_all() -> None:
-    readings = Readings()
-    read(readings, 5, 1.0, 60)
-    read(readings, 3, 1.0, 60)
-    read(readings, 3, 1.25, 100)
-    assert readings.drift > 0.2
-    read(readings, 5, 1.0, 10)
-    assert readings.drift == pytest.approx(0.0, abs=0.05)
-    assert readings.cells[8, 5].ratio == pytest.approx(readings.cells[8, 3].ratio, abs=0.05)
-
-
 @pytest.mark.parametrize("batch", [8, 32])
 def test_a_gpu_that_is_faster_after_every_pause_changes_no_comparison(batch: int) -> None:
     """Steady load as an H200 served it, batch 32 and then 8: the rounds after a prefill take up to 13% less."""
