@@ -26,8 +26,8 @@ from sglang_adaptive.policy.throughput.cost.readings import Readings
 from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow, RoundTimes
 from sglang_adaptive.policy.throughput.report import learnt_profile, report
 
-FIRST_SYNCS = (4, 8, 16)
-"""Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
+FIRST_SYNC = 16
+"""Round of the first hand-over of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
 WELL_SEEN = 32.0
@@ -66,7 +66,7 @@ class ThroughputPolicy:
         """The steps that were returned last: those of the choice, or a probe's."""
         self._batch_size = 1
         self._round = 0
-        self._next_sync = FIRST_SYNCS[0]
+        self._next_sync = FIRST_SYNC
 
     # -- SGLang's protocol ------------------------------------------------------------------------------------
 
@@ -134,8 +134,7 @@ class ThroughputPolicy:
     def import_cost(self, payload: Mapping[str, Any]) -> None:
         """Decide on these readings from now on."""
         self.cost_sync_due = False
-        early = [due for due in FIRST_SYNCS if due > self._round]
-        self._next_sync = early[0] if early else self._round + self.options.sync_rounds
+        self._next_sync = self._round + self.options.sync_rounds
         if self._cost.load(payload["drift"], payload["cells"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it

@@ -86,7 +86,7 @@ def _cells(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     """Return the measured cells, ascending by batch size and steps."""
     found, base = [], policy._cost.base
     for (anchor, steps), cell in sorted(policy._readings.cells.items()):
-        seconds = base.seconds(anchor)[base.ladder.index(steps)] * math.exp(cell.ratio + cell.drift)
+        seconds = base.seconds(anchor)[base.ladder.index(steps)] * math.exp(cell.ratio + policy._readings.drift)
         found.append(
             {"batch_size": anchor, "steps": steps, "seconds": seconds, "rounds": cell.readings, "source": MEASURED}
         )

@@ -47,11 +47,6 @@ class RequestLevels:
         """The bin of each request of the latest round, as known now."""
         return self._now.translate(_BIN_OF)
 
-    @property
-    def rise(self) -> float:
-        """How far the mean level of the batch is above the usual."""
-        return sum(self._now) / (_GRID * len(self._now)) - self.usual if self._now else 0.0
-
     def follow(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
         """Take in a round of *steps* drafts; return the bins that its requests were in when its steps were chosen.
 

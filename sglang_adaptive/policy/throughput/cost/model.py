@@ -29,10 +29,6 @@ READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation of a cell, however many readings it has."""
-OWN_PART, MOST_MOVED = 0.1, 0.2
-"""Part of a slowdown since a cell was timed last that its standard deviation grows by, and the slowdown (log) that
-counts at most: a lower clock slows deep and shallow rounds differently, a host that stalls for a second all alike. With
-a part of 0.25 a steady load is probed more often, and gains nothing (simulated)."""
 NOTICED = 0.002
 """Smaller changes of a cell (log) are not worth a new table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
@@ -42,8 +38,6 @@ MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", 
 class Known:
     """A measured cell: log-ratio to the base, and its relative standard deviation."""
 
-    anchor: int
-    rung: int
     ratio: float
     deviation: float
 
@@ -64,21 +58,19 @@ class CostModel:
         """Replace what was measured; return whether any time changed by it.
 
         *drift* is the common slowdown now (log); a cell is (anchor, steps, log-ratio to the base without slowdown,
-        readings behind it, slowdown when it was last timed).
+        readings behind it).
         """
         rungs = {steps: rung for rung, steps in enumerate(self.ladder)}
         known: dict[tuple[int, int], Known] = {}
-        for anchor, steps, ratio, readings, then in cells:
-            where = int(anchor), rungs[int(steps)]
-            reading = LONE if readings < 3 else READING / math.sqrt(readings)
-            deviation = math.hypot(reading, CELL, OWN_PART * min(MOST_MOVED, abs(drift - then)))
-            known[where] = Known(*where, ratio + drift, deviation)
+        for anchor, steps, ratio, readings in cells:
+            deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
+            known[int(anchor), rungs[int(steps)]] = Known(ratio + drift, deviation)
         if known.keys() == self.known.keys() and all(_alike(cell, self.known[at]) for at, cell in known.items()):
             return False
         self.known = known
-        sure = [cell for cell in known.values() if cell.deviation < LONE]
-        self._mean = sum(cell.ratio for cell in sure) / (len(sure) + PULL)
-        squares = sum(((cell.ratio - self._mean) / self.base.deviations(cell.anchor)[cell.rung]) ** 2 for cell in sure)
+        sure = [(cell.ratio, *at) for at, cell in known.items() if cell.deviation < LONE]
+        self._mean = mean = sum(ratio for ratio, *_ in sure) / (len(sure) + PULL)
+        squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for ratio, anchor, rung in sure)
         self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
         return True
 
@@ -107,8 +99,8 @@ class CostModel:
 
     def _row(self, batch_size: int) -> tuple[list[float], list[float]]:
         near = [
-            (cell.rung, math.exp(-abs(math.log2(batch_size / cell.anchor))), cell.ratio - self._mean)
-            for cell in self.known.values()
+            (rung, math.exp(-abs(math.log2(batch_size / anchor))), cell.ratio - self._mean)
+            for (anchor, rung), cell in self.known.items()
             if cell.deviation < LONE
         ]
         seconds, deviations = [], []

@@ -33,7 +33,7 @@ SHARE_GAIN = 0.02
 class Cell:
     """Log-ratio to the base table, the common slowdown taken out, of one batch size and depth."""
 
-    __slots__ = ("_before", "_fresh", "_start", "drift", "last_round", "ratio", "readings", "weight")
+    __slots__ = ("_before", "_fresh", "_start", "last_round", "ratio", "readings", "weight")
 
     def __init__(self) -> None:
         self.ratio = self.weight = self._start = self._before = 0.0
@@ -41,8 +41,6 @@ class Cell:
         self._fresh: list[float] = []
         self.readings = 0
         """Readings ever taken."""
-        self.drift = 0.0
-        """Common slowdown when the cell was last timed."""
         self.last_round = -ABSENT_ROUNDS
 
     def enter(self, round_index: int) -> None:
@@ -108,28 +106,22 @@ class Readings:
         cell.readings += rounds
         cell.enter(self._round)
         value = math.log(seconds) - base - self.drift
-        if not self._stalls(cell, value - cell.ratio, rounds):
-            self._split(cell, value)
-        cell.drift = self.drift
+        if self._stalls(cell, value - cell.ratio, rounds) or cell.learn(value):
+            return
+        self._errors.append(value - cell.ratio)
+        if len(self._errors) == MEDIAN:
+            self.drift += _median(self._errors)
+            self._errors = []
 
     def export(self) -> dict[str, Any]:
         """Return share, slowdown and cells as builtins; the latter two as ``CostModel.load`` takes them."""
-        cells = [[anchor, steps, cell.ratio, cell.weight, cell.drift] for (anchor, steps), cell in self.cells.items()]
+        cells = [[anchor, steps, cell.ratio, cell.weight] for (anchor, steps), cell in self.cells.items()]
         return {"drift": self.drift, "share": self.share, "cells": cells}
 
     def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:
         """Whether a reading is set aside because it is so much too long that the host must have stalled."""
         self._slow_rounds = self._slow_rounds + rounds if cell.weight >= MEDIAN and error > STALL else 0
         return 0 < self._slow_rounds <= STALL_ROUNDS
-
-    def _split(self, cell: Cell, value: float) -> None:
-        """Learn from a reading, the slowdown taken out: about the cell while it is fresh, then about the slowdown."""
-        if cell.learn(value):
-            return
-        self._errors.append(value - cell.ratio)
-        if len(self._errors) == MEDIAN:
-            self.drift += _median(self._errors)
-            self._errors = []
 
 
 def _median(values: list[float]) -> float:
