@@ -26,8 +26,8 @@ SLOPE = 0.7
 """How far levels are taken to say what they seem to, until a bin has trials: a part of what moves them is luck."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
-FIRST_ROUNDS = 32
-"""Rounds after which every second one brings one bin of the batch up to date, instead of all: so none takes long."""
+FIRST_ROUNDS, REFRESH_EVERY = 32, 3
+"""Rounds after which every third one brings one bin of the batch up to date, instead of each all: so none takes long."""
 LOWEST, HIGHEST = 0.005, 0.995
 """Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9
@@ -83,8 +83,8 @@ class AcceptanceEstimator:
         self._rounds += 1
         if not steps or self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
             self._refresh()
-        elif self._rounds % 2:
-            self._bring_up_to_date(list(self._mix)[self._rounds // 2 % len(self._mix)])
+        elif self._rounds % REFRESH_EVERY == 0:
+            self._bring_up_to_date(list(self._mix)[self._rounds // REFRESH_EVERY % len(self._mix)])
 
     def slower(self, live: int) -> Sequence[float]:
         """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""

@@ -150,11 +150,14 @@ class Prober:
 
     def _pays(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
         """Whether a probe is expected to gain enough, and the credit covers what it is expected to lose."""
-        seconds, length, tokens, doubt = row.seconds, self.length, acceptance.tokens, row.deviation[steps]
+        doubt = row.deviation[steps]
+        learnt = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
+        if HORIZON_ROUNDS * learnt / _ROOT <= LEAST_GAIN_ROUNDS:  # not even without a gap
+            return False
+        seconds, length, tokens = row.seconds, self.length, acceptance.tokens
         gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
         if self._credit is None or length * gap * seconds[steps] > self._credit:
             return False
-        learnt = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
         return HORIZON_ROUNDS * expected_improvement(gap, learnt) - length * gap > LEAST_GAIN_ROUNDS
 
     def _start(self, steps: int, rounds: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
