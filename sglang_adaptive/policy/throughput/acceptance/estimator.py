@@ -27,7 +27,7 @@ SLOPE = 0.7
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
 FIRST_ROUNDS, REFRESH_EVERY = 32, 3
-"""Rounds after which every third one brings one bin of the batch up to date, instead of each all: so none takes long."""
+"""Rounds after which every third one brings one bin of the batch up to date, and not each all: so none takes long."""
 LOWEST, HIGHEST = 0.005, 0.995
 """Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sglang_adaptive.policy.profile.profile import CostProfile
 from sglang_adaptive.policy.throughput.cost.ascending import ascending
@@ -34,22 +33,14 @@ NOTICED = 0.002
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A measured cell: log-ratio to the base, and its relative standard deviation."""
-
-    ratio: float
-    deviation: float
-
-
 class CostModel:
     """The table that decisions are made on; it changes in :meth:`load` only."""
 
     def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
         self.base = BaseCost(ladder, profile)
         self.ladder = tuple(ladder)
-        self.known: dict[tuple[int, int], Known] = {}
-        """Measured cells by anchor and ladder index."""
+        self.known: dict[tuple[int, int], tuple[float, float]] = {}
+        """Measured cells by anchor and ladder index: log-ratio to the base, and its relative standard deviation."""
         self._mean = 0.0
         self._scale = 1.0
         """How far measured cells lie from the base, against how far they were expected to."""
@@ -61,14 +52,18 @@ class CostModel:
         readings behind it).
         """
         rungs = {steps: rung for rung, steps in enumerate(self.ladder)}
-        known: dict[tuple[int, int], Known] = {}
+        known: dict[tuple[int, int], tuple[float, float]] = {}
         for anchor, steps, ratio, readings in cells:
             deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
-            known[int(anchor), rungs[int(steps)]] = Known(ratio + drift, deviation)
-        if known.keys() == self.known.keys() and all(_alike(cell, self.known[at]) for at, cell in known.items()):
+            known[int(anchor), rungs[int(steps)]] = ratio + drift, deviation
+        if known.keys() == self.known.keys() and all(
+            abs(new - old) < NOTICED
+            for at, cell in known.items()
+            for new, old in zip(cell, self.known[at], strict=True)
+        ):
             return False
         self.known = known
-        sure = [(cell.ratio, *at) for at, cell in known.items() if cell.deviation < LONE]
+        sure = [(ratio, *at) for at, (ratio, deviation) in known.items() if deviation < LONE]
         self._mean = mean = sum(ratio for ratio, *_ in sure) / (len(sure) + PULL)
         squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for ratio, anchor, rung in sure)
         self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
@@ -99,9 +94,9 @@ class CostModel:
 
     def _row(self, batch_size: int) -> tuple[list[float], list[float]]:
         near = [
-            (rung, math.exp(-abs(math.log2(batch_size / anchor))), cell.ratio - self._mean)
-            for (anchor, rung), cell in self.known.items()
-            if cell.deviation < LONE
+            (rung, math.exp(-abs(math.log2(batch_size / anchor))), ratio - self._mean)
+            for (anchor, rung), (ratio, deviation) in self.known.items()
+            if deviation < LONE
         ]
         seconds, deviations = [], []
         base = zip(self.base.seconds(batch_size), self.base.deviations(batch_size), strict=True)
@@ -112,13 +107,9 @@ class CostModel:
             deviation *= self._scale
             own = self.known.get((batch_size, rung))
             if own is not None:
-                part = deviation**2 / (deviation**2 + own.deviation**2)
-                guess += part * (own.ratio - guess)
-                deviation = own.deviation * math.sqrt(part)
+                part = deviation**2 / (deviation**2 + own[1] ** 2)
+                guess += part * (own[0] - guess)
+                deviation = own[1] * math.sqrt(part)
             seconds.append(start * math.exp(guess))
             deviations.append(deviation)
         return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
-
-
-def _alike(one: Known, other: Known) -> bool:
-    return abs(one.ratio - other.ratio) < NOTICED and abs(one.deviation - other.deviation) < NOTICED
