@@ -22,8 +22,10 @@ from sglang_adaptive.policy.throughput.acceptance.levels import BINS, EDGES, MID
 
 FALL = 0.965
 """Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
-SLOPE = 0.7
-"""How far levels are taken to say what they seem to, until a bin has trials: a part of what moves them is luck."""
+SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.3
+"""What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2; and the least
+that levels are taken to say, for a draft that has always been good may fail at any time. With a slope of 0.7 for ever
+steady load at batch 1 sees 72 switches an hour and not 15, where luck leads into a bin without trials (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
 FIRST_ROUNDS, REFRESH_EVERY = 32, 3
@@ -84,6 +86,7 @@ class AcceptanceEstimator:
         if not steps or self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
             self._refresh()
         elif self._rounds % REFRESH_EVERY == 0:
+            self._find_slope()
             self._bring_up_to_date(list(self._mix)[self._rounds // REFRESH_EVERY % len(self._mix)])
 
     def slower(self, live: int) -> Sequence[float]:
@@ -167,12 +170,25 @@ class AcceptanceEstimator:
 
     def _refresh(self) -> None:
         """Count what is pending, and estimate every bin anew."""
+        self._find_slope()
         for bin in range(BINS):
             self._bring_up_to_date(bin)
         if self._weight > _LARGEST_WEIGHT:
             for row in (*self._hits, *self._reached):
                 row[:] = [value / self._weight for value in row]
             self._weight = 1.0
+
+    def _find_slope(self) -> None:
+        """Find how far levels foretell what they say: a least-squares line through the bins' first positions."""
+        firsts = [(middle, h[0], r[0]) for middle, h, r in zip(MIDDLES, self._hits, self._reached, strict=True) if r[0]]
+        trials = self._weight + sum(reached for _, _, reached in firsts)
+        usual = (USUAL * self._weight + sum(hits for _, hits, _ in firsts)) / trials
+        along = alike = SLOPE_PRIOR * self._weight
+        for middle, hits, reached in firsts:
+            away = middle - usual
+            along += away * (hits - usual * reached)
+            alike += away * away * reached
+        self._slope = min(1.0, max(LEAST_SLOPE, along / alike))
 
     def _bring_up_to_date(self, bin: int) -> None:
         """Count what is pending of a bin, and estimate it anew."""
@@ -187,7 +203,7 @@ class AcceptanceEstimator:
                     hits[at] += weight * alive
                 pending[bin] = [0] * (self.depth + 1)
         usual, pull = self.levels.usual, self.shrinkage * self._weight
-        h, fall, survives = usual + SLOPE * (MIDDLES[bin] - usual), 1.0, 1.0
+        h, fall, survives = usual + self._slope * (MIDDLES[bin] - usual), 1.0, 1.0
         chances, tokens = [], [1.0]
         for hit, trials in zip(hits, reached, strict=True):
             h = (hit + pull * h * fall) / (trials + pull)

@@ -118,7 +118,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"level = level + {levels.GAIN:g} * (outcome - level)",
         f"{estimator.LOWEST:g} <= h <= {estimator.HIGHEST:g}",
         f"`shrinkage` ({options.shrinkage:g} trials)",
-        f"`usual + {estimator.SLOPE:g} * (middle - usual)`",
+        f"the least slope is {estimator.LEAST_SLOPE:g}",
         f"accepted {estimator.FALL:g} times as often as the one before it until trials say otherwise",
         f"only the first {estimator.FIRST_ROUNDS} rounds all of them",
         f"over `memory_rounds` ({options.memory_rounds:,} rounds)",
