@@ -141,6 +141,7 @@ class AcceptanceEstimator:
         for hits, reached in zip(self._hits, self._reached, strict=True):
             part = trials * self._weight / max(reached[0], trials * self._weight)
             hits[:], reached[:] = [value * part for value in hits], [value * part for value in reached]
+        self._rounds = 0
         self._refresh()
 
     def believe_first(self, rate: float) -> None:
