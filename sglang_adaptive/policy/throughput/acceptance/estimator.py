@@ -28,8 +28,8 @@ that levels are taken to say, for a draft that has always been good may fail at 
 steady load at batch 1 sees 72 switches an hour and not 22, where luck leads into a bin without trials (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
-FIRST_ROUNDS, REFRESH_EVERY = 32, 3
-"""Rounds after which every third one brings one bin of the batch up to date, and not each all: so none takes long."""
+FIRST_ROUNDS = 32
+"""Rounds after which a round brings one bin of the batch up to date, and not all: so none takes long."""
 LOWEST, HIGHEST = 0.005, 0.995
 """Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9
@@ -85,9 +85,9 @@ class AcceptanceEstimator:
         self._rounds += 1
         if not steps or self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
             self._refresh()
-        elif self._rounds % REFRESH_EVERY == 0:
+        else:
             self._find_slope()
-            self._bring_up_to_date(list(self._mix)[self._rounds // REFRESH_EVERY % len(self._mix)])
+            self._bring_up_to_date(list(self._mix)[self._rounds % len(self._mix)])
 
     def slower(self, live: int) -> Sequence[float]:
         """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""
