@@ -25,7 +25,7 @@ FALL = 0.965
 SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.5
 """What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2; and the least
 that levels are taken to say, for a draft that has always been good may fail at any time. With a slope of 0.7 for ever
-steady load at batch 1 sees 72 switches an hour and not 22, where luck leads into a bin without trials (simulated)."""
+steady load at batch 1 sees 72 switches an hour and not 44, where luck leads into a bin without trials (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
 FIRST_ROUNDS = 32
