@@ -26,6 +26,8 @@ REASONS = {
         "why_rectangles",
         "_of_the_worker",
         "_of_the_target",
+        "_of_fa3",
+        "_of_the_graphs",
         "_of_the_server",
     ),
     "sglang_plugin/hooking/hook.py": ("problem",),

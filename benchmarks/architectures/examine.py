@@ -90,7 +90,8 @@ def _look(record: Record, adaptive: ArchitectureServer) -> None:
         return
     record["attention_backend"] = info.get("attention_backend")
     record["startup"] = state.get("startup")
-    for name in ("active", "reason", "switches", "rounds_by_tier", "accepted_by_tier", "degraded_reason", "zero_steps"):
+    kept = ("active", "reason", "switches", "rounds_by_tier", "accepted_by_tier", "degraded_reason", "zero_steps")
+    for name in (*kept, *(["verify_budget"] if "verify_budget" in state else [])):
         record[name] = state.get(name)
 
 
@@ -153,11 +154,16 @@ class _Family:
             "tokens": len(found),
             "largest_gap": max(found),
             "unlikely_tokens": unlikely(found) / len(found),
+            "unlikely_by_batch": {str(batch): self._own_unlikely(batch) for batch in BATCHES},
             "bound": self._bound,
             "texts_that_differ_between_batch_sizes": sum(own != other for own, other in pairs),
             "different_texts": len({tuple(text) for text in self._expected[largest]}),
             "different_tokens": len({token for text in self._expected[largest] for token in text}),
         }
+
+    def _own_unlikely(self, batch: int) -> float:
+        found = [gap for (size, _), own in self._own_gaps.items() if size == batch for gap in own]
+        return unlikely(found) / len(found)
 
     def _judge_all(self, how: str, asked: Callable[[Any, Sequence[list[int]]], Answers]) -> None:
         for batch in BATCHES:

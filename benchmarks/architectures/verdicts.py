@@ -101,8 +101,9 @@ LOSSLESS, WRONG, REFUSED, FAILED, UNFINISHED = "lossless", "wrong tokens", "refu
 OPEN = "open"
 """Single tokens that the reference would not take, in texts that are otherwise as likely as its own."""
 
-WRONG_SHARE = 0.05
-"""By how much a run's share of unlikely tokens exceeds the reference's when a state or a key is wrong."""
+WRONG_SHARE, A_FEW = 0.05, 5
+"""By what share of its tokens, and by how many at least, a run has more unlikely ones than the reference when a state
+or a key is wrong: that changes every token after it."""
 
 
 def of_family(record: Mapping[str, Any]) -> str:
@@ -112,9 +113,8 @@ def of_family(record: Mapping[str, Any]) -> str:
     the reference has a large gap, every text is a tie; the share of unlikely tokens tells a wrong state there, too.
     """
     runs = record.get("runs", [])
-    usual = record.get("reference", {}).get("unlikely_tokens", 0.0)
     different = [run for run in runs if run[DIFFERENT]]
-    if any(run.get("unlikely_tokens", float(run[DIFFERENT] > 0)) > usual + WRONG_SHARE for run in runs):
+    if any(_is_wrong(run, record.get("reference", {})) for run in runs):
         return WRONG
     if different:
         return OPEN
@@ -125,3 +125,10 @@ def of_family(record: Mapping[str, Any]) -> str:
     taken = {run["how"] for run in runs}
     wanted = {f"depth {steps}" for steps in record.get("depths", [])} | {"switching", "policy"}
     return LOSSLESS if record.get("depths") and wanted <= taken else UNFINISHED
+
+
+def _is_wrong(run: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
+    """Compare with the reference's texts of the same batch: one of 8 requests may be four times as noisy as all are."""
+    share = run.get("unlikely_tokens", float(run[DIFFERENT] > 0))
+    usual = reference.get("unlikely_by_batch", {}).get(str(run.get("batch")), reference.get("unlikely_tokens", 0.0))
+    return (share - usual) * run["tokens"] > max(WRONG_SHARE * run["tokens"], A_FEW)

@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGALRM, _end)
     begin = time.monotonic()
     scene = scene_of(given.phase) if given.verb == "drive" else given.scene
-    place = Place(scene, given.host, given.models, given.work, given.batch, given.kv_tokens, _extra(given))
+    place = Place(scene, given.host, given.models, given.work, given.batch, given.kv_tokens, _extra(given), given.pair)
     if given.verb == "stop":
         stop(place)
         return 0
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         add("--contenders", type=_words, default=[], help="some of the servers; default: all of the scene")
         add("--batch", type=int, default=64, help="most requests at a time that servers are started for")
         add("--kv-tokens", type=int, default=150_000, help="KV cache of each server (gpu)")
+        add("--pair", default="llama8b", help="shapes of the replay (benchmarks/server/shapes.py)")
         add("--server-arguments", default="", help="more arguments for every server, in one string")
         if verb == "drive":
             add("--results", type=Path, help="folder of the JSON; default: WORK/results")

@@ -26,6 +26,9 @@ SCENES = {
 TIMED = "throughput-timed"
 """Our server once more, with a clock around each of our hooks; it takes part in no comparison."""
 
+BUDGET = "budget-"
+"""With a number of drafts: our server with that verify budget, forced."""
+
 TRACE = Path(__file__).parents[1] / "traces" / "smollm2-greedy.npz"
 
 
@@ -50,6 +53,8 @@ class Place:
 
     kv_tokens: int = 150_000
     extra: tuple[str, ...] = ()
+    pair: str = "llama8b"
+    """Shapes of the replay's target and draft (benchmarks/server/shapes.py)."""
 
     @property
     def folder(self) -> Path:
@@ -67,7 +72,9 @@ class Place:
         if self.scene == REPLAY:
             if self.host == "cpu":
                 return hosts.cpu(self.batch, extra=extra, prefix_cache=True)
-            return hosts.gpu(self.models, self.batch, extra=extra, prefix_cache=True, kv_tokens=self.kv_tokens)
+            return hosts.gpu(
+                self.models, self.batch, self.pair, extra=extra, prefix_cache=True, kv_tokens=self.kv_tokens
+            )
         pair = (str(self.target), str(self.target.parent / "draft"))
         if self.host == "cpu":
             return hosts.Cpu(*pair, self.batch, ("--skip-tokenizer-init", *extra))
@@ -76,6 +83,9 @@ class Place:
 
 def policy(name: str, folder: Path) -> Policy:
     """Return what a contender is started with. Raises KeyError for another name."""
+    if name.startswith(BUDGET):
+        variables = {"SGLANG_ADAPTIVE_VERIFY_BUDGET": name.removeprefix(BUDGET)}
+        return replace(POLICIES["throughput"], name=name, variables=variables)
     if name != TIMED:
         return POLICIES[name]
     return replace(POLICIES["throughput"], name=TIMED, variables={hook_times.FILE: str(folder / "hook-times")})

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.served import equality, loop, overhead
 from benchmarks.served.arrivals import arrivals
-from benchmarks.served.contenders import REPLAY, SCENES, SMOLLM2, TIMED, TRACE, Place, attached
+from benchmarks.served.contenders import BUDGET, REPLAY, SCENES, SMOLLM2, TIMED, TRACE, Place, attached
 from benchmarks.served.questions import Question, block, questions
 from benchmarks.served.race import OURS, Race, one_pass
 from benchmarks.served.report import Report
@@ -193,7 +193,13 @@ def _contenders(servers: Sequence[Running], asked: Asked) -> list[Contender]:
     ours = next((server for server in servers if server.name == OURS), None)
     held = [Contender(ours, steps) for steps in asked.depths] if ours else []
     first = [Contender(server) for server in servers if not server.policy.speculate]
-    return [*first, *held, *(Contender(server) for server in servers if server.policy.speculate)]
+    for server in (server for server in servers if server.name.startswith(BUDGET)):
+        kept = int(server.name.removeprefix(BUDGET))
+        if not held:  # A large target leaves room for one server: the budget does not touch its rounds of fewer steps.
+            held += [Contender(server, steps) for steps in asked.depths if steps <= kept]
+        held += [Renamed(server, steps, f"{server.name}-of-{steps}") for steps in asked.depths if steps > kept]
+    free = [server for server in servers if server.policy.speculate and not server.name.startswith(BUDGET)]
+    return [*first, *held, *map(Contender, free)]
 
 
 def _race(

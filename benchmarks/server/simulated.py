@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.served import hook_times  # noqa: F401  (puts clocks around our hooks where a server is told to)
-from benchmarks.server import graph_recorder
+from benchmarks.server import graph_recorder, replayed_budget
 from benchmarks.server.process import DEEPEST, Declared, Process, own, replayed
 from benchmarks.server.replayed import TRACE_FILE, Replay
 from sglang_adaptive.simulate.acceptance import hazards
@@ -28,6 +28,9 @@ PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
 
 REAL = "BENCHMARK_ACCEPTANCE_REAL"
 """Environment variable: "1" leaves acceptance to the models; rounds are counted all the same."""
+
+VERIFY_BUDGET = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
+"""This package's variable that forces a budget."""
 
 ENTRY_POINT = "benchmark_simulated_acceptance"
 DRAWN_AHEAD = 64
@@ -91,6 +94,8 @@ class Draw:
         self._row = 0
         self._chance = random.Random(0)  # every rank draws the same
         self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
+        asked = self._replay is not None and VERIFY_BUDGET in os.environ
+        self._budget = replayed_budget.register(self._replay) if asked and self._replay is not None else None
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Before a batch is verified: note each request's process, its own or the common one."""
@@ -121,7 +126,7 @@ class Draw:
 
         width = spec_steps + 1
         if self._replay is not None and self._replay.concerns(bs):
-            counts = self._replay.accept(spec_steps)
+            counts = self._replay.accept(spec_steps, None if self._budget is None else self._budget.take())
             num_correct_drafts.copy_(_on_device(torch.tensor(counts, dtype=torch.int32), accept_index.device))
         else:
             num_correct_drafts.copy_(self._next(bs, accept_index.device).clamp(max=spec_steps))

@@ -68,9 +68,9 @@ class BudgetStepper(Stepper):
         firsts: list[float] = []
         note = packed.note_drafts
 
-        def told(first: Any, outputs: Any) -> None:
-            firsts.extend(first.flatten().tolist())
-            note(first, outputs)
+        def told(chances: Any) -> None:
+            firsts.extend(chances[:, 0].tolist())
+            note(chances)
 
         with mock.patch.object(Packing, "of", noted), mock.patch.object(packed, "note_drafts", told):
             found = self.run(lambda _: self._arrive(depths), every=8, overlap=overlap)

@@ -66,7 +66,8 @@ def check_warm_up(found: dict[str, Any]) -> None:
     startup = found["startup"]
     assert startup["warm_up_seconds"] > 0
     assert startup["warm_up_rounds"] >= 3 * len((1, 2, 3, 4)) + 3 * len((1, 3))  # greedily, and sampled
-    assert startup["warmed_batch_sizes"] == [1, 3]  # those of the sampled pass, the last one
+    # Those of the sampled pass, the last one. On a busy machine its requests may also run two at a time.
+    assert {1, 3} <= set(startup["warmed_batch_sizes"])
     assert [tier["steps"] for tier in startup["tiers"]] == [0, 2, 5]
     # What came after it is SGLang's own request for 8 tokens, and nothing else.
     assert sum(found["rounds_by_tier"].values()) <= 8

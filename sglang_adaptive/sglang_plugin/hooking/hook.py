@@ -29,6 +29,10 @@ class Process(Enum):
     SCHEDULER_CUDA = "The same with a CUDA device"
     SCHEDULER_PLAN_STREAM = "The same with SGLang's plan stream on"
     SCHEDULER_VERIFY_BUDGET = "The same with SGLANG_ADAPTIVE_VERIFY_BUDGET set"
+    SCHEDULER_CUDA_VERIFY_BUDGET = "The same with SGLANG_ADAPTIVE_VERIFY_BUDGET set and a CUDA device"
+
+
+_ON_CUDA = (Process.SCHEDULER_CUDA, Process.SCHEDULER_CUDA_VERIFY_BUDGET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class Hook:
 
     def need(self) -> Need:
         """Return the need of this hook: its target with its parameters."""
-        return Need(self.target, self.parameters, on_cuda=self.process is Process.SCHEDULER_CUDA)
+        return Need(self.target, self.parameters, on_cuda=self.process in _ON_CUDA)
 
 
 def _parameter_names(function: Any) -> set[str]:

@@ -47,6 +47,8 @@ def of_scheduler() -> tuple[Hook, ...]:
         processes.append(Process.SCHEDULER_PLAN_STREAM)
     if "SGLANG_ADAPTIVE_VERIFY_BUDGET" in os.environ:
         processes.append(Process.SCHEDULER_VERIFY_BUDGET)
+        if is_cuda():
+            processes.append(Process.SCHEDULER_CUDA_VERIFY_BUDGET)
     return hooks(*processes)
 
 

@@ -1,6 +1,6 @@
 """Verifies the drafts of a batch that are most likely right, so that requests verify unequal numbers of them.
 
-May import hooking alone. All hooks are added only where SGLANG_ADAPTIVE_VERIFY_BUDGET is set, which is for tests.
+May import hooking and policy. All hooks are added only where SGLANG_ADAPTIVE_VERIFY_BUDGET is set, which is for tests.
 
 A round, with `width` = steps + 1 tokens of each of `requests`:
 
@@ -9,6 +9,8 @@ A round, with `width` = steps + 1 tokens of each of `requests`:
    that nothing waits for the device.
 3. `hooks.prepare_for_verify` gives the target a packed copy of SGLang's verify input: token ids, positions and KV
    slots, and SGLang's own `RaggedVerifyLayout`, with which DSPARK hands attention backends unequal query lengths.
+   On fa3 the pass runs in the graph of `budget` steps (`target_graphs`), and the graphs of the draft return chances
+   too (`chances`).
 4. `hooks.sample` spreads logits and hidden states back before anything reads them.
 
 SGLang's own verify input stays a rectangle [requests, width], and with it draft tokens, grammar masks, `predict`,
@@ -21,9 +23,10 @@ slot of an absent draft; no accepted token lies there, so the next round writes 
 
 from __future__ import annotations
 
-from sglang_adaptive.sglang_plugin.hooking.hook import EXECUTOR, SRT, WORKER, Hook, Need, Process
+from sglang_adaptive.sglang_plugin.hooking.hook import EXECUTOR, FA3, SRT, WORKER, Hook, Need, Process
 
 _PROCESS = Process.SCHEDULER_VERIFY_BUDGET
+_DRAFT_GRAPHS = SRT + "speculative.eagle_draft_cuda_graph_runner.EAGLEDraftCudaGraphRunner."
 _VERIFY = SRT + "speculative.eagle_worker_common."
 
 HOOKS = (
@@ -43,6 +46,34 @@ HOOKS = (
         _PROCESS,
     ),
     Hook(
+        _DRAFT_GRAPHS + "capture_one_shape",
+        "around",
+        "verify_budget.hooks:capture_draft",
+        ("self",),
+        _PROCESS,
+    ),
+    Hook(
+        _DRAFT_GRAPHS + "execute",
+        "after",
+        "verify_budget.hooks:draft_replayed",
+        ("self", "forward_batch"),
+        _PROCESS,
+    ),
+    Hook(
+        SRT + "speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner.execute",
+        "after",
+        "verify_budget.hooks:extend_replayed",
+        ("self",),
+        _PROCESS,
+    ),
+    Hook(
+        FA3 + "FlashAttentionBackend._bind_metadata_buffers",
+        "after",
+        "verify_budget.hooks:bind_metadata",
+        ("self", "bs", "num_tokens", "encoder_lens", "forward_mode"),
+        Process.SCHEDULER_CUDA_VERIFY_BUDGET,
+    ),
+    Hook(
         WORKER + "EagleDraftWorker._draft_extend_for_decode",
         "around",
         "verify_budget.hooks:extend_for_decode",
@@ -58,9 +89,9 @@ HOOKS = (
     ),
     Hook(
         _VERIFY + "eagle_sample",
-        "before",
+        "around",
         "verify_budget.hooks:sample",
-        ("verify_input", "batch", "logits_output"),
+        ("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
         _PROCESS,
     ),
 )
@@ -73,6 +104,7 @@ NEEDS = (
             "positions",
             "retrieve_next_token",
             "draft_token_num",
+            "num_tokens_per_req",
             "prepared_out_cache_loc",
             "kv_loc_plan",
         ),
@@ -89,5 +121,9 @@ NEEDS = (
     Need(SRT + "layers.logits_processor.LogitsProcessorOutput", fields=("next_token_logits", "hidden_states")),
     Need(SRT + "speculative.eagle_info.EagleDraftInput", fields=("topk_p",)),
     Need(SRT + "managers.schedule_batch.ScheduleBatch", fields=("input_ids", "out_cache_loc", "spec_info")),
+    Need(
+        SRT + "speculative.eagle_utils.verify_tree_greedy_func",
+        ("predicts", "accept_index", "accept_token_num", "candidates", "target_predict", "topk"),
+    ),
     Need(SRT + "environ.envs.SGLANG_SIMULATE_ACC_LEN"),
 )

@@ -7,8 +7,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds, packed_input, top_chance
-from sglang_adaptive.sglang_plugin.verify_budget.setup_check import FORCE, why_rectangles
+from sglang_adaptive.sglang_plugin.verify_budget import chances, greedy
+from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds, packed_input
+from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
+    FORCE,
+    longest_row,
+    needs_graphs,
+    state_of,
+    why_rectangles,
+)
+from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import TargetGraphs, note_longest
 
 logger = logging.getLogger(__name__)
 
@@ -28,25 +36,58 @@ def install(result: None, worker: Any) -> None:
     if reason is not None:
         logger.warning("adaptive: all requests of a batch verify equally many drafts: %s", reason)
         return
-    _live = PackedRounds(worker, int(os.environ[FORCE]))
+    budget, runner = int(os.environ[FORCE]), worker.target_worker.model_runner
+    graphs = TargetGraphs(runner, lambda: state_of(worker, budget)) if needs_graphs(runner) else None
+    _live = PackedRounds(worker, budget, graphs)
     logger.warning("adaptive: at most %d drafts a request are verified, on average, because of %s", _live.budget, FORCE)
+
+
+def bind_metadata(
+    result: Any, backend: Any, bs: int, num_tokens: int, encoder_lens: Any, forward_mode: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """After fa3's metadata of a graph is made, before its capture: let graphs of `budget` steps take longer rows."""
+    if forward_mode.is_target_verify() and backend.topk <= 1 and not backend.is_draft_runner:
+        longest = longest_row(backend.speculative_num_draft_tokens - 1)
+        if longest is not None:
+            note_longest(result[0], backend, longest)
+    return result
 
 
 def note_output(result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
     """After a forward pass: keep the draft's logits, for the chances of its tokens."""
-    if _live is not None:
-        _live.note_output(runner, result.logits_output)
+    chances.note_output(runner, result.logits_output)
+
+
+def capture_draft(original: Callable[..., Any], graphs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around the capture of a graph of the draft's steps: let it fill in the chances of its tokens."""
+    with chances.capturing(graphs):
+        return original(graphs, *args, **kwargs)
 
 
 def draft_forward(original: Callable[..., Any], draft: Any, forward_batch: Any) -> Any:
-    """Around the draft's steps: keep the chance that it gives each of its tokens."""
-    if _live is None or draft is not _live.draft or forward_batch.forward_mode.is_idle():
+    """Around the draft's steps, also while they are captured: keep the chance that it gives each of its tokens."""
+    asked = chances.is_capturing() or (_live is not None and draft is _live.draft)
+    if not asked or draft.topk != 1 or forward_batch.forward_mode.is_idle():
         return original(draft, forward_batch)
-    first = forward_batch.spec_info.topk_p
-    with _live.watching() as outputs:
-        drafted = original(draft, forward_batch)
-    _live.note_drafts(first, outputs)
-    return drafted
+    result, found = chances.drafted(original, draft, forward_batch)
+    if _live is not None and draft is _live.draft:
+        _live.note_drafts(found)
+    return result
+
+
+def draft_replayed(result: Any, graphs: Any, forward_batch: Any) -> Any:
+    """After a replay of the draft's graph: keep the chances that it filled in."""
+    if _live is not None and graphs is _live.draft.cuda_graph_runner and not forward_batch.forward_mode.is_idle():
+        found = chances.replayed(graphs, forward_batch.batch_size)
+        if found is not None:
+            _live.note_drafts(found)
+    return result
+
+
+def extend_replayed(result: Any, graphs: Any, *args: Any, **kwargs: Any) -> Any:
+    """After a replay of the draft extend's graph: keep its logits, for the chances of the next round's first drafts."""
+    chances.note_output(graphs.model_runner, result)
+    return result
 
 
 def extend_for_decode(original: Callable[..., None], draft: Any, batch: Any, result: Any, **kwargs: Any) -> None:
@@ -56,11 +97,11 @@ def extend_for_decode(original: Callable[..., None], draft: Any, batch: Any, res
     """
     if _live is None or draft is not _live.draft or not draft.speculative_num_steps:
         return original(draft, batch, result, **kwargs)
-    with _live.watching() as outputs:
+    # The outputs, not their chances: SGLang selects each request's last accepted token in them only afterwards.
+    with chances.watching(draft.draft_runner, lambda output: output) as outputs:
         original(draft, batch, result, **kwargs)
     if outputs and not batch.forward_mode.is_idle():
-        # SGLang has left the logits of each request's last accepted token in the output.
-        result.next_draft_input.topk_p = top_chance(outputs[-1].next_token_logits)
+        result.next_draft_input.topk_p = chances.of_output(outputs[-1])
     return None
 
 
@@ -76,8 +117,13 @@ def prepare_for_verify(
     if packing is None:
         return original(verify_input, req_to_token_pool, batch, target_worker)
     slots = _slots(verify_input, req_to_token_pool, batch)
-    batch.spec_info = packed_input(verify_input, packing, slots)
+    assert _live is not None
+    batch.spec_info = packed_input(verify_input, packing, slots, _live.padded_tokens(packing))
+    _live.borrow_graphs()
     prepared = original(batch.spec_info, req_to_token_pool, batch, target_worker)
+    if not prepared[1]:
+        # Without a graph the backend of all steps has room for the rows; that of fewer has not.
+        _live.give_graphs_back()
     batch.spec_info, batch.input_ids, batch.out_cache_loc = verify_input, verify_input.draft_token, slots
     packing.cut(verify_input.retrieve_next_token)
     return prepared
@@ -98,7 +144,17 @@ def _slots(verify_input: Any, req_to_token_pool: Any, batch: Any) -> Any:
     )
 
 
-def sample(verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> None:
-    """Before SGLang's eagle_sample: spread the target's logits and hidden states to the rectangle."""
+def sample(
+    original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
+    *more: Any, watermark_state: Any = None, **options: Any,
+) -> Any:  # fmt: skip
+    """Around SGLang's eagle_sample: spread the target's logits, or its choices, and hidden states to the rectangle."""
     if _live is not None:
-        _live.spread(verify_input, logits_output)
+        packing = _live.take(verify_input)
+        if packing is not None:
+            if logits_output.hidden_states is not None:
+                logits_output.hidden_states = packing.spread(logits_output.hidden_states)
+            if greedy.is_plain(batch, grammar_mask, watermark_state):
+                return greedy.accept(verify_input, packing.spread(logits_output.next_token_logits.argmax(-1)))
+            logits_output.next_token_logits = packing.spread(logits_output.next_token_logits)
+    return original(verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options)

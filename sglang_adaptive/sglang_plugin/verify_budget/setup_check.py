@@ -8,8 +8,10 @@ from typing import Any
 FORCE = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
 """Environment variable with the mean number of drafts to verify for a request, for tests."""
 
-PACKED_BACKENDS = frozenset({"TorchRefBackend"})  # the CPU engine's
-"""Classes of attention backends that have been shown to verify packed tokens as they verify a rectangle."""
+_FA3 = "FlashAttentionBackend"
+
+PACKED_BACKENDS = frozenset({"TorchRefBackend", _FA3})  # the CPU engine's, and fa3
+"""Classes of attention backends that verify packed tokens as they verify a rectangle."""
 
 
 def why_rectangles(worker: Any) -> str | None:
@@ -17,7 +19,33 @@ def why_rectangles(worker: Any) -> str | None:
     forced = os.environ.get(FORCE, "")
     if not forced.isdecimal() or int(forced) < 1:
         return f"{FORCE}={forced!r} is not a whole number from 1 on"
-    return _of_the_worker(worker) or _of_the_target(worker.target_worker.model_runner) or _of_the_server()
+    runner = worker.target_worker.model_runner
+    return _of_the_worker(worker) or _of_the_target(runner) or _of_the_server() or _of_the_graphs(worker, runner)
+
+
+def needs_graphs(runner: Any) -> bool:
+    """Return whether packed passes of *runner*, the target's, run in CUDA graphs, and in no other way."""
+    return type(runner.attn_backend).__name__ == _FA3
+
+
+def state_of(worker: Any, steps: int) -> Any | None:
+    """Return the runtime state of *steps*; None where there is none."""
+    controller = getattr(worker, "adaptive_controller", None)
+    states = [] if controller is None else controller.states
+    return next((state for state in states if state.speculative_num_steps == steps), None)
+
+
+def longest_row(steps: int) -> int | None:
+    """Return the most tokens of a request that graphs of *steps* have to take; None where that is steps + 1."""
+    from sglang.srt.runtime_context import get_spec
+
+    from sglang_adaptive.policy.config.config import load_config
+
+    forced, source = os.environ.get(FORCE, ""), get_spec().speculative_adaptive_config
+    if not forced.isdecimal() or int(forced) != steps or source is None:
+        return None
+    widest = max(load_config(source).candidate_steps) + 1
+    return widest if widest > steps + 1 else None
 
 
 def _of_the_worker(worker: Any) -> str | None:
@@ -37,7 +65,11 @@ def _of_the_target(runner: Any) -> str | None:
     backend = type(runner.attn_backend).__name__
     if backend not in PACKED_BACKENDS:
         return f"{backend} has not been shown to verify packed drafts"
-    if runner.decode_cuda_graph_runner is not None:
+    if needs_graphs(runner):
+        reason = _of_fa3(runner.attn_backend)
+        if reason is not None:
+            return reason
+    elif runner.decode_cuda_graph_runner is not None:
         return "graphs of a verify pass are captured for rectangles"
     if type(runner.req_to_token_pool) is not ReqToTokenPool:
         return f"a {type(runner.req_to_token_pool).__name__} keeps a state for each token of a rectangle"
@@ -50,14 +82,52 @@ def _of_the_target(runner: Any) -> str | None:
     return None
 
 
-def _of_the_server() -> str | None:
+def _of_fa3(backend: Any) -> str | None:
+    reasons = {
+        "only version 3 of FlashAttention has been asked to verify packed drafts": backend.fa_impl_ver != 3,
+        "latent attention verifies rectangles": backend.use_mla,
+        "sliding windows verify rectangles": backend.has_swa or backend.use_sliding_window_kv_pool,
+        "local attention verifies rectangles": backend.local_attn_builder is not None,
+        "an encoder's keys are read by rectangles": backend.is_encoder_decoder,
+        "keys that are spread over ranks are read by rectangles": backend.attn_cp_size > 1
+        or backend._kv_shard_pool is not None,
+        "unified memory translates the slots of rectangles": backend.kv_index_translator.is_translating,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _of_the_graphs(worker: Any, runner: Any) -> str | None:
+    """Return why no graph takes packed drafts, where they need one."""
+    if not needs_graphs(runner):
+        return None
+    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+
+    steps = int(os.environ[FORCE])
+    state = state_of(worker, steps)
+    if state is None:
+        return f"there are no graphs of {steps} steps, in which packed drafts are verified"
+    graphs = state.target_graph_runner
+    if type(graphs) is not DecodeCudaGraphRunner:
+        return "without CUDA graphs a packed verify waits for the device"
+    if graphs.enable_two_batch_overlap or graphs.enable_pdmux:
+        return "two batches at a time are split as rectangles"
+    return None
+
+
+def accepts_unseen() -> bool:
+    """Return whether drafts are accepted that nobody verified; a benchmark that replays acceptance answers itself."""
     from sglang.srt.environ import envs
+
+    return bool(envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)
+
+
+def _of_the_server() -> str | None:
     from sglang.srt.runtime_context import get_memory, get_parallel, get_spec
 
     parallel = get_parallel()
     reasons = {
         "rejection sampling reads every draft of a chain": get_spec().speculative_use_rejection_sampling,
-        "SGLANG_SIMULATE_ACC_LEN accepts drafts unseen": envs.SGLANG_SIMULATE_ACC_LEN.get() > 0,
+        "SGLANG_SIMULATE_ACC_LEN accepts drafts unseen": accepts_unseen(),
         "--enable-hisparse moves KV between rounds": get_memory().enable_hisparse,
         "pipeline stages relay drafts": parallel.pp_size > 1,
         "several ranks have not been shown to rank drafts alike": parallel.tp_size > 1 or parallel.attn_dp_size > 1,

@@ -63,9 +63,13 @@ def test_counted_texts_add_up() -> None:
     assert len(found["differences"]) == 1
 
 
+def a_run(kind: str, different: int) -> dict[str, Any]:
+    return {"how": kind, "batch": 8, "tokens": 384, DIFFERENT: different}
+
+
 def record(how: list[str], different: int = 0, **more: Any) -> dict[str, Any]:
     """Return a family's record with a run of each kind."""
-    return {"depths": [0, 3], "active": True, "runs": [{"how": kind, DIFFERENT: different} for kind in how], **more}
+    return {"depths": [0, 3], "active": True, "runs": [a_run(kind, different) for kind in how], **more}
 
 
 ALL = ["depth 0", "depth 3", "switching", "policy"]
@@ -96,6 +100,23 @@ def few_unlikely(share: float, different: int = 1) -> dict[str, Any]:
     ],
 )
 def test_the_verdict_on_a_family(found: dict[str, Any], verdict: str) -> None:
+    assert verdicts.of_family(found) == verdict
+
+
+@pytest.mark.parametrize(
+    ("tokens", "share", "verdict"),
+    [
+        (384, 0.24, verdicts.LOSSLESS),
+        (384, 0.30, verdicts.WRONG),
+        (48, 0.30, verdicts.LOSSLESS),
+        (48, 0.40, verdicts.WRONG),
+    ],
+)
+def test_a_run_is_compared_with_the_reference_at_its_own_batch(tokens: int, share: float, verdict: str) -> None:
+    found = record(ALL, reference={"unlikely_tokens": 0.07, "unlikely_by_batch": {"1": 0.06, "8": 0.24}})
+    found["runs"][0].update(tokens=tokens, unlikely_tokens=share)
+    for run in found["runs"][1:]:
+        run["unlikely_tokens"] = 0.07
     assert verdicts.of_family(found) == verdict
 
 
@@ -161,7 +182,7 @@ def test_the_frequent_tokens_are_in_every_vocabulary(family: Any) -> None:
 def test_the_table_has_what_was_measured_and_no_row_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
     architectures_table = import_module("architectures_table")
-    run = {"how": "depth 0", EQUAL: 30, TIE: 2, DIFFERENT: 0, "accepted": 7, "unlikely_tokens": 0.02}
+    run = {"how": "depth 0", "tokens": 48, EQUAL: 30, TIE: 2, DIFFERENT: 0, "accepted": 7, "unlikely_tokens": 0.02}
     about = {"gpu": "a GPU", "date": "2026-11-23", "family": "llama", "models": "Llama", "algorithm": "EAGLE3"}
     measured = {
         **{**about, "draft": "EAGLE-3", "error": "Error: a | b", "runs": [run]},

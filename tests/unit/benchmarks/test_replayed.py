@@ -12,8 +12,10 @@ import torch
 from benchmarks.server import simulated
 from benchmarks.server.process import Process, replayed
 from benchmarks.server.replayed import TRACE_FILE, Replay
+from benchmarks.server.replayed_budget import BudgetReplay
 from benchmarks.server.simulated import Draw, Meter
 from sglang_adaptive.sglang_plugin.scheduler import shadow_acceptance
+from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
 
 TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
 
@@ -90,3 +92,38 @@ def test_replayed_tokens_are_what_is_expected(tmp_path: Path) -> None:
     process = Process(tmp_path / "acceptance", create=True)
     Meter(process).count([request(0), request(1)], 9, SimpleNamespace(speculative_num_draft_tokens=8))
     assert process.read().expected == 9
+
+
+def test_a_budget_accepts_only_what_it_keeps() -> None:
+    replay = Replay([bytes([3, 9, 9, 1]), bytes([2, 9, 9])])
+    first, second = request(0), request(1)
+    replay.begin([first, second])
+    assert replay.accept(7, [1, 5]) == [1, 2]
+    replay.begin([first, second])
+    assert replay.accept(7) == [7, 0], "the first one did not go on behind what was kept"
+
+
+def test_a_budget_ranks_by_the_trace() -> None:
+    """The device is given chances by which it keeps what the trace's confidences keep."""
+    sure = [[[31, 31, 31]], [[16, 0, 0]], [[31, 20, 0]]]
+    budget = BudgetReplay(replay := Replay([bytes([3])] * 3, [torch.tensor(row).numpy() for row in sure]))
+    rounds = PackedRounds(SimpleNamespace(_draft_worker=None), 1)
+    verify = SimpleNamespace(retrieve_next_token=torch.zeros(3, 4), kv_loc_plan=None)
+    replay.begin([request(0), request(1), request(2)])
+    rounds.note_drafts(torch.full((3, 3), 0.5))
+    packing = budget.packing(PackedRounds.packing, rounds, verify)
+    assert (packing.lengths - 1).tolist() == [2, 0, 1] == budget.take()
+    assert budget.take() is None
+    rounds.budget = 3
+    rounds.note_drafts(torch.full((3, 3), 0.5))
+    assert budget.packing(PackedRounds.packing, rounds, verify) is None is budget.take()
+
+
+def test_behind_the_recorded_text_nothing_is_sure() -> None:
+    replay = Replay([bytes([1])], [torch.tensor([[16, 31]]).numpy()])
+    one = request(0)
+    replay.begin([one])
+    assert replay.sure(2) == [[16.5 / 32, 31.5 / 32]]
+    replay.accept(2)
+    replay.begin([one])
+    assert replay.sure(2) == [[0.0, 0.0]]

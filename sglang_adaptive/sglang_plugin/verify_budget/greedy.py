@@ -1,0 +1,61 @@
+"""Accepts the drafts of a packed greedy round by each token's choice, without a rectangle of logits.
+
+SGLang's eagle_sample reads `requests * width` rows of the vocabulary, of which a packed round has `requests * (budget +
+1)`. Where nothing but the logits decides, their likeliest tokens are spread instead: one number a row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def is_plain(batch: Any, grammar_mask: Any, watermark_state: Any) -> bool:
+    """Whether each token is the likeliest one of its row, and nobody reads the logits afterwards."""
+    from sglang.srt.environ import envs
+
+    info = batch.sampling_info
+    between = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, grammar_mask, watermark_state)
+    return bool(
+        info.is_all_greedy
+        and not batch.return_logprob
+        and all(part is None for part in between)
+        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
+    )
+
+
+def accept(verify_input: Any, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what SGLang's eagle_sample returns where the target chose *chosen* [requests * width], int64.
+
+    These are the tokens behind each node, int32 [requests * width]; accepted tokens of each request, drafts and one,
+    int32 [requests]; and the nodes of these, -1 behind them, int32 [requests, width]. Drafts without a link are not
+    accepted, whatever *chosen* says of the nodes before them.
+    """
+    from sglang.srt.speculative import eagle_utils, spec_utils
+
+    candidates = verify_input.draft_token.view(verify_input.retrieve_next_token.shape)
+    requests, width = candidates.shape
+    device = candidates.device
+    target = chosen.view(requests, width)
+    predict, index, accepted = eagle_utils.verify_tree_greedy_func(
+        predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
+        accept_index=torch.full((requests, width), -1, dtype=torch.int32, device=device),
+        accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
+        candidates=candidates,
+        retrieve_index=verify_input.retrieve_index,
+        retrieve_next_token=verify_input.retrieve_next_token,
+        retrieve_next_sibling=verify_input.retrieve_next_sibling,
+        target_predict=target,
+        topk=verify_input.tree_topk,
+    )
+    if spec_utils.SIMULATE_ACC_LEN > 0:  # where benchmarks replay acceptance, as in eagle_sample
+        index = spec_utils.generate_simulated_accept_index(
+            accept_index=index, predict=predict, num_correct_drafts=accepted, candidates=candidates,
+            target_predict=target, simulate_acc_len=spec_utils.SIMULATE_ACC_LEN,
+            simulate_acc_token_mode=spec_utils.SIMULATE_ACC_TOKEN_MODE, bs=requests, spec_steps=width - 1,
+        )  # fmt: skip
+    return predict, accepted + 1, index

@@ -1,0 +1,73 @@
+"""Runs a packed verify pass in the target's graphs of another number of steps.
+
+The graph of `budget` steps reads as many tokens of as many requests as a packed pass: `requests * (budget + 1)`. Its
+query lengths lie in a tensor on the device, which fa3 fills in from SGLang's RaggedVerifyLayout before the replay. That
+tensor is the rectangle's again after the pass, because SGLang writes it once, when the backend is made.
+
+A graph has the longest query of a request as a constant. Where FlashAttention 3 splits keys, the kernel that joins the
+parts has a grid of as many tokens for each request, and would leave the others of a longer row out. Any upper bound is
+right, so graphs that may run packed passes are captured with the widest round's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LONGEST = "_sglang_adaptive_longest"
+"""Attribute of an attention backend: the longest query of a request that its graphs were captured for."""
+
+
+def note_longest(metadata: Any, backend: Any, longest: int) -> None:
+    """Let the graphs of *backend* that are captured with *metadata* allow *longest* tokens of a request."""
+    metadata.max_seq_len_q = max(metadata.max_seq_len_q, longest)
+    setattr(backend, _LONGEST, longest)
+
+
+class TargetGraphs:
+    """The target's attention backend and graphs, those of fewer steps while a packed pass runs."""
+
+    def __init__(self, runner: Any, state: Callable[[], Any]) -> None:
+        """*state* returns the live SpecRuntimeState of `budget` steps; an update of weights may replace it."""
+        self._runner, self._state = runner, state
+        self._own: tuple[Any, Any] | None = None
+        self._borrowed: Any = None
+        self._rectangle: tuple[Any, Tensor] | None = None
+        """A backend, and its first token of each request in a rectangle, then their number."""
+
+    def tokens(self, requests: int, longest: int) -> int | None:
+        """Return the tokens of the graph that *requests* run in, which may be more than theirs.
+
+        None where no graph has as many requests, or rows of up to *longest* tokens.
+        """
+        state = self._state()
+        graphs = state.target_graph_runner
+        if graphs is None or graphs.disable_padding or requests > graphs.max_bs:
+            return None
+        if longest > getattr(state.target_attn_backend, _LONGEST, 0):
+            return None
+        return int(graphs._pad_to_bucket(requests, graphs.capture_bs)) * int(state.speculative_num_draft_tokens)
+
+    def borrow(self) -> None:
+        """Let the target run in the backend and graphs of fewer steps."""
+        state = self._state()
+        self._borrowed, starts = state.target_attn_backend, self._starts(state.target_attn_backend)
+        if self._rectangle is None or self._rectangle[0] is not self._borrowed:
+            self._rectangle = (self._borrowed, starts.clone())
+        self._own = (self._runner.attn_backend, self._runner.decode_cuda_graph_runner)
+        self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._borrowed, state.target_graph_runner
+
+    def give_back(self) -> None:
+        """Let the target run in its own again, and make the borrowed one's query lengths a rectangle's."""
+        assert self._own is not None and self._rectangle is not None
+        self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._own
+        self._starts(self._borrowed).copy_(self._rectangle[1])
+        self._own = self._borrowed = None
+
+    @staticmethod
+    def _starts(backend: Any) -> Tensor:
+        starts: Tensor = backend.target_verify_metadata["cu_seqlens_q"]
+        return starts
