@@ -12,11 +12,13 @@ import argparse
 import json
 import pickle
 import random
+import sys
 from pathlib import Path
 
 from benchmarks import shipped_rounds
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.simulate.provenance import about
 
 LARGEST_BATCH = 64
 SECONDS_A_STEP = 0.0002
@@ -54,7 +56,9 @@ def main() -> int:
     for done, size in found.items():
         print(f"{done:10,d} rounds  {size:8,d} bytes")
     if options.json:
-        options.json.write_text(json.dumps({"bytes_by_rounds": found}, indent=1) + "\n", encoding="utf-8")
+        source = about([]) | {"command": " ".join(["python -m benchmarks.policy_memory", *sys.argv[1:]])}
+        written = json.dumps({"provenance": source, "bytes_by_rounds": found}, indent=1)
+        options.json.write_text(written + "\n", encoding="utf-8")
     return 0
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks import shipped_rounds
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.simulate.provenance import about
 
 DEEPEST = 7
 ACCEPTANCE = (0.75, 0.97)
@@ -113,8 +114,10 @@ def main() -> int:
         figures = f"median {row['median_us']:7.2f}  p99 {row['p99_us']:7.2f}  worst {row['worst_us']:8.2f}"
         print(f"{name:22s} {figures}  microseconds  ({row['rounds']} calls)")
     if options.json:
-        about = {"python": platform.python_version(), "machine": platform.machine(), "batch": options.batch}
-        options.json.write_text(json.dumps({"about": about, "policies": result}, indent=1) + "\n", encoding="utf-8")
+        command = " ".join(["python -m benchmarks.policy_overhead", *sys.argv[1:]])
+        source = about([]) | {"command": command, "batch": options.batch}
+        written = json.dumps({"provenance": source, "policies": result}, indent=1)
+        options.json.write_text(written + "\n", encoding="utf-8")
     return 0
 
 

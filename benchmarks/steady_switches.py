@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.server.workloads.steady import SETTLE_SECONDS, P
-from sglang_adaptive import provenance
 from sglang_adaptive.simulate.acceptance import FloatArray
 from sglang_adaptive.simulate.engine import play
 from sglang_adaptive.simulate.ours import build
 from sglang_adaptive.simulate.population import IntArray, closed_loop
 from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.provenance import about
 from sglang_adaptive.simulate.trace import Scene, Trace
 
 BATCHES, SEEDS, ROUNDS = (1, 8, 32), (1, 2, 3), 300_000
@@ -57,8 +58,9 @@ def main() -> None:
         told = "batch {batch_size}, seed {seed}: {switches_per_hour:.0f} switches an hour, {share:.4f} of the oracle"
         print(told.format(**draw))
     if options.output:
-        about = {"p": P, "rounds": options.rounds, "versions": provenance.versions("sglang-adaptive")}
-        options.output.write_text(json.dumps({**about, "draws": draws}, indent=1) + "\n")
+        command = " ".join(["python -m benchmarks.steady_switches", *sys.argv[1:]])
+        source = about([]) | {"command": command, "p": P, "rounds": options.rounds}
+        options.output.write_text(json.dumps({"provenance": source, "draws": draws}, indent=1) + "\n")
 
 
 def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:

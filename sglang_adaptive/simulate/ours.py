@@ -128,4 +128,4 @@ def _forget_levels(policy: ThroughputPolicy) -> None:
 
 def _forget_hysteresis(policy: ThroughputPolicy) -> None:
     """Take the best steps at once."""
-    policy._choice.hysteresis.keeps = lambda gain, live, best, acceptance: False  # type: ignore[method-assign]
+    policy._choice.keeps = lambda gain, best, acceptance: False  # type: ignore[method-assign]

@@ -26,13 +26,10 @@ from sglang_adaptive.policy.throughput.cost.readings import Readings
 from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow, RoundTimes
 from sglang_adaptive.policy.throughput.report import learnt_profile, report
 
-FIRST_SYNCS = (4, 8, 16)
-"""Rounds of the first hand-overs of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
+FIRST_SYNC = 16
+"""Round of the first hand-over of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
-RISEN = 0.15
-"""Mean level of the batch above the usual from which on zero steps want more shadow drafts: one accept where
-drafts were hardly ever right."""
 WELL_SEEN = 32.0
 """Trials of the first position until which zero steps want more shadow drafts: its acceptance is then known to 0.09."""
 NEW_WEIGHTS_TRIALS = 24.0
@@ -69,7 +66,7 @@ class ThroughputPolicy:
         """The steps that were returned last: those of the choice, or a probe's."""
         self._batch_size = 1
         self._round = 0
-        self._next_sync = FIRST_SYNCS[0]
+        self._next_sync = FIRST_SYNC
 
     # -- SGLang's protocol ------------------------------------------------------------------------------------
 
@@ -93,7 +90,7 @@ class ThroughputPolicy:
         self._batch_size = batch_size
         probing = self._prober.take_round(row)
         if probing is None:
-            self._choice.decide(row, self._acceptance, self._round)
+            self._choice.decide(row, self._acceptance)
         self._running = self._choice.live if probing is None else probing
         return self._running
 
@@ -127,13 +124,8 @@ class ThroughputPolicy:
 
     @property
     def wants_shadow_drafts(self) -> bool:
-        """Whether more shadow drafts at zero steps are worth their price.
-
-        They are where little is known of the draft, where it promises enough to speculate if that were sure, and where
-        it fits better than usual: text may have become easy.
-        """
-        acceptance = self._acceptance
-        return self._choice.undecided or acceptance.levels.rise > RISEN or acceptance.trials(1) < WELL_SEEN
+        """Whether more shadow drafts at zero steps are worth their price: where little is known of the draft."""
+        return self._acceptance.trials(1) < WELL_SEEN
 
     def export_cost(self) -> dict[str, Any]:
         """Return this rank's readings as builtins, for ``import_cost`` on every rank."""
@@ -142,8 +134,7 @@ class ThroughputPolicy:
     def import_cost(self, payload: Mapping[str, Any]) -> None:
         """Decide on these readings from now on."""
         self.cost_sync_due = False
-        early = [due for due in FIRST_SYNCS if due > self._round]
-        self._next_sync = early[0] if early else self._round + self.options.sync_rounds
+        self._next_sync = self._round + self.options.sync_rounds
         if self._cost.load(payload["drift"], payload["cells"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput.cost.cost_table import cost_table
-from sglang_adaptive.policy.throughput.cost.model import MEASURED
+from sglang_adaptive.policy.throughput.cost.model import MEASURED, CostModel
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
@@ -29,7 +29,7 @@ def report(policy: ThroughputPolicy) -> dict[str, Any]:
         "acceptance_by_level": policy._acceptance.by_level(),
         "rates": rates,
         "cost_cells": _cells(policy),
-        "cost_table": cost_table(policy._cost, row.padded),
+        "cost_table": _cost_table(policy._cost, row.padded),
         "cost_drift": math.exp(policy._readings.drift) - 1.0,
         "probes": {
             "started": account.started,
@@ -53,15 +53,8 @@ def learnt_profile(policy: ThroughputPolicy, key: ProfileKey, measured: str) -> 
 
 def _acceptance(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     estimator = policy._acceptance
-    return [
-        {
-            "position": position,
-            "probability": estimator.conditional[position - 1],
-            "deviation": estimator.deviation(position),
-            "trials": estimator.trials(position),
-        }
-        for position in range(1, estimator.depth + 1)
-    ]
+    rows = [(at, h, estimator.deviation(at), estimator.trials(at)) for at, h in enumerate(estimator.conditional, 1)]
+    return [dict(zip(("position", "probability", "deviation", "trials"), row, strict=True)) for row in rows]
 
 
 def _rates(policy: ThroughputPolicy, row: RoundTimeRow, batch_size: int) -> list[dict[str, Any]]:
@@ -82,15 +75,26 @@ def _rates(policy: ThroughputPolicy, row: RoundTimeRow, batch_size: int) -> list
     ]
 
 
+def _cost_table(cost: CostModel, batch_size: int) -> dict[str, Any]:
+    """Return times and their sources by anchor and depth, up to one anchor past *batch_size* and all that is known."""
+    anchors = cost.base.anchors
+    known = max((batch for batch, _ in (*cost.base.profiled, *cost.known)), default=1)
+    shown = anchors[: bisect_left(anchors, max(known, batch_size)) + 2]
+    return {
+        "batch_sizes": list(shown),
+        "steps": list(cost.ladder),
+        "seconds": [cost.row(anchor)[0] for anchor in shown],
+        "source": [[cost.source(anchor, rung) for rung in range(len(cost.ladder))] for anchor in shown],
+    }
+
+
 def _cells(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     """Return the measured cells, ascending by batch size and steps."""
-    found, base = [], policy._cost.base
+    base, drift, found = policy._cost.base, policy._readings.drift, []
     for (anchor, steps), cell in sorted(policy._readings.cells.items()):
-        seconds = base.seconds(anchor)[base.ladder.index(steps)] * math.exp(cell.ratio + cell.drift)
-        found.append(
-            {"batch_size": anchor, "steps": steps, "seconds": seconds, "rounds": cell.readings, "source": MEASURED}
-        )
-    return found
+        seconds = base.seconds(anchor)[base.ladder.index(steps)] * math.exp(cell.ratio + drift)
+        found.append((anchor, steps, seconds, cell.readings, MEASURED))
+    return [dict(zip(("batch_size", "steps", "seconds", "rounds", "source"), row, strict=True)) for row in found]
 
 
 def _why(policy: ThroughputPolicy, row: RoundTimeRow, rates: list[dict[str, Any]]) -> dict[str, Any]:
@@ -110,8 +114,8 @@ def _why(policy: ThroughputPolicy, row: RoundTimeRow, rates: list[dict[str, Any]
     elif steps == 0:
         code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
     else:
-        code = "margin"
-        words = f"{running} {_verb('stay', steps)}: {best} {_verb('do', best)} not promise enough more to switch"
+        does = _verb("do", best)
+        code, words = "margin", f"{running} {_verb('stay', steps)}: {best} {does} not promise enough more to switch"
     if rival is not None:
         words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}

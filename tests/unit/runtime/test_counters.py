@@ -90,11 +90,11 @@ def learnt(budget: float = 0.05) -> tuple[ThroughputPolicy, list[ProbeTotals], C
     policy, rng = ThroughputPolicy(3, ThroughputOptions(probe_budget=budget)), random.Random(1)
     totals, probing = [], Counter[bool]()
     for index in range(3000):
-        p = 0.9 if index // 300 % 2 else 0.2
-        steps = policy.get_steps_for_batch(4)
+        p, batch = 0.9 if index // 300 % 2 else 0.2, (1, 2, 8, 16, 32, 4)[index // 100 % 6]
+        steps = policy.get_steps_for_batch(batch)
         probing[policy.probing] += 1
-        seconds = H200_SECONDS[4, steps] * rng.uniform(0.99, 1.01)
-        policy.observe(RoundObservation(steps, drafts(rng, p, steps, 4), 4, seconds))
+        seconds = H200_SECONDS[batch, steps] * rng.uniform(0.99, 1.01)
+        policy.observe(RoundObservation(steps, drafts(rng, p, steps, batch), batch, seconds))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
         totals.append(policy.probe_totals())

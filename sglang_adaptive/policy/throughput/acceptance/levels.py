@@ -47,11 +47,6 @@ class RequestLevels:
         """The bin of each request of the latest round, as known now."""
         return self._now.translate(_BIN_OF)
 
-    @property
-    def rise(self) -> float:
-        """How far the mean level of the batch is above the usual."""
-        return sum(self._now) / (_GRID * len(self._now)) - self.usual if self._now else 0.0
-
     def follow(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
         """Take in a round of *steps* drafts; return the bins that its requests were in when its steps were chosen.
 
@@ -60,7 +55,9 @@ class RequestLevels:
         With overlap scheduling the steps of a round are chosen before the result of the round before has arrived.
         Without *requests* a place in the batch stands for a request; *counts* may be of fewer than all of them.
         """
-        self._align(list(requests) or list(range(len(counts))))
+        requests = requests or range(len(counts))
+        if requests != self._requests:
+            self._align(list(requests))
         bins, now = self._before.translate(_BIN_OF), self._now
         moved = self._next[steps]
         self._before = now
@@ -80,8 +77,6 @@ class RequestLevels:
         self.usual, self._requests, self._now, self._before = other.usual, other._requests, other._now, other._before
 
     def _align(self, requests: list[Hashable]) -> None:
-        if requests == self._requests:
-            return
         usual = round(self.usual * _GRID)
         for name in ("_now", "_before"):
             known = dict(zip(self._requests, getattr(self, name), strict=True))

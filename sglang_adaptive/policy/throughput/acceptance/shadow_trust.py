@@ -42,45 +42,37 @@ class ShadowTrust:
     @property
     def verified_rate(self) -> float:
         """Acceptance of the first position by the latest verified rounds."""
-        return _rate(self._verified)
+        return _rate(*self._verified)
 
     def hear(self, hits: Sequence[int]) -> bool:
         """Take in a round's shadow accepts, 1 or 0 a request; say whether they are found to be wrong just now."""
-        return self._add(self._shadow, hits)
+        return self._compare(self._shadow, self._verified, hits)
 
     def verify(self, accepted: Sequence[int]) -> bool:
         """Take in the accepted drafts of each request; say whether shadow acceptance is found wrong just now."""
-        return self._add(self._verified, accepted)
+        return self._compare(self._verified, self._shadow, accepted)
 
-    def _add(self, kind: list[float], accepted: Sequence[int]) -> bool:
-        requests = len(accepted)
-        if not requests:
+    def _compare(self, one: list[float], other: list[float], accepted: Sequence[int]) -> bool:
+        trials = len(accepted) / (1.0 + len(accepted) / SATURATION)
+        fade = math.exp(-trials / MEMORY_TRIALS)
+        other[0] *= fade
+        other[1] *= fade
+        if accepted:
+            one[0] = one[0] * fade + trials * (1.0 - accepted.count(0) / len(accepted))
+            one[1] = one[1] * fade + trials
+        if other[1] < LEAST_TRIALS or one[1] < LEAST_TRIALS:
             return False
-        share = 1.0 / (1.0 + requests / SATURATION)
-        fade = math.exp(-requests * share / MEMORY_TRIALS)
-        for counts in (self._shadow, self._verified):
-            counts[0] *= fade
-            counts[1] *= fade
-        kind[0] += share * (requests - accepted.count(0))
-        kind[1] += share * requests
-        return self._compare()
-
-    def _compare(self) -> bool:
-        shadow, verified = self._shadow, self._verified
-        if min(shadow[1], verified[1]) < LEAST_TRIALS:
-            return False
-        common = _rate([shadow[0] + verified[0], shadow[1] + verified[1]])
-        spread = math.sqrt(common * (1.0 - common) * (1.0 / shadow[1] + 1.0 / verified[1]))
-        z = abs(_rate(shadow) - _rate(verified)) / spread
+        common = _rate(one[0] + other[0], one[1] + other[1])
+        rates = _rate(*one), _rate(*other)
+        z = abs(rates[0] - rates[1]) / math.sqrt(common * (1.0 - common) * (1.0 / one[1] + 1.0 / other[1]))
         if self.believed and z > DISAGREE:
             self.believed = False
             self.disagreements += 1
             return True
-        if not self.believed and z < AGREE and min(_rate(shadow), _rate(verified)) > TELLING:
-            self.believed = True
+        self.believed = self.believed or (z < AGREE and min(rates) > TELLING)
         return False
 
 
-def _rate(counts: Sequence[float]) -> float:
+def _rate(hits: float, trials: float) -> float:
     """Return the share of hits, with one of each supposed: no sample proves a 0 or a 1."""
-    return (counts[0] + 1.0) / (counts[1] + 2.0)
+    return (hits + 1.0) / (trials + 2.0)

@@ -13,9 +13,9 @@ ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 at most of these."""
 MAX_ANCHORS = 64
 """Bound of the table, whatever a profile holds."""
-PROFILED, BETWEEN, BEYOND, FORM = 0.02, 0.04, 0.1, 0.15
-"""Relative standard deviation of a time: as profiled, between profiled cells, beyond them, without a profile. Profiles
-of one setup differ by 2%, the form is off by 12% at worst (``form``)."""
+PROFILED, GUESSED = 0.02, 0.15
+"""Relative standard deviation of a time: as profiled or between profiled batch sizes, and else. Profiles of one setup
+differ by 2%, the form is off by 12% at worst (``form``)."""
 
 Rows = Mapping[int, Sequence[float]]
 
@@ -33,7 +33,9 @@ class BaseCost:
         extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
         self.anchors = tuple(sorted({*ANCHORS, *extra}))
         self._rows = {batch: [_in_row(batch, row, steps) for steps in ladder] for batch, row in known.items()}
-        self._deviations = {batch: [_deviation(row, steps) for steps in ladder] for batch, row in known.items()}
+        self._deviations = {
+            batch: [PROFILED if steps in row else GUESSED for steps in ladder] for batch, row in known.items()
+        }
 
     def seconds(self, batch_size: int) -> list[float]:
         """Return seconds by ladder index: linear between profiled batch sizes, after the form outside them."""
@@ -49,8 +51,8 @@ class BaseCost:
         """Return relative standard deviations of :meth:`seconds`."""
         below, above, _ = _around(batch_size, self._deviations)
         if below is None or above is None:
-            return [FORM] * len(self.ladder)
-        least = BEYOND if below == above != batch_size else 0.0
+            return [GUESSED] * len(self.ladder)
+        least = GUESSED if below == above != batch_size else 0.0
         return [max(least, *pair) for pair in zip(self._deviations[below], self._deviations[above], strict=True)]
 
 
@@ -74,9 +76,3 @@ def _in_row(batch: int, row: Mapping[int, float], steps: int) -> float:
     if below == above:
         return row[below] * form_seconds(batch, steps) / form_seconds(batch, below)
     return row[below] + (row[above] - row[below]) * part
-
-
-def _deviation(row: Mapping[int, float], steps: int) -> float:
-    if steps in row:
-        return PROFILED
-    return BETWEEN if min(row) < steps < max(row) else BEYOND

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sglang_adaptive.policy.profile.profile import CostProfile
 from sglang_adaptive.policy.throughput.cost.ascending import ascending
@@ -29,23 +28,9 @@ READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation of a cell, however many readings it has."""
-OWN_PART, MOST_MOVED = 0.1, 0.2
-"""Part of a slowdown since a cell was timed last that its standard deviation grows by, and the slowdown (log) that
-counts at most: a lower clock slows deep and shallow rounds differently, a host that stalls for a second all alike. With
-a part of 0.25 a steady load is probed more often, and gains nothing (simulated)."""
 NOTICED = 0.002
 """Smaller changes of a cell (log) are not worth a new table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A measured cell: log-ratio to the base, and its relative standard deviation."""
-
-    anchor: int
-    rung: int
-    ratio: float
-    deviation: float
 
 
 class CostModel:
@@ -54,8 +39,8 @@ class CostModel:
     def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
         self.base = BaseCost(ladder, profile)
         self.ladder = tuple(ladder)
-        self.known: dict[tuple[int, int], Known] = {}
-        """Measured cells by anchor and ladder index."""
+        self.known: dict[tuple[int, int], tuple[float, float]] = {}
+        """Measured cells by anchor and ladder index: log-ratio to the base, and its relative standard deviation."""
         self._mean = 0.0
         self._scale = 1.0
         """How far measured cells lie from the base, against how far they were expected to."""
@@ -64,21 +49,23 @@ class CostModel:
         """Replace what was measured; return whether any time changed by it.
 
         *drift* is the common slowdown now (log); a cell is (anchor, steps, log-ratio to the base without slowdown,
-        readings behind it, slowdown when it was last timed).
+        readings behind it).
         """
         rungs = {steps: rung for rung, steps in enumerate(self.ladder)}
-        known: dict[tuple[int, int], Known] = {}
-        for anchor, steps, ratio, readings, then in cells:
-            where = int(anchor), rungs[int(steps)]
-            reading = LONE if readings < 3 else READING / math.sqrt(readings)
-            deviation = math.hypot(reading, CELL, OWN_PART * min(MOST_MOVED, abs(drift - then)))
-            known[where] = Known(*where, ratio + drift, deviation)
-        if known.keys() == self.known.keys() and all(_alike(cell, self.known[at]) for at, cell in known.items()):
+        known: dict[tuple[int, int], tuple[float, float]] = {}
+        for anchor, steps, ratio, readings in cells:
+            deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
+            known[int(anchor), rungs[int(steps)]] = ratio + drift, deviation
+        if known.keys() == self.known.keys() and all(
+            abs(new - old) < NOTICED
+            for at, cell in known.items()
+            for new, old in zip(cell, self.known[at], strict=True)
+        ):
             return False
         self.known = known
-        sure = [cell for cell in known.values() if cell.deviation < LONE]
-        self._mean = sum(cell.ratio for cell in sure) / (len(sure) + PULL)
-        squares = sum(((cell.ratio - self._mean) / self.base.deviations(cell.anchor)[cell.rung]) ** 2 for cell in sure)
+        sure = [(ratio, *at) for at, (ratio, deviation) in known.items() if deviation < LONE]
+        self._mean = mean = sum(ratio for ratio, *_ in sure) / (len(sure) + PULL)
+        squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for ratio, anchor, rung in sure)
         self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
         return True
 
@@ -107,9 +94,9 @@ class CostModel:
 
     def _row(self, batch_size: int) -> tuple[list[float], list[float]]:
         near = [
-            (cell.rung, math.exp(-abs(math.log2(batch_size / cell.anchor))), cell.ratio - self._mean)
-            for cell in self.known.values()
-            if cell.deviation < LONE
+            (rung, math.exp(-abs(math.log2(batch_size / anchor))), ratio - self._mean)
+            for (anchor, rung), (ratio, deviation) in self.known.items()
+            if deviation < LONE
         ]
         seconds, deviations = [], []
         base = zip(self.base.seconds(batch_size), self.base.deviations(batch_size), strict=True)
@@ -120,13 +107,9 @@ class CostModel:
             deviation *= self._scale
             own = self.known.get((batch_size, rung))
             if own is not None:
-                part = deviation**2 / (deviation**2 + own.deviation**2)
-                guess += part * (own.ratio - guess)
-                deviation = own.deviation * math.sqrt(part)
+                part = deviation**2 / (deviation**2 + own[1] ** 2)
+                guess += part * (own[0] - guess)
+                deviation = own[1] * math.sqrt(part)
             seconds.append(start * math.exp(guess))
             deviations.append(deviation)
         return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
-
-
-def _alike(one: Known, other: Known) -> bool:
-    return abs(one.ratio - other.ratio) < NOTICED and abs(one.deviation - other.deviation) < NOTICED

@@ -26,9 +26,6 @@ ABSENT_ROUNDS = 64
 STALL, STALL_ROUNDS = 0.3, 128
 """A reading too long by this much (log) is set aside, so many rounds in a row: a host that stalls makes rounds twice as
 long for half a second."""
-ENDED = 0.1
-"""A fresh cell off by more (log), against the slowdown, is taken to say that the slowdown has ended: cells of one
-profile are within it."""
 SHARE_GAIN = 0.02
 """Weight of the latest round in the part of rounds that could be timed."""
 
@@ -36,7 +33,7 @@ SHARE_GAIN = 0.02
 class Cell:
     """Log-ratio to the base table, the common slowdown taken out, of one batch size and depth."""
 
-    __slots__ = ("_before", "_fresh", "_start", "drift", "last_round", "ratio", "readings", "weight")
+    __slots__ = ("_before", "_fresh", "_start", "last_round", "ratio", "readings", "weight")
 
     def __init__(self) -> None:
         self.ratio = self.weight = self._start = self._before = 0.0
@@ -44,8 +41,6 @@ class Cell:
         self._fresh: list[float] = []
         self.readings = 0
         """Readings ever taken."""
-        self.drift = 0.0
-        """Common slowdown when the cell was last timed."""
         self.last_round = -ABSENT_ROUNDS
 
     def enter(self, round_index: int) -> None:
@@ -63,16 +58,6 @@ class Cell:
         self.weight = min(MOST, self._before + len(fresh))
         self.ratio = self._start + (_median(fresh) - self._start) * len(fresh) / self.weight
         return True
-
-    @property
-    def fresh_error(self) -> float:
-        """What the fresh readings say above what was known before, from three of them on."""
-        return _median(self._fresh) - self._start if len(self._fresh) >= 3 else 0.0
-
-    def shift(self, change: float) -> None:
-        """Change the fresh readings: a part of them was not the cell's own."""
-        self._fresh = [value + change for value in self._fresh]
-        self.ratio += change * len(self._fresh) / self.weight
 
 
 class Readings:
@@ -121,33 +106,22 @@ class Readings:
         cell.readings += rounds
         cell.enter(self._round)
         value = math.log(seconds) - base - self.drift
-        if not self._stalls(cell, value - cell.ratio, rounds):
-            self._split(cell, value)
-        cell.drift = self.drift
+        if self._stalls(cell, value - cell.ratio, rounds) or cell.learn(value):
+            return
+        self._errors.append(value - cell.ratio)
+        if len(self._errors) == MEDIAN:
+            self.drift += _median(self._errors)
+            self._errors = []
 
     def export(self) -> dict[str, Any]:
         """Return share, slowdown and cells as builtins; the latter two as ``CostModel.load`` takes them."""
-        cells = [[anchor, steps, cell.ratio, cell.weight, cell.drift] for (anchor, steps), cell in self.cells.items()]
+        cells = [[anchor, steps, cell.ratio, cell.weight] for (anchor, steps), cell in self.cells.items()]
         return {"drift": self.drift, "share": self.share, "cells": cells}
 
     def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:
         """Whether a reading is set aside because it is so much too long that the host must have stalled."""
         self._slow_rounds = self._slow_rounds + rounds if cell.weight >= MEDIAN and error > STALL else 0
         return 0 < self._slow_rounds <= STALL_ROUNDS
-
-    def _split(self, cell: Cell, value: float) -> None:
-        """Learn from a reading, the slowdown taken out: about the cell while it is fresh, then about the slowdown."""
-        if cell.learn(value):
-            over = cell.fresh_error
-            if self.drift * over < 0.0 and abs(over) > ENDED:  # a slowdown that ended where nobody looked
-                back = math.copysign(min(abs(self.drift), abs(over)), over)
-                self.drift += back
-                cell.shift(-back)
-            return
-        self._errors.append(value - cell.ratio)
-        if len(self._errors) == MEDIAN:
-            self.drift += _median(self._errors)
-            self._errors = []
 
 
 def _median(values: list[float]) -> float:

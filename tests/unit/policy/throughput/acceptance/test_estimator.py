@@ -148,8 +148,6 @@ def test_deeper_positions_are_less_sure_than_drafted_ones() -> None:
     for _ in range(200):
         learner.update(2, draw(rng, 0.8, 2, 8))
     assert learner.deviation(5) > 2 * learner.deviation(1)
-    assert learner.learnable_deviation(2, 2, 32) == 0.0
-    assert learner.learnable_deviation(2, 7, 32) > learner.learnable_deviation(2, 3, 32) > 0.0
     assert learner.ratio_deviation(3, 3) == 0.0
 
 
