@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention_dp.served.equality import switching
-from benchmarks.attention_dp.served.noise import Noise
+from benchmarks.attention_dp.served.noise import PATIENCE, Noise
 from benchmarks.attention_dp.served.round_log import compare, logs
 from benchmarks.attention_dp.served.servers import states
 from benchmarks.server.load import VOCABULARY, ClosedLoop
 from benchmarks.server.process import Declared
 from benchmarks.server.servers import Server
+from sglang_adaptive.client import Client
 
 LOADS = ((8, 8), (16, 1), (0, 12), (24, 24), (2, 16), (12, 0), (1, 1), (0, 1))
 """Requests of each rank, in turn."""
@@ -31,12 +32,20 @@ class Hung(OSError):
     """No rank has run a round for too long."""
 
 
-def drive(server: Server, log: Path, rounds: int, deadline: float, keep: Callable[[dict[str, Any]], None]) -> None:
+def drive(
+    server: Server,
+    log: Path,
+    rounds: int,
+    deadline: float,
+    keep: Callable[[dict[str, Any]], None],
+    hung: Callable[[], None],
+) -> None:
     """Serve until both ranks have run *rounds* rounds, or until *deadline* (monotonic); *keep* gets what they did.
 
-    Raises Hung.
+    Raises Hung, after a call of *hung*, when no rank runs a round any more.
     """
     begun, draw = len(logs(log)[0]), random.Random(1)
+    client = Client(server.client.host, server.client.port, PATIENCE)
     depths = states(server)[0]["tiers"]
     with ExitStack() as stack:
         loops = [stack.enter_context(_loop(server, rank, many)) for rank, many in enumerate(LOADS[0])]
@@ -45,11 +54,11 @@ def drive(server: Server, log: Path, rounds: int, deadline: float, keep: Callabl
             server.process.declared = Declared(ACCEPTANCE[phase % len(ACCEPTANCE)])
             for loop, many in zip(loops, LOADS[phase % len(LOADS)], strict=True):
                 loop.resize(many)
-            forced = switching(server.client, depths) if phase % FORCED_EVERY == 3 else nullcontext()
+            forced = switching(client, depths) if phase % FORCED_EVERY == 3 else nullcontext()
             rank = draw.randrange(2)
-            noise = Noise(server.client, rank, VOCABULARY, phase) if phase % NOISY_EVERY == 1 else nullcontext()
+            noise = Noise(client, rank, VOCABULARY, phase) if phase % NOISY_EVERY == 1 else nullcontext()
             with forced, noise:
-                _until(log, begun + done + PHASE_ROUNDS)
+                _until(log, begun + done + PHASE_ROUNDS, hung)
             phase += 1
             keep({"phases": phase, **compare(logs(log))})
         errors = [error for loop in loops for error in loop.errors]
@@ -66,12 +75,13 @@ def _loop(server: Server, rank: int, many: int) -> ClosedLoop:
     return ClosedLoop(server.client, many, REQUEST_TOKENS, seed=rank + 1, rank=rank)
 
 
-def _until(log: Path, rounds: int) -> None:
+def _until(log: Path, rounds: int, hung: Callable[[], None]) -> None:
     last, at = -1, time.monotonic()
     while (now := min(map(len, logs(log)))) < rounds:
         if now != last:
             last, at = now, time.monotonic()
         if time.monotonic() - at > HUNG_SECONDS:
+            hung()
             raise Hung(f"no round for {HUNG_SECONDS:.0f} s after {now}")
         time.sleep(0.1)
 

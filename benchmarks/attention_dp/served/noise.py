@@ -15,13 +15,16 @@ from sglang_adaptive.client import Client, RequestError
 LONG, SHORT = 1400, 20
 """Tokens of the two kinds of prompts."""
 AT_ONCE = 6
+PATIENCE = 60.0
+"""Seconds to wait for an answer: of ranks that hang nobody gets one."""
 
 
 class Noise:
     """Sends such requests to *rank* from the first to the last line of a ``with`` block, and waits for their end."""
 
     def __init__(self, server: Client, rank: int, vocabulary: int, seed: int = 0) -> None:
-        self._server, self._rank, self._vocabulary = server, rank, vocabulary
+        self._server = Client(server.host, server.port, PATIENCE)
+        self._rank, self._vocabulary = rank, vocabulary
         self._draw, self._done = random.Random(seed), threading.Event()
         self._pool = ThreadPoolExecutor(AT_ONCE)
         self._counts = {"long": 0, "short": 0, "aborted": 0, "failed": 0}

@@ -61,7 +61,8 @@ class Phases:
                 last.update(found)
                 self.report.add(name, **found)
 
-            agreement.drive(server, place.log("liar"), self.given.rounds, self.deadline, keep)
+            log, rounds = place.log("liar"), self.given.rounds
+            agreement.drive(server, log, rounds, self.deadline, keep, lambda: place.stacks(server))
             self.report.add(name, ranks=states(server))
         well = last["identical"] and not last["errors"] and not any(last["degraded"])
         enough = last["rounds"] >= self.given.rounds

@@ -15,7 +15,7 @@ TARGET: shapes.Shape = {
 PAIR = (("", TARGET), ("-eagle3", DRAFT))
 ARGUMENTS = (
     *("--load-format", "dummy", "--skip-tokenizer-init", "--disable-custom-all-reduce"),
-    *("--chunked-prefill-size", "256", "--max-running-requests", "64"),
+    *("--chunked-prefill-size", "256", "--max-running-requests", "96"),
 )
 # SGLang would look for NCCL and for a memory node a rank; a CPU has gloo and two cores.
 VARIABLES = {"SGLANG_NCCL_SO_PATH": "/nowhere/no-nccl", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
