@@ -65,6 +65,8 @@ class ThroughputPolicy:
         self._running = start
         """The steps that were returned last: those of the choice, or a probe's."""
         self._batch_size = 1
+        self._votes = False
+        self._leads = True
         self._round = 0
         self._next_sync = FIRST_SYNC
 
@@ -100,6 +102,24 @@ class ThroughputPolicy:
 
     # -- what this package adds -------------------------------------------------------------------------------
 
+    def ask_probe(self, batch_size: int) -> int | None:
+        """Return the steps that a probe wants for the coming round of several ranks; None without a probe."""
+        return self._prober.wanted(self._times.at(batch_size))
+
+    def follow(self, batch_size: int, steps: int, running: int, leads: bool) -> None:
+        """Take *running* for the steps of the coming round, whatever this policy promises; several ranks agreed.
+
+        *batch_size* is the largest batch of them, *steps* are those without a probe. *leads* says whether this is the
+        rank with most requests: its probes alone are run, and it alone considers new ones.
+        """
+        self._batch_size, self._choice.live, self._running = batch_size, steps, running
+        self._votes, self._leads = True, leads
+        row = self._times.at(batch_size)
+        if not leads:
+            self._prober.drop()
+        elif self._prober.wanted(row) in (None, running):
+            self._prober.take_round(row)
+
     def observe(self, observation: RoundObservation) -> int | None:
         """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""
         steps = observation.steps
@@ -119,7 +139,8 @@ class ThroughputPolicy:
                 self._readings.add(row.anchor, steps, base, observation.seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
-        self._consider_probe(row)
+        if self._leads:
+            self._consider_probe(row)
         return None
 
     @property

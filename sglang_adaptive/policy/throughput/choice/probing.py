@@ -86,16 +86,24 @@ class Prober:
         self.started, self.lost_seconds = former.started, former.lost_seconds
         self.served_seconds, self._credit, self.timed_share = former.served_seconds, former._credit, former.timed_share
 
-    def take_round(self, row: RoundTimeRow) -> int | None:
+    def wanted(self, row: RoundTimeRow) -> int | None:
         """Return the steps that the probe wants for the round about to start, None without a probe."""
-        if not self._left:
-            return None
-        if row.anchor != self._anchor or self._steps not in row.allowed:
+        runs = self._left and row.anchor == self._anchor and self._steps in row.allowed
+        return self._steps if runs else None
+
+    def take_round(self, row: RoundTimeRow) -> int | None:
+        """Return the same, and count the round; a probe that cannot run is over."""
+        steps = self.wanted(row)
+        if steps is None:
             self._left = 0
             return None
         self._left -= 1
         self._unseen += 1
-        return self._steps
+        return steps
+
+    def drop(self) -> None:
+        """End the probe under way, if there is one."""
+        self._left = 0
 
     def follow(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
         """Take in a verified round, and charge it if it was a probe's; say whether it was."""
