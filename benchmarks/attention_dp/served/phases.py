@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.architectures.shapes import VOCABULARY
@@ -17,6 +19,8 @@ from benchmarks.server.results import REAL, SIMULATED
 NAMES = ("equality", "agreement", "rates")
 SERVERS = {"equality": ("adaptive", "reference"), "agreement": ("liar",), "rates": ("rated", "none")}
 HELD = (0, 1, 2, 3, 5, 7)
+SETUP_SECONDS = 3.0
+"""Until all requests of a load decode."""
 WRONG_SHARE = 0.05
 """Share of unlikely tokens by which a run may exceed the reference; a wrong state makes far more."""
 
@@ -71,29 +75,47 @@ class Phases:
     def rates(self) -> None:
         """Measure the adaptive server's rates, then those of the one without speculation."""
         name, place = "rates", self.place
-        times = rates.Times() if not place.cpu else rates.Times(phase=4.0, tokens=200)
-        times = rates.Times(self.given.window, times.settle, times.phase, times.tokens)
+        times = rates.Times(self.given.window)
+        if place.cpu:
+            times = replace(times, phase=4.0, tokens=200)
         constant, changing = rates.CONSTANT[: self.given.scenes], rates.CHANGING[: self.given.scenes]
         rows: list[dict[str, Any]] = []
 
         def keep(row: dict[str, Any]) -> None:
             rows.append(row)
             self.report.add(name, rows=rows, ratios=rates.ratios(rows))
+            self.report.say(f"{name}: {row['scene']}, {row['contender']}: {row['tokens_per_second']:.0f} tokens/s")
 
         self.report.add(name, acceptance=SIMULATED)
-        static = [f"static-{steps}" for steps in HELD]
         with place.up("rated", self.deadline) as server:
             self.report.add(name, server=described(server, place.folder))
-            rated = rates.Rated(server, times, self.deadline)
-            rated.constant(constant, [*static, rates.POLICY], keep)
-            rated.changing(changing, [rates.POLICY, *static, rates.POLICY], keep)
+            # Without speculation a scene takes a window, and the changing load one turn of it.
+            reserve = len(constant) * (times.window + SETUP_SECONDS) + len(changing) * times.phase + SETUP_SECONDS
+            rated = rates.Rated(server, times, self.deadline - reserve)
+            self._in_turns(rated, constant, changing, keep, rows)
             found = compare(logs(place.log("rated")))
             self.report.add(name, agreement=found, ranks=states(server))
         with place.up("none", self.deadline) as server:
             rated = rates.Rated(server, times, self.deadline)
-            rated.constant(constant, ["none"], keep)
-            rated.changing(changing, ["none"], keep)
+            for _ in range(2):
+                rated.constant(constant, ["none"], keep)
+                rated.changing(changing, ["none"], keep)
         self.report.add(name, verdict="well" if found["identical"] else "the ranks ran different steps")
+
+    def _in_turns(
+        self,
+        rated: rates.Rated,
+        constant: Sequence[rates.Scene],
+        changing: Sequence[rates.Scene],
+        keep: rates.Keep,
+        rows: Sequence[dict[str, Any]],
+    ) -> None:
+        """Measure everything once, then again the other way round; of the changing load then the best alone."""
+        static = [f"static-{steps}" for steps in HELD]
+        rated.constant(constant, [rates.POLICY, *static], keep)
+        rated.changing(changing, [rates.POLICY, *static], keep)
+        rated.constant(constant, [*reversed(static), rates.POLICY], keep)
+        rated.changing(changing, [*rates.best_held(rows, rates.CHANGE, 2), rates.POLICY], keep)
 
     def _heard(self, name: str, run: dict[str, Any]) -> None:
         self.report.say(f"{name}: {run['how']}, {run['layout']}")

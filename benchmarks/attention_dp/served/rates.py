@@ -3,6 +3,9 @@
 Under constant load a figure is the sum over the ranks of tokens over seconds of decode rounds that follow another one,
 both with all of the rank's requests: no prefill on either rank, no round with a place free. Under changing load it is
 all tokens over all seconds. Tokens are those that the rounds yield on average under the declared acceptance.
+
+The policy runs alone first, for a while that counts for nothing. In the second pass it comes after held steps, from
+whose rounds it has learnt too; both passes are told.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from benchmarks.server.process import Counted, Declared, Process
 from benchmarks.server.ranks import file_of
 from benchmarks.server.servers import Server
 
-POLICY = "policy"
+POLICY, CHANGE = "policy", "changing"
 Keep = Callable[[dict[str, Any]], None]
 
 
@@ -52,6 +55,9 @@ class Times:
     """Seconds of the parts of a measurement."""
 
     window: float = 1.5
+    learn: float = 3.0
+    """For the policy alone, before anything is measured."""
+
     settle: float = 0.3
     phase: float = 2.5
     tokens: int = 2000
@@ -66,17 +72,19 @@ class Rated:
         self._files = [Process(file_of(server.process.path, rank)) for rank in (0, 1)]
 
     def constant(self, scenes: Sequence[Scene], contenders: Sequence[str], keep: Keep) -> None:
-        """Measure each of *contenders* twice in each scene, forwards and backwards; *keep* gets each rate."""
+        """Measure each of *contenders* in each scene; *keep* gets each rate."""
         for scene in scenes:
             with self._load(scene.requests) as _:
                 self._declare(scene)
-                for number, name in enumerate([*contenders, *reversed(contenders)]):
+                if POLICY in contenders:
+                    self.hold(POLICY)
+                    time.sleep(self._times.learn)
+                for name in contenders:
                     if time.monotonic() > self._deadline:
                         return
                     self.hold(name)
                     time.sleep(self._times.settle)
-                    rate = self._window(scene)
-                    keep({"scene": scene.name, "contender": name, "pass": number // len(contenders), **rate})
+                    keep({"scene": scene.name, "contender": name, **self._window(scene)})
 
     def changing(self, scenes: Sequence[Scene], contenders: Sequence[str], keep: Keep) -> None:
         """Measure each of *contenders* over all *scenes* in turn; *keep* gets each rate."""
@@ -96,7 +104,7 @@ class Rated:
                 if not sum(each.rounds for each in spent):
                     raise Hung(f"no round in {seconds:.0f} s")
                 keep({
-                    "scene": "changing", "contender": name, "seconds": seconds,
+                    "scene": CHANGE, "contender": name, "seconds": seconds,
                     "tokens_per_second": sum(each.expected for each in spent) / seconds,
                     "depths": spent[0].depths(), "switches": spent[0].switches,
                 })  # fmt: skip
@@ -157,7 +165,10 @@ class Rated:
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return each scene's mean rates by contender, and the policy's over that of the best number of steps."""
+    """Return each scene's mean rates by contender, and the policy's over that of the best number of steps.
+
+    ``spread`` is the mean difference of a contender's two rates, over their mean.
+    """
     found: dict[str, Any] = {}
     for scene in dict.fromkeys(row["scene"] for row in rows):
         rates: dict[str, list[float]] = {}
@@ -166,9 +177,19 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         means = {name: sum(each) / len(each) for name, each in rates.items()}
         static = {name: rate for name, rate in means.items() if name.startswith("static-")}
         found[scene] = {"tokens_per_second": means}
+        twice = [abs(two[0] - two[1]) / means[name] for name, two in rates.items() if len(two) == 2]
+        if twice:
+            found[scene]["spread"] = sum(twice) / len(twice)
         if static and POLICY in means:
             best = max(static, key=lambda name: static[name])
             found[scene] |= {"best": best, "policy_over_best": means[POLICY] / static[best]}
         if "none" in means and POLICY in means:
             found[scene]["policy_over_none"] = means[POLICY] / means["none"]
     return found
+
+
+def best_held(rows: Sequence[dict[str, Any]], scene: str, many: int) -> list[str]:
+    """Return the names of the *many* held steps with the highest rates in *scene*, the best first."""
+    rates = {row["contender"]: row["tokens_per_second"] for row in rows if row["scene"] == scene}
+    held = [name for name in rates if name.startswith("static-")]
+    return sorted(held, key=lambda name: -rates[name])[:many]

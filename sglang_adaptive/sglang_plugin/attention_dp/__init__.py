@@ -15,7 +15,10 @@ HOOKS = (
     Hook(_SYNC + "._get_fallback_tensor", "after", "attention_dp.gather:add_silence", ("self",)),
     Hook(_SYNC + ".all_gather", "after", "attention_dp.gather:count", ("self",)),
     Hook(WORKER + "EAGLEWorkerV2.forward_batch_generation", "after", "attention_dp.gather:note_round", ("self",)),
-    Hook(RESULTS + "process_batch_result_idle", "before", "attention_dp.gather:interrupt_clock", ("self",)),
+    *(
+        Hook(RESULTS + f"process_batch_result_{batch}", "before", "attention_dp.gather:interrupt_clock", ("self",))
+        for batch in ("idle", "prebuilt")
+    ),
 )
 
 NEEDS = (

@@ -65,7 +65,7 @@ def note_round(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def interrupt_clock(processor: Any, *args: Any, **kwargs: Any) -> None:
-    """Before the result of an idle batch is processed: do not time the next decode round; another rank prefilled."""
+    """Before the result of a batch without decodes is processed: do not time the next round, for others went on."""
     interrupt_for_prefill(processor.model_worker)
 
 

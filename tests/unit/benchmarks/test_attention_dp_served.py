@@ -45,6 +45,8 @@ def test_the_policy_is_compared_with_the_best_held_steps() -> None:
     assert found["best"] == "static-3"
     assert found["policy_over_best"] == pytest.approx(1.0)
     assert found["policy_over_none"] == pytest.approx(1.5)
+    assert found["spread"] == pytest.approx((10 / 105 + 10 / 195 + 2 / 195) / 3)
+    assert rates.best_held(rows, "a", 1) == ["static-3"] and rates.best_held(rows, "b", 2) == []
 
 
 class Reference:
