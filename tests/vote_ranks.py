@@ -49,7 +49,7 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
             ballot, failed = _ask(policy, agreed, requests)
         end.send(ballot.row())
         rows, place = end.recv()
-        live = _taken(policy, rows, place)
+        live = _taken(None if failed else policy, rows, place)
         agreed = agree(rows, DEPTHS, LAUNCH)
         end.send((live, agree([ballot.row()], DEPTHS, LAUNCH), ballot.failed))
         most = max(row[0] for row in rows)
@@ -64,14 +64,15 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
                 policy.import_cost(policy.export_cost())
 
 
-def _taken(policy: ThroughputPolicy, rows: Sequence[Sequence[int]], place: int) -> int:
-    """Tell the policy at *place* what the rows come to; return the steps to run."""
+def _taken(policy: ThroughputPolicy | None, rows: Sequence[Sequence[int]], place: int) -> int:
+    """Tell the policy at *place*, None after it failed, what the rows come to; return the steps to run."""
     first, steps = leader(rows), agree(rows, DEPTHS, LAUNCH)
     if first is None:
         return steps
     probe = probe_of(rows[first], DEPTHS)
     running = steps if probe is None else probe
-    policy.follow(max(row[0] for row in rows), steps, running, first == place)
+    if policy is not None:
+        policy.follow(max(row[0] for row in rows), steps, running, first == place)
     return running
 
 

@@ -242,8 +242,10 @@ async def _open_loop(client: Client, times: Sequence[float], bodies: Sequence[di
 
 
 def _session() -> aiohttp.ClientSession:
+    # The server closes what is idle for five seconds; a request that is sent just then would fail.
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_read=300)
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=300),
     )
 
 

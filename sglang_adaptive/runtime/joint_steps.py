@@ -47,12 +47,12 @@ class JointSteps:
             self._controller.agreed_steps = self._launch_steps
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
             return
-        self._controller.agreed_steps = run
-        policy = self._controller.params
+        controller = self._controller
+        controller.agreed_steps = run
         if first is None:
             return
-        self._agreed = steps
-        if isinstance(policy, ThroughputPolicy):
+        self._agreed, policy = steps, controller.params
+        if isinstance(policy, ThroughputPolicy) and controller._degraded is None:
             try:
                 policy.follow(self.largest, steps, run, first == self._rank)
             except Exception as error:  # this rank's alone: the steps stand

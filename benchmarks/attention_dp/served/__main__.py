@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--pair", choices=tuple(SMALL), default="qwen3-moe", help="the small shape whose texts are compared")
     add("--layers", type=int, help="of the large shape; default: all 48")
     add("--rounds", type=int, default=5000, help="of the agreement")
-    add("--window", type=float, default=1.5, metavar="SECONDS", help="a rate is measured for, twice")
+    add("--window", type=float, default=1.2, metavar="SECONDS", help="a rate is measured for, twice")
     add("--scenes", type=int, default=99, help="the first so many scenes of the rates")
     return parser
 

@@ -111,7 +111,7 @@ class Phases:
         rows: Sequence[dict[str, Any]],
     ) -> None:
         """Measure everything once, then again the other way round; of the changing load then the best alone."""
-        static = [f"static-{steps}" for steps in HELD]
+        static = [f"{rates.HELD}{steps}" for steps in HELD]
         rated.constant(constant, [rates.POLICY, *static], keep)
         rated.changing(changing, [rates.POLICY, *static], keep)
         rated.constant(constant, [*reversed(static), rates.POLICY], keep)

@@ -4,8 +4,8 @@ Under constant load a figure is the sum over the ranks of tokens over seconds of
 both with all of the rank's requests: no prefill on either rank, no round with a place free. Under changing load it is
 all tokens over all seconds. Tokens are those that the rounds yield on average under the declared acceptance.
 
-The policy runs alone first, for a while that counts for nothing. In the second pass it comes after held steps, from
-whose rounds it has learnt too; both passes are told.
+The policy runs for a while that counts for nothing before it is measured, so that it has learnt this load. In the first
+pass that is all that it knows of a load; in the second it comes after held steps, whose rounds teach it too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Any
 
 from benchmarks.attention_dp.served.agreement import HUNG_SECONDS, Hung
 from benchmarks.server.load import ClosedLoop
-from benchmarks.server.process import Counted, Declared, Process
+from benchmarks.server.process import DEEPEST, Counted, Declared, Process
 from benchmarks.server.ranks import file_of
 from benchmarks.server.servers import Server
 
-POLICY, CHANGE = "policy", "changing"
+POLICY, HELD, CHANGE = "policy", "static-", "changing"
+SETTLED = 10
+"""Rounds that a contender has run at one depth before it is measured."""
 Keep = Callable[[dict[str, Any]], None]
 
 
@@ -54,12 +56,12 @@ CHANGING = (
 class Times:
     """Seconds of the parts of a measurement."""
 
-    window: float = 1.5
-    learn: float = 3.0
-    """For the policy alone, before anything is measured."""
+    window: float = 1.2
+    learn: float = 2.5
+    """For the policy, before it is measured."""
 
     settle: float = 0.3
-    phase: float = 2.5
+    phase: float = 2.0
     tokens: int = 2000
     """New tokens of a request."""
 
@@ -76,14 +78,10 @@ class Rated:
         for scene in scenes:
             with self._load(scene.requests) as _:
                 self._declare(scene)
-                if POLICY in contenders:
-                    self.hold(POLICY)
-                    time.sleep(self._times.learn)
                 for name in contenders:
                     if time.monotonic() > self._deadline:
                         return
-                    self.hold(name)
-                    time.sleep(self._times.settle)
+                    self._settle(name)
                     keep({"scene": scene.name, "contender": name, **self._window(scene)})
 
     def changing(self, scenes: Sequence[Scene], contenders: Sequence[str], keep: Keep) -> None:
@@ -109,10 +107,21 @@ class Rated:
                     "depths": spent[0].depths(), "switches": spent[0].switches,
                 })  # fmt: skip
 
+    def _settle(self, name: str) -> None:
+        """Let *name* run until its kernels are loaded and, if it is the policy, it knows the load."""
+        self.hold(name)
+        before = self._read()
+        time.sleep(self._times.learn if name == POLICY else self._times.settle)
+        self._wait_for(lambda: any(
+            (now - then).rounds_by_depth[steps] >= SETTLED
+            for now, then in zip(self._read(), before, strict=True)
+            for steps in _depths(name)
+        ))  # fmt: skip
+
     def hold(self, name: str) -> None:
         """Hold the steps that *name* stands for, or release them for the policy; a server without any needs neither."""
         if self._server.policy.ours:
-            self._server.force(None if name == POLICY else int(name.removeprefix("static-")))
+            self._server.force(None if name == POLICY else _depths(name)[0])
 
     @contextmanager
     def _load(self, requests: Sequence[int]) -> Iterator[list[ClosedLoop]]:
@@ -164,6 +173,11 @@ class Rated:
             time.sleep(0.02)
 
 
+def _depths(name: str) -> Sequence[int]:
+    """Return the depths that a contender may run; a round without speculation is one of depth 0."""
+    return [int(name.removeprefix(HELD))] if name.startswith(HELD) else range(DEEPEST + 1)
+
+
 def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return each scene's mean rates by contender, and the policy's over that of the best number of steps.
 
@@ -175,7 +189,7 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for row in (row for row in rows if row["scene"] == scene):
             rates.setdefault(row["contender"], []).append(row["tokens_per_second"])
         means = {name: sum(each) / len(each) for name, each in rates.items()}
-        static = {name: rate for name, rate in means.items() if name.startswith("static-")}
+        static = {name: rate for name, rate in means.items() if name.startswith(HELD)}
         found[scene] = {"tokens_per_second": means}
         twice = [abs(two[0] - two[1]) / means[name] for name, two in rates.items() if len(two) == 2]
         if twice:
@@ -191,5 +205,5 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def best_held(rows: Sequence[dict[str, Any]], scene: str, many: int) -> list[str]:
     """Return the names of the *many* held steps with the highest rates in *scene*, the best first."""
     rates = {row["contender"]: row["tokens_per_second"] for row in rows if row["scene"] == scene}
-    held = [name for name in rates if name.startswith("static-")]
+    held = [name for name in rates if name.startswith(HELD)]
     return sorted(held, key=lambda name: -rates[name])[:many]

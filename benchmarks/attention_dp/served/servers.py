@@ -126,7 +126,8 @@ class Place:
         return replace(family, variables={**family.variables, **more})
 
     def _simulated(self, name: str) -> Server:
-        config = {"policy": "throughput", "warm_up": False}
+        # Rates are of a server whose kernels are loaded; on a CPU there are none.
+        config = {"policy": "throughput", "warm_up": name == "rated" and not self.cpu}
         speculates = name != "none"
         variables = {**SIDE_BY_SIDE, **(tiny.VARIABLES if self.cpu else {})}
         if speculates:

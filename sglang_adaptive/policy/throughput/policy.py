@@ -110,15 +110,16 @@ class ThroughputPolicy:
         """Take *running* for the steps of the coming round, whatever this policy promises; several ranks agreed.
 
         *batch_size* is the largest batch of them, *steps* are those without a probe. *leads* says whether this is the
-        rank with most requests: its probes alone are run, and it alone considers new ones.
+        rank with most requests: its probes alone are run, and it alone considers new ones. All ranks learn from a probe
+        and pay for it, or each would begin its own when its turn comes to have most requests.
         """
         self._batch_size, self._choice.live, self._running = batch_size, steps, running
         self._votes, self._leads = True, leads
         row = self._times.at(batch_size)
-        if not leads:
-            self._prober.drop()
-        elif self._prober.wanted(row) in (None, running):
+        if leads and self._prober.wanted(row) in (None, running):
             self._prober.take_round(row)
+        elif not leads:
+            self._prober.hear(None if running == steps else running, row, self._acceptance, self._round)
 
     def observe(self, observation: RoundObservation) -> int | None:
         """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""

@@ -115,6 +115,21 @@ def test_probes_of_the_largest_rank_run_on_all_and_others_make_none() -> None:
     assert causes[0] == causes[1] and causes[0]["probe"] >= 2
 
 
+def test_a_probe_is_paid_for_and_not_repeated_by_the_rank_that_becomes_the_largest() -> None:
+    ranks = Ranks([24, 23], 0.8, probe_budget=0.005)
+    for _ in range(400):
+        ranks.round()
+    first, second = ranks.policy(0)._prober, ranks.policy(1)._prober
+    assert first.started and first.lost_seconds and not second.lost_seconds
+    assert set(second._rests) == set(first._rests)
+    assert second._credit == pytest.approx(first._credit, rel=0.2)
+    ranks.requests[0] = 22
+    started = first.started
+    for _ in range(400):
+        ranks.round()
+    assert second.started <= 2 and first.started == started
+
+
 def test_a_probe_ends_when_its_rank_is_not_the_largest_any_more() -> None:
     ranks = Ranks([24, 2], 0.8, probe_budget=0.02)
     policy = ranks.policy(0)

@@ -67,6 +67,8 @@ class Prober:
         self._steps = self._anchor = self._left = self._unseen = 0
         self._rests: dict[tuple[int, int], tuple[int, float]] = {}
         """By anchor and steps: the round at which the rest ends, and the usual level when it began."""
+        self._heard = False
+        """Whether the rounds that are not seen yet are of another rank's probe."""
         self._batch_size = self._alike = 0
         self._seen_at = -UNSEEN_ROUNDS
         self._zero_probe_at = 0
@@ -101,9 +103,14 @@ class Prober:
         self._unseen += 1
         return steps
 
-    def drop(self) -> None:
-        """End the probe under way, if there is one."""
+    def hear(self, steps: int | None, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
+        """Take in that another rank decides on the coming round, and *steps* that it tries; its own probe is over."""
         self._left = 0
+        if steps is None:
+            return
+        self._unseen = self._unseen + 1 if self._heard and steps == self._steps else 1
+        self._steps, self._heard = steps, True
+        self._rests[row.anchor, steps] = now + REST_ROUNDS, acceptance.levels.usual
 
     def follow(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
         """Take in a verified round, and charge it if it was a probe's; say whether it was."""
@@ -121,7 +128,7 @@ class Prober:
         self._unseen -= 1
         tokens = acceptance.tokens
         lost = max(0.0, seconds - row.seconds.get(live, seconds) * tokens[steps] / tokens[live])
-        self.lost_seconds += lost
+        self.lost_seconds += 0.0 if self._heard else lost
         self._credit -= lost
         return True
 
@@ -171,5 +178,5 @@ class Prober:
     def _start(self, steps: int, rounds: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
         self._rests[row.anchor, steps] = now + REST_ROUNDS, acceptance.levels.usual
         self._steps, self._anchor, self._left = steps, row.anchor, rounds
-        self._unseen = 0
+        self._unseen, self._heard = 0, False
         self.started += 1
