@@ -77,7 +77,7 @@ class Phases:
         name, place = "rates", self.place
         times = rates.Times(self.given.window)
         if place.cpu:
-            times = replace(times, phase=4.0, tokens=200)
+            times = replace(times, phase=4.0, tokens=600)
         constant, changing = rates.CONSTANT[: self.given.scenes], rates.CHANGING[: self.given.scenes]
         rows: list[dict[str, Any]] = []
 
