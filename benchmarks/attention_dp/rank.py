@@ -124,10 +124,7 @@ class Believer:
         """Return what the rank sends before a round."""
         if not requests:
             return silent(self._depths, live).row()
-        policy = self.policy
-        return believed(
-            self._depths, live, requests, *outlook(policy, requests, live), policy.ask_probe(requests)
-        ).row()
+        return believed(self._depths, live, requests, *outlook(self.policy, requests, live)).row()
 
     def tell(self, steps: int, drawn: list[int], counts: list[int], ids: list[int], how: Timed) -> None:
         """Note a round for later, and hand over the one before; times are filed under the largest batch."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.attention_dp.rank import Believer, Rank
+from sglang_adaptive.policy.throughput.outlook import follow
 from sglang_adaptive.policy.vote.agree import MARGIN, agree, leader, probe_of
 from sglang_adaptive.simulate.acceptance import FloatArray
 from sglang_adaptive.simulate.real.texts import Texts
@@ -97,7 +98,7 @@ class VoteWithProbes:
         if probe is not None:
             running = probe
         for at, believer in enumerate(believers):
-            believer.policy.follow(rows[first][0], self._agreed, running, at == first)
+            follow(believer.policy, rows[first][0], self._agreed, running, at == first)
         return running
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from sglang_adaptive.policy.throughput.outlook import outlook
+from sglang_adaptive.policy.throughput.outlook import follow, outlook
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.policy.vote.agree import agree, leader, probe_of
 from sglang_adaptive.policy.vote.ballot import Ballot, believed, forced, silent
@@ -54,7 +54,7 @@ class JointSteps:
         self._agreed, policy = steps, controller.params
         if isinstance(policy, ThroughputPolicy) and controller._degraded is None:
             try:
-                policy.follow(self.largest, steps, run, first == self._rank)
+                follow(policy, self.largest, steps, run, first == self._rank)
             except Exception as error:  # this rank's alone: the steps stand
                 self._fail(error)
 
@@ -81,7 +81,7 @@ class JointSteps:
             return silent(depths, live, requests, failed=True)
         policy = controller.params
         if isinstance(policy, ThroughputPolicy):
-            return believed(depths, live, requests, *outlook(policy, requests, live), policy.ask_probe(requests))
+            return believed(depths, live, requests, *outlook(policy, requests, live))
         return forced(depths, live, requests, policy.get_steps_for_batch(requests))
 
     def _own_steps(self, requests: int) -> int | None:

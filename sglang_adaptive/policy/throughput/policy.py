@@ -66,7 +66,9 @@ class ThroughputPolicy:
         """The steps that were returned last: those of the choice, or a probe's."""
         self._batch_size = 1
         self._votes = False
+        """Whether several ranks agree on the steps; see ``outlook``."""
         self._leads = True
+        """Whether this rank's probes are run."""
         self._round = 0
         self._next_sync = FIRST_SYNC
 
@@ -101,25 +103,6 @@ class ThroughputPolicy:
         return self.observe(RoundObservation(self._running, num_correct_drafts_per_req, batch_size))
 
     # -- what this package adds -------------------------------------------------------------------------------
-
-    def ask_probe(self, batch_size: int) -> int | None:
-        """Return the steps that a probe wants for the coming round of several ranks; None without a probe."""
-        return self._prober.wanted(self._times.at(batch_size))
-
-    def follow(self, batch_size: int, steps: int, running: int, leads: bool) -> None:
-        """Take *running* for the steps of the coming round, whatever this policy promises; several ranks agreed.
-
-        *batch_size* is the largest batch of them, *steps* are those without a probe. *leads* says whether this is the
-        rank with most requests: its probes alone are run, and it alone considers new ones. All ranks learn from a probe
-        and pay for it, or each would begin its own when its turn comes to have most requests.
-        """
-        self._batch_size, self._choice.live, self._running = batch_size, steps, running
-        self._votes, self._leads = True, leads
-        row = self._times.at(batch_size)
-        if leads and self._prober.wanted(row) in (None, running):
-            self._prober.take_round(row)
-        elif not leads:
-            self._prober.hear(None if running == steps else running, row, self._acceptance, self._round)
 
     def observe(self, observation: RoundObservation) -> int | None:
         """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""

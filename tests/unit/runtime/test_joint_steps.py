@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.throughput.outlook import outlook
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.drafted import Drafted
@@ -64,6 +65,10 @@ class Ranks:
 def cells(policy: ThroughputPolicy) -> Iterator[tuple[int, int, float]]:
     for cell in policy.snapshot()["cost_cells"]:
         yield cell["batch_size"], cell["steps"], cell["seconds"]
+
+
+def wanted(policy: ThroughputPolicy) -> int | None:
+    return outlook(policy, 24, 3)[2]
 
 
 def test_every_rank_files_its_times_under_the_largest_batch() -> None:
@@ -135,14 +140,13 @@ def test_a_probe_ends_when_its_rank_is_not_the_largest_any_more() -> None:
     policy = ranks.policy(0)
     for _ in range(1500):
         ranks.round()
-        if policy.ask_probe(24) is not None:
+        if wanted(policy) is not None:
             break
-    probe = policy.ask_probe(24)
+    probe = wanted(policy)
     assert probe is not None
     ranks.requests[1] = 60
     ranks.round()
-    assert policy.ask_probe(24) is None
-    assert not policy._prober.wanted(policy._times.at(24))
+    assert wanted(policy) is None
 
 
 @pytest.mark.parametrize(("budget", "depth"), [(0.0, 0), (0.005, 7)])
