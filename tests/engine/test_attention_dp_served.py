@@ -71,25 +71,35 @@ def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> 
     assert 4 in {batch for batch, _ in small}
 
 
+def test_a_configuration_reaches_both_ranks_while_one_decodes(attention_dp: CpuServer) -> None:
+    options = {"candidate_steps": list(TIERS), "margin": 0.02}
+    with decoding(attention_dp, 0, 100):
+        assert set(attention_dp.configure({"throughput": options})) == {True}
+    assert [state["config"]["throughput"]["margin"] for state in states(attention_dp)] == [0.02, 0.02]
+    assert [len(outputs) for outputs in asked(attention_dp, (1, 2))] == [1, 2]
+
+
 def test_a_prefill_of_the_other_rank_keeps_rounds_from_being_timed(attention_dp: CpuServer) -> None:
     attention_dp.force_steps(1)
     ask(attention_dp, 0, 1, 4)
 
-    def timed() -> int:
-        cells = states(attention_dp)[0]["round_times"]
-        return sum(cell["rounds"] for cell in cells if cell["steps"] == 1)
+    def ran_and_timed() -> tuple[int, int]:
+        state = states(attention_dp)[0]
+        timed = sum(cell["rounds"] for cell in state["round_times"] if cell["steps"] == 1)
+        return state["rounds_by_tier"]["1"], timed
 
-    def ran() -> int:
-        return int(states(attention_dp)[0]["rounds_by_tier"]["1"])
+    def go_on(rounds: int) -> int:
+        """Wait until rank 0 has run so many rounds more; return how many of all could not be timed."""
+        at, _ = ran_and_timed()
+        wait_until(lambda: ran_and_timed()[0] > at + rounds, "rank 0 decodes")
+        ran, timed = ran_and_timed()
+        return ran - timed
 
     prefills = 8
     with decoding(attention_dp, 0, 400):
-        before = ran()
-        wait_until(lambda: ran() > before + 4, "rank 0 decodes")
-        untimed = ran() - timed()
+        before = untimed = go_on(4)
         for _ in range(prefills):
-            at = ran()
             ask(attention_dp, 1, 1, 1)
-            wait_until(lambda at=at: ran() > at + 4, "rank 0 goes on")  # type: ignore[misc]
-        assert ran() - timed() - untimed >= prefills
+            untimed = go_on(4)
+    assert untimed - before >= prefills
     attention_dp.force_steps(None)
