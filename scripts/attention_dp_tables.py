@@ -12,6 +12,8 @@ from typing import Any
 from generated import DOCS, update
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "attention_dp"
+PROBES = RESULTS.with_name("attention_dp_probes")
+STARTS = {"true": "the true one", "wrong": "each time off by 15%", "none": "none"}
 
 
 def scenes() -> Iterator[str]:
@@ -33,6 +35,19 @@ def switches() -> Iterator[str]:
     yield f"| switches in 1,000 rounds | {' | '.join(f'{mean:.0f}' for mean in means)} |"
 
 
+def probes() -> Iterator[str]:
+    """Yield by the profile at the start what the vote comes to without probes and with them."""
+    ways = ("vote", "vote with probes")
+    yield from _head("profile at the start", ["without probes", "with probes", "runs above, below", "switches"])
+    for folder, words in STARTS.items():
+        cells = _cells(PROBES / folder)
+        gains = [cell["ways"][ways[1]]["rate"] - cell["ways"][ways[0]]["rate"] for cell in cells]
+        signs = f"{sum(gain > 0 for gain in gains)}, {sum(gain < 0 for gain in gains)}"
+        switches = [fmean(cell["ways"][way]["switches_per_1000_rounds"] for cell in cells) for way in ways]
+        rates = " | ".join(_mean_and_worst(cells, way, 4) for way in ways)
+        yield f"| {words} | {rates} | {signs} of {len(cells)} | {switches[0]:.0f}, {switches[1]:.0f} |"
+
+
 def _table(title: str, key: Callable[[dict[str, Any]], str]) -> Iterator[str]:
     cells = _cells()
     names = list(cells[0]["ways"])
@@ -43,9 +58,9 @@ def _table(title: str, key: Callable[[dict[str, Any]], str]) -> Iterator[str]:
     yield f"| all | {' | '.join(_mean_and_worst(cells, name) for name in names)} |"
 
 
-def _mean_and_worst(cells: list[dict[str, Any]], name: str) -> str:
+def _mean_and_worst(cells: list[dict[str, Any]], name: str, digits: int = 3) -> str:
     rates = [cell["ways"][name]["rate"] for cell in cells]
-    return f"{fmean(rates):.3f} ({min(rates):.3f})"
+    return f"{fmean(rates):.{digits}f} ({min(rates):.{digits}f})"
 
 
 def _head(title: str, names: list[str]) -> Iterator[str]:
@@ -53,12 +68,12 @@ def _head(title: str, names: list[str]) -> Iterator[str]:
     yield "|---" * (len(names) + 1) + "|"
 
 
-def _cells() -> list[dict[str, Any]]:
-    reports = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
+def _cells(folder: Path = RESULTS) -> list[dict[str, Any]]:
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
     cells = [{**cell, "profile": report["profile"]} for report in reports for cell in report["cells"]]
     return sorted(cells, key=lambda cell: (cell["profile"], cell["ranks"]))
 
 
 if __name__ == "__main__":
-    tables = {"scenes": scenes(), "sizes": sizes(), "switches": switches()}
+    tables = {"scenes": scenes(), "sizes": sizes(), "switches": switches(), "probes": probes()}
     sys.exit(update(DOCS / "attention-dp.md", {f"attention-dp-{name}": lines for name, lines in tables.items()}))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
 from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY
 from sglang_adaptive.sglang_plugin.launch import without_device
+from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import ranks_pad_alike
+from sglang_adaptive.sglang_plugin.scheduler.profile_key import _attention
 from tests import checks
 from tests.launch_lines import verdicts
+from tests.patch_checks.parts import published
 
 GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 
@@ -54,6 +59,29 @@ def coordinated_prefills_are_refused() -> None:
 def a_line_without_attention_dp_is_as_before() -> None:
     """Whatever the environment asks."""
     assert _reason({TRY: "1"}, dp=False) is None
+
+
+def ranks_pad_alike_unless_nothing_gathers_their_tokens() -> None:
+    """Then graphs have to be there at every size."""
+    one, dp = {"tp_size": 2}, {"tp_size": 2, "attn_dp_size": 2}
+    local = {**dp, "moe_dense_tp_size": 1, "enable_dp_lm_head": True}
+    assert _alike("none", one) and _alike("none", dp) and _alike("deepep", dp)
+    assert _alike("deepep", {**local, "enable_dp_lm_head": False}) and _alike("flashinfer", local)
+    assert not _alike("deepep", local) and not _alike("mooncake", local)
+
+
+def _alike(experts: str, line: dict[str, Any]) -> bool:
+    backend = "sglang.srt.layers.moe.utils.get_moe_a2a_backend"
+    with published(device="cpu", **line), patch(backend, return_value=MoeA2ABackend(experts)):
+        return ranks_pad_alike()
+
+
+def times_of_attention_dp_are_kept_apart() -> None:
+    """Another profile, also by what exchanges tokens."""
+    plain, names = _attention(SimpleNamespace(attention_backend="fa3", attn_dp_size=1)), set()
+    for ranks, experts in ((2, "none"), (4, "none"), (2, "deepep")):
+        names.add(_attention(SimpleNamespace(attention_backend="fa3", attn_dp_size=ranks, moe_a2a_backend=experts)))
+    assert plain == "fa3" and len(names | {plain}) == 4
 
 
 def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: Any) -> str | None:

@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import random
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.distributed.parallel_state import init_distributed_environment, init_model_parallel_group
@@ -19,8 +20,10 @@ from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.sglang_plugin.attention_dp import HOOKS, gather
 from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.scheduler.worker import LARGEST_BATCH
 from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 from tests.live_controllers import controller
 
@@ -39,13 +42,22 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
     with get_parallel().override(tp_group=group):
         before = _fields(_gathered(ranks, group, 5 + rank))
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
-        gather.join(found)
+        gather.join(found, rank)
         after = _fields(_gathered(ranks, group, 5 + rank))
-        steps = [_round(at, rank, ranks, group, found) for at in range(ROUNDS)]
-    return {"fields": [before, after], "steps": steps, "degraded": found.snapshot().degraded}
+        rounds = [_round(at, rank, ranks, group, found) for at in range(ROUNDS)]
+    steps, largest = zip(*rounds, strict=True)
+    cells = {cell["batch_size"] for cell in found.snapshot().round_times}
+    return {
+        "fields": [before, after],
+        "steps": steps,
+        "largest": largest,
+        "timed": sorted(cells),
+        "degraded": found.snapshot().degraded,
+    }
 
 
-def _round(at: int, rank: int, ranks: int, group: Any, found: Any) -> int:
+def _round(at: int, rank: int, ranks: int, group: Any, found: Any) -> tuple[int, int]:
+    """Return the steps of a round, -1 for a prefill, and the largest batch that its result was told of."""
     draw = random.Random(1000 * rank + at)
     if rank == 0 and at == WARM[0]:
         found.begin_warm_up()
@@ -61,15 +73,17 @@ def _round(at: int, rank: int, ranks: int, group: Any, found: Any) -> int:
     _gathered(ranks, group, 0)  # for prefills, which no rank has
     if at % 17 == 0:  # rank 0 prefills, the others idle
         _gathered(ranks, group, 300 if rank == 0 else 0, extends=rank == 0)
-        return -1
+        return -1, -1
     _gathered(ranks, group, requests)
     found.activate_step_by_batch(requests)
-    steps: int = found.worker.speculative_num_steps
+    steps, result = found.worker.speculative_num_steps, SimpleNamespace()
+    gather.note_round(result, None)
+    largest = getattr(result, LARGEST_BATCH)
     if requests:
         good = 0.9 if rank else 0.4
         counts = [next((k for k in range(steps) if draw.random() > good), steps) for _ in range(requests)]
-        found.on_verify_complete(counts, requests)
-    return steps
+        found.on_verify_complete(counts, requests, Drafted(steps, largest_batch=largest))
+    return steps, largest
 
 
 def _gathered(ranks: int, group: Any, tokens: int, extends: bool = False) -> MLPSyncBatchInfo:

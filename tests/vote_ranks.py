@@ -10,9 +10,9 @@ from multiprocessing.connection import Connection
 
 from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput.outlook import outlook
+from sglang_adaptive.policy.throughput.outlook import follow, outlook
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.policy.vote.agree import agree
+from sglang_adaptive.policy.vote.agree import agree, leader, probe_of
 from sglang_adaptive.policy.vote.ballot import Ballot, believed, silent
 
 DEPTHS, LAUNCH = (0, 1, 2, 3, 5, 7), 3
@@ -35,7 +35,7 @@ class Nature:
 def serve(nature: Nature, seed: int, end: Connection) -> None:
     """Run rounds until the connection closes: send a row, receive all rows, send the agreed and the own wish."""
     draw, live, waiting = random.Random(seed), LAUNCH, []
-    policy, failed = ThroughputPolicy(LAUNCH, ThroughputOptions(DEPTHS)), False
+    policy, failed, agreed = ThroughputPolicy(LAUNCH, ThroughputOptions(DEPTHS)), False, LAUNCH
     while True:
         try:
             at = end.recv()
@@ -44,12 +44,13 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
         requests = 0 if nature.idle[0] <= at < nature.idle[1] else nature.requests
         if at == nature.fails_at:
             del policy._acceptance
-        ballot = silent(DEPTHS, live, requests, failed)
+        ballot = silent(DEPTHS, agreed, requests, failed)
         if requests and not failed:
-            ballot, failed = _ask(policy, live, requests)
+            ballot, failed = _ask(policy, agreed, requests)
         end.send(ballot.row())
-        rows: Sequence[Sequence[int]] = end.recv()
-        live = agree(rows, DEPTHS, LAUNCH)
+        rows, place = end.recv()
+        live = _taken(None if failed else policy, rows, place)
+        agreed = agree(rows, DEPTHS, LAUNCH)
         end.send((live, agree([ballot.row()], DEPTHS, LAUNCH), ballot.failed))
         most = max(row[0] for row in rows)
         if requests:
@@ -61,6 +62,18 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
             policy.observe(waiting.pop(0))
             if policy.cost_sync_due:
                 policy.import_cost(policy.export_cost())
+
+
+def _taken(policy: ThroughputPolicy | None, rows: Sequence[Sequence[int]], place: int) -> int:
+    """Tell the policy at *place*, None after it failed, what the rows come to; return the steps to run."""
+    first, steps = leader(rows), agree(rows, DEPTHS, LAUNCH)
+    if first is None:
+        return steps
+    probe = probe_of(rows[first], DEPTHS)
+    running = steps if probe is None else probe
+    if policy is not None:
+        follow(policy, max(row[0] for row in rows), steps, running, first == place)
+    return running
 
 
 def _ask(policy: ThroughputPolicy, live: int, requests: int) -> tuple[Ballot, bool]:
@@ -103,6 +116,7 @@ def gathered_round(at: int, ranks: Sequence[Rank | None]) -> list[tuple[int, int
     for rank in there:
         rank.end.send(at)
     rows = [silent(DEPTHS).row() if rank is None else rank.end.recv() for rank in ranks]
-    for rank in there:
-        rank.end.send(rows)
+    for place, rank in enumerate(ranks):
+        if rank is not None:
+            rank.end.send((rows, place))
     return [rank.end.recv() for rank in there]

@@ -30,6 +30,8 @@ class Family:
     """What this family compiles or asks for beside Triton and prebuilt kernels."""
 
     depths: tuple[int, ...] = (0, 1, 2, 3, 5)
+    warm_up: bool | None = None
+    """As in the adaptive configuration: None warms up on a GPU alone."""
 
 
 def _eagle3(name: str, models: str, target: Shape, **more: object) -> Family:

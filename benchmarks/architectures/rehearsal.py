@@ -9,7 +9,7 @@ from __future__ import annotations
 from benchmarks.architectures import shapes
 from benchmarks.architectures.families import Family
 
-_TINY: shapes.Shape = {
+TINY: shapes.Shape = {
     **shapes.LLAMA,
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -20,13 +20,13 @@ _TINY: shapes.Shape = {
     "vocab_size": 512,
     "torch_dtype": "float32",
 }
-_DRAFT: shapes.Shape = {
-    **_TINY,
+DRAFT: shapes.Shape = {
+    **TINY,
     "architectures": ["LlamaForCausalLMEagle3"],
     "num_hidden_layers": 1,
     "draft_vocab_size": 256,
 }
-_TYPED: shapes.Shape = {**_TINY, "layer_types": ["full_attention"] * 5}
+_TYPED: shapes.Shape = {**TINY, "layer_types": ["full_attention"] * 5}
 """A target whose configuration names the kinds of its layers, by which an assistant finds the one that it reads."""
 
 _ASSISTANT: shapes.Shape = {
@@ -53,10 +53,10 @@ _ARGUMENTS = ("--load-format", "dummy", "--skip-tokenizer-init")
 
 _MANY = (*_ARGUMENTS, "--enable-multi-layer-eagle")
 _DEPTHS = (0, 1, 2, 3)
-_LAYER = {**_DRAFT, "draft_vocab_size": 512}
+_LAYER = {**DRAFT, "draft_vocab_size": 512}
 
 REHEARSAL = (
-    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", _TINY, _DRAFT, arguments=_ARGUMENTS, depths=_DEPTHS),
+    Family("rehearsal", "none", "EAGLE3", "EAGLE-3", TINY, DRAFT, arguments=_ARGUMENTS, depths=_DEPTHS),
     Family(
         "rehearsal-frozen-kv",
         "none",
@@ -68,7 +68,7 @@ REHEARSAL = (
     Family(
         "rehearsal-layers",
         "none",
-        *("EAGLE3", "multi-layer", _TINY, _LAYER),
+        *("EAGLE3", "multi-layer", TINY, _LAYER),
         arguments=_MANY,
         depths=_DEPTHS,
     ),

@@ -133,5 +133,6 @@ def _configuration(family: Family, folder: Path) -> Path:
     learnt = str(folder / "learnt" / family.name)
     throughput = {"candidate_steps": list(family.depths), "profile_dir": learnt}
     path = folder / "models" / f"{family.name}.adaptive.json"
-    path.write_text(json.dumps({"policy": "throughput", "throughput": throughput}), encoding="utf-8")
+    warm_up = {} if family.warm_up is None else {"warm_up": family.warm_up}
+    path.write_text(json.dumps({"policy": "throughput", **warm_up, "throughput": throughput}), encoding="utf-8")
     return path

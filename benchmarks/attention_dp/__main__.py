@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention_dp.measure import cells
+from benchmarks.attention_dp.measure import STARTS, cells
 from sglang_adaptive.policy.profile.shipped import shipped_config
 from sglang_adaptive.provenance import cpu_model, git_commit, versions
 from sglang_adaptive.simulate.profile_file import load_cost
@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", default="8,16,64", metavar="N,N,...")
     parser.add_argument("--rounds", type=int, default=1000, metavar="N", help="length of a run")
     parser.add_argument("--scene", default="", metavar="WORDS", help="play scenes alone whose names have these words")
+    parser.add_argument(
+        "--probes", choices=STARTS, help="the vote alone, with and without, beginning with this profile"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER / "results" / "attention_dp", metavar="FOLDER")
     options = parser.parse_args(words)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -42,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = [
                 cell
                 for ranks in map(int, options.ranks.split(","))
-                for cell in cells(texts, cost, ranks, options.rounds, number, options.scene)
+                for cell in cells(texts, cost, ranks, options.rounds, number, options.scene, options.probes)
             ]
             file = options.out / f"{'-'.join([name, text, *options.scene.split()])}.json"
             report = {**_about(words), "profile": name, "trace": text, "cells": found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,8 +17,19 @@ from sglang_adaptive.simulate.real.texts import Texts
 
 SHADOW_EVERY = 8
 """Zero-step rounds from one of which the first drafts are known to the next."""
+TEXTS = 8
+"""Texts that a request is taken to have, one after the other; the first alone needs a prefill."""
 CLOCK = 0.025
 """Relative standard deviation of what a rank's clock reads."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A round of all ranks: requests of the rank with most, seconds, and whether a prefill was just before it."""
+
+    largest: int
+    seconds: float
+    after_prefill: bool
 
 
 class Rank:
@@ -32,7 +44,7 @@ class Rank:
         self._clients = scene.clients[number]
         self._busy = None if scene.busy is None else scene.busy[number]
         self._come = deque(come)
-        self._waiting = self._served = 0
+        self._waiting, self._served, self._number = 0, 0, number
         self.positions: list[int] = []
         self._ends: list[int] = []
         self._ids: list[int] = []
@@ -52,8 +64,9 @@ class Rank:
         """Second at which the next request comes by itself."""
         return self._come[0] if self._come else None
 
-    def join(self, now: float, part: float) -> None:
-        """Admit who has come by second *now*; *part* of the run is over."""
+    def join(self, now: float, part: float) -> bool:
+        """Admit who has come by second *now*, and say whether that takes a prefill; *part* of the run is over."""
+        prefill = False
         while self._come and self._come[0] <= now:
             self._come.popleft()
             self._waiting += 1
@@ -63,10 +76,12 @@ class Rank:
         while self._waiting and self.requests < BUSIEST:
             self._waiting -= 1
             self._served += 1
+            prefill |= (self._served + self._number) % TEXTS == 0
             request = self._next()
             self.positions.append(int(self._begin[request]))
             self._ends.append(int(self._end[request]))
             self._ids.append(self._served)
+        return prefill
 
     def drawn(self) -> list[int]:
         """Return how many drafts of a long chain each request would get accepted now."""
@@ -93,10 +108,16 @@ class Rank:
 class Believer:
     """A rank's policy, told of each round a round late, as with overlap scheduling."""
 
-    def __init__(self, policy: ThroughputPolicy, depths: tuple[int, ...], seed: int) -> None:
-        self.policy, self._depths = policy, depths
+    def __init__(self, policy: ThroughputPolicy, depths: tuple[int, ...], seed: int, served: bool = False) -> None:
+        """*served* keeps from it what a server would not know.
+
+        That is whether the draft would have been right at zero steps, which is seen every SHADOW_EVERY rounds else; and
+        the times of rounds beside a prefill of any rank, or after another depth or largest batch.
+        """
+        self.policy, self._depths, self._served = policy, depths, served
         self._noise = random.Random(seed)
         self._late: RoundObservation | None = None
+        self._shape = (0, 0)
         self._zeros = 0
 
     def row(self, requests: int, live: int) -> list[int]:
@@ -105,14 +126,22 @@ class Believer:
             return silent(self._depths, live).row()
         return believed(self._depths, live, requests, *outlook(self.policy, requests, live)).row()
 
-    def tell(self, steps: int, drawn: list[int], counts: list[int], ids: list[int], largest: int, took: float) -> None:
-        """Note a round for later, and hand over the one before; times are filed under the *largest* batch."""
+    def tell(self, steps: int, drawn: list[int], counts: list[int], ids: list[int], how: Timed) -> None:
+        """Note a round for later, and hand over the one before; times are filed under the largest batch."""
         self._zeros = 0 if steps else self._zeros + 1
-        shadow = [min(k, 1) for k in drawn] if self._zeros and self._zeros % SHADOW_EVERY == 0 else []
-        seconds = took * self._noise.gauss(1.0, CLOCK)
-        before, self._late = (
-            self._late,
-            RoundObservation(steps, counts, largest, seconds, shadow_accepts=shadow, requests=ids) if counts else None,
+        seen = not self._served and self._zeros and self._zeros % SHADOW_EVERY == 0
+        shadow = [min(k, 1) for k in drawn] if seen else []
+        seconds: float | None = how.seconds * self._noise.gauss(1.0, CLOCK)
+        shape, before = (how.largest, steps), self._late
+        if self._served and (how.after_prefill or shape != self._shape):
+            seconds = None
+        if before is not None and self._served and how.after_prefill:
+            before.seconds = None  # its result waits while the prefill is launched
+        self._shape = shape
+        self._late = (
+            RoundObservation(steps, counts, how.largest, seconds, shadow_accepts=shadow, requests=ids)
+            if counts
+            else None
         )
         if before is not None:
             self.policy.observe(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.attention_dp.rank import Believer, Rank
+from benchmarks.attention_dp.rank import Believer, Rank, Timed
 from benchmarks.attention_dp.ways import DEPTHS, LAUNCH, Way
 from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
@@ -30,20 +30,21 @@ class Outcome:
         return self.tokens / self.request_seconds
 
 
-def believers(ranks: int, cost: RoundCost) -> list[Believer]:
-    """Return a fresh policy for each rank, with the true profile and no probes."""
-    cells = ordered(ProfileCell(batch, steps, seconds) for (batch, steps), seconds in cost.cells().items())
-    profile = CostProfile(ProfileKey("target", "draft", "gpu", 1, 1, "fa3"), cells)
-    options = ThroughputOptions(DEPTHS, probe_budget=0.0)
-    return [Believer(ThroughputPolicy(LAUNCH, options, profile), DEPTHS, seed) for seed in range(ranks)]
+def believers(ranks: int, cost: RoundCost | None, probe_budget: float = 0.0, served: bool = False) -> list[Believer]:
+    """Return a fresh policy for each rank, with *cost* for its profile, None for none; *served* as in Believer."""
+    profile = None
+    if cost is not None:
+        cells = ordered(ProfileCell(batch, steps, seconds) for (batch, steps), seconds in cost.cells().items())
+        profile = CostProfile(ProfileKey("target", "draft", "gpu", 1, 1, "fa3"), cells)
+    options = ThroughputOptions(DEPTHS, probe_budget=probe_budget)
+    return [Believer(ThroughputPolicy(LAUNCH, options, profile), DEPTHS, seed, served) for seed in range(ranks)]
 
 
 def run(way: Way, ranks: Sequence[Rank], policies: Sequence[Believer], table: FloatArray, horizon: float) -> Outcome:
     """Serve for *horizon* seconds of the profile; *policies* are empty for a way that needs none."""
     done, now, live = Outcome(), 0.0, LAUNCH
     while now < horizon:
-        for rank in ranks:
-            rank.join(now, now / horizon)
+        prefill = any([rank.join(now, now / horizon) for rank in ranks])
         batch = max(rank.requests for rank in ranks)
         if not batch:
             now = min((come for rank in ranks if (come := rank.next_arrival) is not None), default=horizon)
@@ -57,7 +58,7 @@ def run(way: Way, ranks: Sequence[Rank], policies: Sequence[Believer], table: Fl
             counts, ids, tokens = rank.advance(drawn, steps)
             done.tokens += tokens
             if policies:
-                policies[at].tell(steps, drawn, counts, ids, batch, took)
+                policies[at].tell(steps, drawn, counts, ids, Timed(batch, took, prefill))
         done.rounds += 1
         now += took
     return done

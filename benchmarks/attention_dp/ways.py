@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.attention_dp.rank import Believer, Rank
-from sglang_adaptive.policy.vote.agree import MARGIN, agree
+from sglang_adaptive.policy.throughput.outlook import follow
+from sglang_adaptive.policy.vote.agree import MARGIN, agree, leader, probe_of
 from sglang_adaptive.simulate.acceptance import FloatArray
 from sglang_adaptive.simulate.real.texts import Texts
 
@@ -80,6 +81,25 @@ class KnowsDrafts:
         keep = 1.0 - 1.0 / RATE_MEMORY
         self._brought, self._seconds = keep * self._brought + brought[at], keep * self._seconds + seconds[at]
         return DEPTHS[at]
+
+
+class VoteWithProbes:
+    """The vote as it is served: the rank with most requests may take a round for a probe, in its policy's budget."""
+
+    def __init__(self) -> None:
+        self._agreed = LAUNCH
+
+    def __call__(self, ranks: Sequence[Rank], believers: Sequence[Believer], live: int) -> int:
+        rows = _rows(ranks, believers, self._agreed)
+        first = leader(rows)
+        assert first is not None, "there is a batch"
+        self._agreed = running = agree(rows, DEPTHS, LAUNCH)
+        probe = probe_of(rows[first], DEPTHS)
+        if probe is not None:
+            running = probe
+        for at, believer in enumerate(believers):
+            follow(believer.policy, rows[first][0], self._agreed, running, at == first)
+        return running
 
 
 def static(steps: int) -> Way:

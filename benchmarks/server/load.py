@@ -63,13 +63,19 @@ def prompt(seed: int) -> list[int]:
     return [draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)]
 
 
-def request_body(number: int, tokens: int, declare: Declare | None, stream: bool, rid: str) -> dict[str, Any]:
-    """Return SGLang's /generate body of request *number*, which generates *tokens* tokens greedily."""
+def request_body(
+    number: int, tokens: int, declare: Declare | None, stream: bool, rid: str, rank: int | None = None
+) -> dict[str, Any]:
+    """Return SGLang's /generate body of request *number*, which generates *tokens* tokens greedily.
+
+    *rank* of attention DP decodes it, None for any.
+    """
     sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
     own = declare(number) if declare else None
     if own is not None:
         sampling["custom_params"] = {CUSTOM: [own.p, own.decay]}
-    return {"input_ids": prompt(number), "sampling_params": sampling, "stream": stream, "rid": rid}
+    where = {} if rank is None else {"routed_dp_rank": rank}
+    return {"input_ids": prompt(number), "sampling_params": sampling, "stream": stream, "rid": rid, **where}
 
 
 class Batch:
@@ -126,8 +132,10 @@ class ClosedLoop:
         stream: bool = False,
         declare: Declare | None = None,
         seed: int = 0,
+        rank: int | None = None,
     ) -> None:
         self._client, self._tokens, self._stream, self._declare = client, tokens, stream, declare
+        self._rank = rank
         self._target = concurrency
         self._number = seed * 1_000_000
         self._slots: dict[int, str] = {}
@@ -178,7 +186,7 @@ class ClosedLoop:
         while slot < self._target:
             self._number += 1
             rid = self._slots[slot] = uuid4().hex
-            body = request_body(self._number, self._tokens, self._declare, self._stream, rid)
+            body = request_body(self._number, self._tokens, self._declare, self._stream, rid, self._rank)
             answer = await ask(self._session, self._client.url, body)
             if answer.failed is None:
                 self.answers.append(answer)
@@ -234,8 +242,10 @@ async def _open_loop(client: Client, times: Sequence[float], bodies: Sequence[di
 
 
 def _session() -> aiohttp.ClientSession:
+    # The server closes what is idle for five seconds; a request that is sent just then would fail.
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_read=300)
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=300),
     )
 
 

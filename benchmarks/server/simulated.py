@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.served import hook_times  # noqa: F401  (puts clocks around our hooks where a server is told to)
-from benchmarks.server import graph_recorder, replayed_budget
+from benchmarks.server import graph_recorder, ranks, replayed_budget
 from benchmarks.server.process import DEEPEST, Declared, Process, own, replayed
 from benchmarks.server.replayed import TRACE_FILE, Replay
 from sglang_adaptive.simulate.acceptance import hazards
@@ -70,7 +70,8 @@ def register() -> None:
     real = os.environ.get(REAL) == "1"
     meter = Meter(process, observed=real)
     HookRegistry.register(_SRT + results + "process_batch_result_decode", meter.decode, HookType.AROUND)
-    HookRegistry.register(_SRT + results + "process_batch_result_prefill", meter.prefill, HookType.BEFORE)
+    for without_a_round in ("process_batch_result_prefill", "process_batch_result_idle"):
+        HookRegistry.register(_SRT + results + without_a_round, meter.prefill, HookType.BEFORE)
     HookRegistry.register(_ROUNDS + "activate_step_by_batch", Alternation(process).choose, HookType.AROUND)
     graph_recorder.record()
     if real:
@@ -189,10 +190,8 @@ def drawn_ahead(chances: Any, rounds: int) -> Any:
 
 
 def _same_on_all_ranks(num_correct_drafts: Any) -> None:
-    """Under tensor parallelism every rank has to accept the same drafts; a change of p reaches them rounds apart."""
-    from sglang.srt.runtime_context import get_parallel
-
-    group = get_parallel().tp_group
+    """Ranks that run one batch have to accept the same drafts; a change of p reaches them rounds apart."""
+    group = ranks.peers()
     if group.world_size > 1:
         group.broadcast(num_correct_drafts, src=0)
 
@@ -217,31 +216,30 @@ class Alternation:
 
 
 class Meter:
-    """Counts decode rounds as their results are processed; on the first tensor-parallel rank alone."""
+    """Counts decode rounds as their results are processed; on the first of the ranks that run the same batch alone."""
 
     def __init__(
         self, process: Process, clock: Callable[[], float] = time.perf_counter, observed: bool = False
     ) -> None:
         """*observed* counts the tokens that came as those that were expected: acceptance is the models' own."""
         self._process, self._clock, self._observed = process, clock, observed
-        self._first_rank: bool | None = None
+        self._counted: Process | None = process
+        self._first_round = True
         self._last_steps: int | None = None
         self._last: tuple[float, int] | None = None  # time and batch size of the decode round just before
 
     def prefill(self, *_: Any, **__: Any) -> None:
-        """Before a prefill result: the next decode round's time includes it."""
+        """Before a result of a prefill, this rank's or with attention DP another's: the next round's time has it."""
         self._last = None
 
     def decode(self, original: Callable[..., None], processor: Any, batch: Any, result: Any) -> None:
         """Around a decode result: count what it added to the requests that still run."""
-        if self._first_rank is None:
-            from sglang.srt.runtime_context import get_parallel
-
-            self._first_rank = get_parallel().tp_group.rank_in_group == 0
+        if self._first_round:  # the ranks were not known before
+            self._first_round, self._counted = False, ranks.counted_into(self._process)
         running = [req for req in batch.reqs if not req.finished()]
         before = sum(len(req.output_ids) for req in running)
         original(processor, batch, result)
-        if self._first_rank and running:
+        if self._counted is not None and running:
             self.count(running, sum(len(req.output_ids) for req in running) - before, result)
 
     def count(self, running: Sequence[Any], tokens: int, result: Any) -> None:
@@ -255,12 +253,14 @@ class Meter:
             expected = sum((own(req.sampling_params.custom_params) or common).expected(steps) for req in running)
         now, requests = self._clock(), len(running)
         switched = self._last_steps is not None and self._last_steps != steps
-        full, least = self._process.full_batch, self._process.least_batch
-        self._process.change()
-        self._process.count(steps, requests, tokens, expected, switched)
+        counted = self._counted
+        assert counted is not None
+        full, least = counted.full_batch, counted.least_batch
+        counted.change()
+        counted.count(steps, requests, tokens, expected, switched)
         if self._last is not None and self._last[1] == requests == full:
-            self._process.count_steady(now - self._last[0], tokens, expected)
+            counted.count_steady(now - self._last[0], tokens, expected)
         if self._last is not None and 0 < least <= min(self._last[1], requests):
-            self._process.count_busy(now - self._last[0], requests, tokens)
-        self._process.change()
+            counted.count_busy(now - self._last[0], requests, tokens)
+        counted.change()
         self._last, self._last_steps = (now, requests), steps

@@ -51,7 +51,9 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
             self.plan = self._verify_plan(forward_batch)
         elif mode.is_draft_extend_v2():
             width = forward_batch.extend_seq_lens_cpu[0]
-            self.plan = window_plan(self.table, rows, forward_batch.seq_lens - width, width, self.dtype)
+            # Rows that only fill up the batch, with attention DP, are shorter than a window.
+            prefix = (forward_batch.seq_lens - width).clamp(min=0)
+            self.plan = window_plan(self.table, rows, prefix, width, self.dtype)
         else:
             prefix, extend = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
             self.plan = ragged_plan(self.table, rows, prefix, extend)
@@ -89,6 +91,10 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
             return ragged_attention(query, keys, values, plan, layer.scaling)
         assert plan is not None  # SGLang calls init_forward_metadata before every forward pass
         return padded_attention(query, keys, values, plan, layer.scaling)
+
+    def get_cpu_graph_seq_len_fill_value(self) -> int:
+        """Return the length of a row that only fills up a batch, as with attention DP."""
+        return 1
 
     def support_triton(self) -> bool:
         return False

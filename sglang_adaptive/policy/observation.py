@@ -21,7 +21,7 @@ class RoundObservation:
     """Accepted draft tokens of each request, the bonus token not counted; each in ``0..steps``."""
 
     batch_size: int
-    """Requests in the round."""
+    """Requests in the round; of ranks that run their rounds together, those of the rank that has most."""
 
     seconds: float | None = None
     """Wall time of the round; None when not comparable (mixed with prefill, after a switch or idling)."""

@@ -20,5 +20,8 @@ class Drafted:
     extended: bool = True
     """As :attr:`RoundObservation.extended`."""
 
+    largest_batch: int | None = None
+    """Requests of the rank with most, where ranks run their rounds together; None where a round is this rank's own."""
+
     requests: Sequence[Hashable] = ()
     """Ids of the requests, in the order of the accept counts; empty when unknown."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from sglang_adaptive.policy.throughput.outlook import outlook
+from sglang_adaptive.policy.throughput.outlook import follow, outlook
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.policy.vote.agree import agree
+from sglang_adaptive.policy.vote.agree import agree, leader, probe_of
 from sglang_adaptive.policy.vote.ballot import Ballot, believed, forced, silent
 from sglang_adaptive.runtime.rounds import Rounds
 
@@ -20,34 +20,58 @@ class JointSteps:
     All ranks have the same depths and launch steps. Until the first gather the launch steps run.
     """
 
-    def __init__(self, controller: Rounds) -> None:
-        """*controller* has all its runtime states; from now on it runs agreed steps alone."""
-        self._controller = controller
+    def __init__(self, controller: Rounds, rank: int) -> None:
+        """*controller* has all its runtime states; from now on it runs agreed steps alone.
+
+        *rank* is the place of its row among the gathered ones.
+        """
+        self._controller, self._rank = controller, rank
         self.depths = controller.tiers
-        self._launch_steps = controller.worker.speculative_num_steps
-        controller.agreed_steps = self._launch_steps
+        self._launch_steps = self._agreed = controller.agreed_steps = controller.worker.speculative_num_steps
+        self.largest = 0
+        """Requests of the rank with most in the coming round."""
 
     def row(self, requests: int) -> list[int]:
         """Return the columns to send before a round of *requests*, 0 without a decode batch; it never raises."""
         try:
             return self._ballot(requests).row()
         except Exception as error:
-            controller = self._controller
-            if controller._degraded is None:
-                controller._degrade(f"policy {controller.params.name} raised {type(error).__name__}: {error}", error)
+            self._fail(error)
             return silent(self.depths, requests=requests, failed=True).row()
 
     def take(self, rows: Sequence[Sequence[int]]) -> None:
-        """Set the steps of the coming round from the *rows* of all ranks."""
+        """Set the steps of the coming round from the *rows* of all ranks, and tell the policy of them; never raises."""
         try:
-            self._controller.agreed_steps = agree(rows, self.depths, self._launch_steps)
+            steps, run, first = self._counted(rows)
         except Exception:  # the rows are the same on all ranks, and so is what goes wrong with them
             self._controller.agreed_steps = self._launch_steps
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
+            return
+        controller = self._controller
+        controller.agreed_steps = run
+        if first is None:
+            return
+        self._agreed, policy = steps, controller.params
+        if isinstance(policy, ThroughputPolicy) and controller._degraded is None:
+            try:
+                follow(policy, self.largest, steps, run, first == self._rank)
+            except Exception as error:  # this rank's alone: the steps stand
+                self._fail(error)
+
+    def _counted(self, rows: Sequence[Sequence[int]]) -> tuple[int, int, int | None]:
+        """Return the agreed steps, those to run, which a probe may be, and the place of the rank that leads."""
+        self.largest = max(requests for requests, *_ in rows)
+        first, steps = leader(rows), agree(rows, self.depths, self._launch_steps)
+        probe = None if first is None else probe_of(rows[first], self.depths)
+        return steps, steps if probe is None else probe, first
+
+    def _fail(self, error: Exception) -> None:
+        controller = self._controller
+        if controller._degraded is None:
+            controller._degrade(f"policy {controller.params.name} raised {type(error).__name__}: {error}", error)
 
     def _ballot(self, requests: int) -> Ballot:
-        controller, depths = self._controller, self.depths
-        live = controller.worker.speculative_num_steps
+        controller, depths, live = self._controller, self.depths, self._agreed
         if not requests:
             return silent(depths, live)
         steps = self._own_steps(requests)

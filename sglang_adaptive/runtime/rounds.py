@@ -41,7 +41,10 @@ class Rounds(RuntimeStates):
         clock: RoundClock | None = None,
         wall_time: Callable[[], float] = time.time,
     ) -> None:
-        """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together."""
+        """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together.
+
+        Where ranks agree on the steps each decides on its own times, and it returns its argument.
+        """
         super().__init__(worker, policy, device)
         self.share_cost = share_cost
         self._clock = clock or RoundClock()
@@ -87,7 +90,7 @@ class Rounds(RuntimeStates):
             else:
                 self._apply(self.agreed_steps)
             return
-        target, cause = self._choose(batch_size) if self.agreed_steps is None else (self.agreed_steps, "acceptance")
+        target, cause = self._choose(batch_size) if self.agreed_steps is None else self._agreed(batch_size)
         self._last_batch_size = batch_size
         if target != self.worker.speculative_num_steps:
             self._switch(target, batch_size, cause)
@@ -107,12 +110,13 @@ class Rounds(RuntimeStates):
         if self._warm_up is not None:
             return
         drafted = drafted or Drafted(self.worker.speculative_num_steps)
+        # Rounds of several ranks take as long as that of the largest batch.
+        batch_size = drafted.largest_batch or batch_size
         observation = RoundObservation(
             steps=drafted.steps,
             num_correct_drafts_per_req=num_correct_drafts_per_req,
             batch_size=batch_size,
-            # Rounds of several ranks take as long as the slowest, whose batch size is not known here.
-            seconds=self._clock.read(drafted.steps, batch_size) if self.agreed_steps is None else None,
+            seconds=self._clock.read(drafted.steps, batch_size),
             context_tokens=drafted.context_tokens,
             chosen=self._forced_steps is None,
             shadow_accepts=drafted.shadow_accepts,
@@ -126,8 +130,7 @@ class Rounds(RuntimeStates):
         if self._degraded is None:
             try:
                 self.params.observe(observation)
-                # With agreed steps nothing is timed, and ranks count different rounds: a broadcast would hang.
-                if self._learner is not None and self._learner.cost_sync_due and self.agreed_steps is None:
+                if self._learner is not None and self._learner.cost_sync_due:
                     self._hand_over_cost(self._learner)
             except Exception as error:
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
@@ -154,6 +157,13 @@ class Rounds(RuntimeStates):
             self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
             return self._launch_steps, "degraded"
         return target, self._cause(target, batch_size)
+
+    def _agreed(self, batch_size: int) -> tuple[int, str]:
+        assert self.agreed_steps is not None
+        if self.agreed_steps == self._forced_steps:
+            self._pending_cause = "released"
+            return self.agreed_steps, "forced"
+        return self.agreed_steps, self._cause(self.agreed_steps, batch_size)
 
     def _cause(self, target: int, batch_size: int) -> str:
         """Return the cause of a switch to *target*, if there is one."""

@@ -71,7 +71,7 @@ plain, ema, stock = _fixture("plain"), _fixture("ema"), _fixture("stock")
 static, faulty, tree = _fixture("static"), _fixture("faulty"), _fixture("tree")
 two_ranks, replicas = _fixture("two_ranks"), _fixture("replicas")
 standalone, frozen_kv, ngram = _fixture("standalone"), _fixture("frozen_kv"), _fixture("ngram")
-layers = _fixture("layers")
+layers, attention_dp = _fixture("layers"), _fixture("attention_dp")
 
 
 class Reference:

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.architectures import shapes
+from benchmarks.attention_dp.served import tiny
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.names import PLUGIN
 from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY
 from tests.engine import assistant
 from tests.engine.fault import write_fault_plugin, write_liar_plugin
 from tests.forked_servers import ForkedServer
@@ -31,7 +34,6 @@ LAUNCH_STEPS = 3
 LAYERS = 3
 """Of multi-layer EAGLE; one draft each."""
 ADMIN_KEY = "administrator"
-RANK_LOG = "depths-of-rank-"
 FAULT_AFTER = 30
 """Rounds that the faulty server's policy sees before it raises, in the next one at the deeper depth."""
 
@@ -44,6 +46,11 @@ _CHECKED = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_
 # Without the plugin's answer the scheduler would end at its first verify.
 _PLAN_STREAM = {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
 _NO_GRAPHS = ("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled")
+
+
+def rank_log(server: str) -> str:
+    """Return the name of the file, but for the rank's number, in which a server's ranks log the depths of rounds."""
+    return f"{server}-depths-of-rank-"
 
 
 def plain(folder: Path) -> CpuServer:
@@ -105,12 +112,22 @@ def two_ranks(folder: Path) -> CpuServer:
 
     The second rank's clock lies; each rank logs the depth of every round beside the server's log.
     """
-    plugins = write_liar_plugin(folder / "liar", str(folder / RANK_LOG))
-    path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
-    # SGLang would look for NCCL and for a memory node a rank; a CPU has Gloo and two cores.
-    without_nccl = {"SGLANG_NCCL_SO_PATH": str(folder / "no-nccl"), "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-    adaptive = ("--speculative-adaptive", "--tp-size", "2", "--disable-custom-all-reduce", "--enable-metrics")
-    return _server(folder, "two_ranks", *_speculation(*adaptive), PYTHONPATH=path, **without_nccl)
+    adaptive = ("--speculative-adaptive", "--enable-metrics")
+    return _two(folder, "two_ranks", *_speculation(*adaptive))
+
+
+def attention_dp(folder: Path) -> CpuServer:
+    """The throughput policy on two ranks of attention DP, over a tiny mixture of experts with random weights.
+
+    Clocks and logs as for the tensor-parallel ranks.
+    """
+    target, draft = (str(shapes.write(folder / f"moe{end}", shape)) for end, shape in tiny.PAIR)
+    speculation = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", draft)
+    config = _config(folder, "attention_dp", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
+    adaptive = ("--speculative-eagle-topk", "1", "--speculative-adaptive-config", config)
+    # The last --model-path counts.
+    arguments = (*speculation, *adaptive, *tiny.ARGUMENTS, "--model-path", target)
+    return _two(folder, "attention_dp", *arguments, "--dp-size", "2", "--enable-dp-attention", **{TRY: "1"})
 
 
 def throughput(folder: Path, profiles: Path) -> CpuServer:
@@ -163,7 +180,10 @@ def layers(folder: Path) -> CpuServer:
 
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
-    for server in (plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers)
+    for server in (
+        *(plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers),
+        attention_dp,
+    )
 }
 """The fixture of each name gives the running server."""
 
@@ -177,6 +197,17 @@ def _server(
         extra_environment={"XDG_CACHE_HOME": str(folder / "cache"), **variables},
         start_timeout=300.0,
     )
+
+
+def _two(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
+    """Two ranks, the second of which has a clock that lies; they log the depths of their rounds."""
+    log = str(folder / rank_log(name))
+    plugins = write_liar_plugin(folder / f"liar-{name}", log)
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
+    # SGLang would look for NCCL and for a memory node a rank; a CPU has Gloo and two cores.
+    without_nccl = {"SGLANG_NCCL_SO_PATH": str(folder / "no-nccl"), "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    more = ("--tp-size", "2", "--disable-custom-all-reduce")
+    return _server(folder, name, *arguments, *more, PYTHONPATH=path, **without_nccl, **variables)
 
 
 def _speculation(*more: str, topk: int = 1) -> tuple[str, ...]:

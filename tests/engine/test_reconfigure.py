@@ -18,7 +18,7 @@ import pytest
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.engine.servers import ADMIN_KEY, RANK_LOG, TIERS
+from tests.engine.servers import ADMIN_KEY, TIERS, rank_log
 from tests.engine.workload import Case, adaptive, require_whole_pool, rounds, run, wait_until
 
 PATH = "/set_internal_state"
@@ -188,7 +188,7 @@ def test_nobody_without_the_administrator_s_key_changes_anything(tree: CpuServer
 
 def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[str], hard: list[str]) -> None:
     def depths(rank: int) -> list[str]:
-        return Path(two_ranks.log_path).with_name(f"{RANK_LOG}{rank}").read_text().splitlines()
+        return Path(two_ranks.log_path).with_name(f"{rank_log('two_ranks')}{rank}").read_text().splitlines()
 
     cases = [Case(prompt, max_new_tokens=64) for prompt in (*easy[:3], *hard[:3])]
     two_ranks.force_steps(0)

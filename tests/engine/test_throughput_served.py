@@ -11,7 +11,7 @@ from sglang_adaptive.calibrate import command as calibrate
 from sglang_adaptive.calibrate import explain
 from sglang_adaptive.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile.profile_json import loads_profile
-from tests.engine.servers import RANK_LOG, throughput
+from tests.engine.servers import rank_log, throughput
 from tests.engine.workload import Case, adaptive, run, wait_until
 
 LADDER = [0, 1, 2, 3, 5, 7]
@@ -25,7 +25,7 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
 
 def depths(server: CpuServer, rank: int) -> list[str]:
     """Return "batch size, depth" of every round that a rank has started."""
-    return Path(server.log_path).with_name(f"{RANK_LOG}{rank}").read_text().splitlines()
+    return Path(server.log_path).with_name(f"{rank_log('two_ranks')}{rank}").read_text().splitlines()
 
 
 def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer, cases: list[Case]) -> None:

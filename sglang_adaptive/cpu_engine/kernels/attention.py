@@ -17,9 +17,13 @@ QUERY_BLOCK = 512
 def padded_attention(query: Tensor, keys: Tensor, values: Tensor, plan: PaddedPlan, scale: float) -> Tensor:
     """Attention of `query` [queries, heads, dim] over cache rows `keys`/`values` [slots, kv_heads, dim].
 
-    There are batch*width queries, or as many as the plan has places. Returns [queries, heads*dim_v]. Query heads share
-    KV heads in consecutive groups.
+    There are batch*width queries, or as many as the plan has places; with attention DP rows behind them fill up the
+    batch, and get zeros. Returns [queries, heads*dim_v]. Query heads share KV heads in consecutive groups.
     """
+    planned = plan.batch * plan.width
+    if query.shape[0] > planned:
+        out = padded_attention(query[:planned], keys, values, plan, scale)
+        return torch.cat((out, out.new_zeros(query.shape[0] - planned, out.shape[1])))
     if plan.places is not None:
         every = query.new_zeros(plan.batch * plan.width, *query.shape[1:]).index_copy_(0, plan.places, query)
         return padded_attention(every, keys, values, replace(plan, places=None), scale)[plan.places]

@@ -65,6 +65,10 @@ class ThroughputPolicy:
         self._running = start
         """The steps that were returned last: those of the choice, or a probe's."""
         self._batch_size = 1
+        self._votes = False
+        """Whether several ranks agree on the steps; see ``outlook``."""
+        self._leads = True
+        """Whether this rank's probes are run."""
         self._round = 0
         self._next_sync = FIRST_SYNC
 
@@ -119,7 +123,8 @@ class ThroughputPolicy:
                 self._readings.add(row.anchor, steps, base, observation.seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
-        self._consider_probe(row)
+        if self._leads:
+            self._consider_probe(row)
         return None
 
     @property

@@ -109,6 +109,8 @@ def _why(policy: ThroughputPolicy, row: RoundTimeRow, rates: list[dict[str, Any]
         code, words = "start", f"{running}: no round has been verified yet"
     elif steps != live:
         code, words = "probe", f"{running} for a few rounds, to learn what they bring; otherwise {live}"
+    elif policy._votes and steps != best:
+        code, words = "vote", f"{running}: what all ranks agreed on"
     elif steps == best:
         code, words = "best", f"{running} {_verb('promise', steps)} to be done with this text soonest"
     elif steps == 0:

@@ -6,6 +6,8 @@ The others wait for p in every layer that exchanges tokens, and its row has the 
 costs need no exchange of their own, and a clock that is wrong by a factor changes nothing: the factor is in all prices
 of a row. Everything is computed from the gathered integers, in integers. So ranks that have gathered the same rows run
 the same steps, whatever else they have seen: nothing is remembered from one round to the next.
+
+p may also take the round for a probe. Its own policy answers for what that costs.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: in
     with most requests can run none of *depths*. Of equal depths the shallower runs, of equal batches the lower rank's
     prices count. The live depth, that of the same rank, is left for *margin* thousandths alone.
     """
-    ballots = [ballot for ballot in (read(row, depths) for row in rows) if ballot.counts]
-    if not ballots:
+    first = leader(rows)
+    if first is None:
         return launch_steps
-    slowest = max(ballots, key=lambda ballot: ballot.requests)
+    slowest = read(rows[first], depths)
+    ballots = [ballot for ballot in (read(row, depths) for row in rows) if ballot.counts]
     times = _times(ballots, slowest.nanoseconds, depths)
     if not times:
         return launch_steps
@@ -36,6 +39,22 @@ def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: in
     if slowest.live in times and 1000 * times[slowest.live] <= (1000 + margin) * times[best]:
         return slowest.live
     return best
+
+
+def leader(rows: Sequence[Sequence[int]]) -> int | None:
+    """Return the place of the rank that the others wait for, None where no rank has a say.
+
+    It is the one with most requests among those that have a say, and the first of equal ones.
+    """
+    voters = [place for place, (requests, failed, *_) in enumerate(rows) if requests and not failed]
+    return max(voters, key=lambda place: rows[place][0], default=None)
+
+
+def probe_of(row: Sequence[int], depths: Sequence[int]) -> int | None:
+    """Return the steps that the rank of *row* wants to try; None where it wants nothing, or cannot run them."""
+    ballot = read(row, depths)
+    runs = ballot.probe in depths and ballot.nanoseconds[depths.index(ballot.probe)]
+    return ballot.probe if runs else None
 
 
 def _times(ballots: Sequence[Ballot], prices: Sequence[int], depths: Sequence[int]) -> dict[int, int]:

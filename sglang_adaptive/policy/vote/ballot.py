@@ -1,14 +1,15 @@
 """What a rank says before a round: a row of integers, as wide on every rank.
 
-With D depths, the built numbers of steps in ascending order, a row has 3 + 2 D columns:
+With D depths, the built numbers of steps in ascending order, a row has 4 + 2 D columns:
 
     column               unit                    range
     0  requests          requests that decode    0 to 2^31 - 1; 0: no say (idle, in a prefill, not there)
     1  failed            -                       1: no say, because the policy failed; else 0
-    2  live              draft steps             of the round before
-    3 ... 2 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
+    2  live              draft steps             agreed on last, a probe's left out
+    3  probe             1 + draft steps         to run this once instead, to learn about it; 0: nothing
+    4 ... 3 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
                                                  one round of the live depth
-    3 + D ... 2 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
+    4 + D ... 3 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
 
 Rounds and nanoseconds saturate at 2^40 (a billion rounds, 18 minutes) and are at least 1, but for the 0 above. A row of
 zeros is that of a rank that is not there.
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ROUND, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
-FIELDS = 3
+FIELDS = 4
 """Columns before those of the depths."""
 
 
@@ -33,6 +34,8 @@ class Ballot:
     live: int
     rounds: Sequence[int]
     nanoseconds: Sequence[int]
+    probe: int | None = None
+    """Steps to run once instead of those that are agreed on."""
 
     @property
     def counts(self) -> bool:
@@ -41,7 +44,8 @@ class Ballot:
 
     def row(self) -> list[int]:
         """Return the columns."""
-        return [self.requests, int(self.failed), self.live, *self.rounds, *self.nanoseconds]
+        probe = 0 if self.probe is None else self.probe + 1
+        return [self.requests, int(self.failed), self.live, probe, *self.rounds, *self.nanoseconds]
 
 
 def width(depths: Sequence[int]) -> int:
@@ -62,7 +66,12 @@ def forced(depths: Sequence[int], live: int, requests: int, steps: int) -> Ballo
 
 
 def believed(
-    depths: Sequence[int], live: int, requests: int, rounds: Mapping[int, float], seconds: Mapping[int, float]
+    depths: Sequence[int],
+    live: int,
+    requests: int,
+    rounds: Mapping[int, float],
+    seconds: Mapping[int, float],
+    probe: int | None = None,
 ) -> Ballot:
     """Return the ballot of a policy, by depth: *rounds* of a request for one *live* round, *seconds* of a round.
 
@@ -75,6 +84,7 @@ def believed(
         live,
         tuple(_whole(requests * rounds.get(steps, 1.0) * ROUND) for steps in depths),
         tuple(_whole(seconds[steps] * SECOND) if steps in seconds else 0 for steps in depths),
+        probe,
     )
 
 
@@ -83,7 +93,8 @@ def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
     if len(row) != width(depths):
         raise ValueError(f"a ballot of {len(row)} columns; expected {width(depths)} for the depths {list(depths)}")
     first = FIELDS + len(depths)
-    return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]))
+    probe = row[3] - 1 if row[3] else None
+    return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]), probe)
 
 
 def _whole(value: float) -> int:

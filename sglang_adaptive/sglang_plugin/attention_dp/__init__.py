@@ -5,7 +5,7 @@ Off unless ``SGLANG_ADAPTIVE_ATTENTION_DP=1``: no two GPUs have run it yet. May 
 
 from __future__ import annotations
 
-from sglang_adaptive.sglang_plugin.hooking.hook import SRT, WORKER, Hook, Need
+from sglang_adaptive.sglang_plugin.hooking.hook import RESULTS, SRT, WORKER, Hook, Need
 
 _SYNC = SRT + "managers.scheduler_components.dp_attn.MLPSyncBatchInfo"
 
@@ -14,6 +14,11 @@ HOOKS = (
     Hook(_SYNC + "._get_local_tensor", "after", "attention_dp.gather:add_ballot", ("self",)),
     Hook(_SYNC + "._get_fallback_tensor", "after", "attention_dp.gather:add_silence", ("self",)),
     Hook(_SYNC + ".all_gather", "after", "attention_dp.gather:count", ("self",)),
+    Hook(WORKER + "EAGLEWorkerV2.forward_batch_generation", "after", "attention_dp.gather:note_round", ("self",)),
+    *(
+        Hook(RESULTS + f"process_batch_result_{batch}", "before", "attention_dp.gather:interrupt_clock", ("self",))
+        for batch in ("idle", "prebuilt")
+    ),
 )
 
 NEEDS = (

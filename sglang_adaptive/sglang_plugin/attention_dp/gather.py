@@ -13,7 +13,7 @@ from sglang_adaptive.policy.vote.ballot import silent, width
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY, wanted
-from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
+from sglang_adaptive.sglang_plugin.scheduler.worker import LARGEST_BATCH, controller_of, interrupt_for_prefill
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +28,16 @@ def install(result: None, worker: Any) -> None:
     controller = controller_of(worker)
     if controller is not None and wanted() and get_parallel().attn_dp_size > 1:
         logger.warning("adaptive: attention DP with agreed steps, which no two GPUs have run yet, because of %s=1", TRY)
-        join(controller)
+        join(controller, get_parallel().attn_dp_rank)
 
 
-def join(controller: AdaptiveController) -> None:
-    """Let the gathers of this process decide the steps of *controller*, which has all its runtime states."""
+def join(controller: AdaptiveController, rank: int) -> None:
+    """Let the gathers of this process decide the steps of *controller*, which has all its runtime states.
+
+    *rank* is its place among the attention-DP ranks.
+    """
     global _live
-    _live = JointSteps(controller)
+    _live = JointSteps(controller, rank)
 
 
 def add_ballot(row: Any, info: Any, *args: Any, **kwargs: Any) -> Any:
@@ -53,6 +56,17 @@ def count(result: None, info: Any, *args: Any, **kwargs: Any) -> None:
     """After the gather: set the steps of the coming round from the ballots of all ranks."""
     if _live is not None:
         _live.take(info.tp0_info_cpu[:, -width(_live.depths) :].tolist())
+
+
+def note_round(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+    """After EAGLEWorkerV2.forward_batch_generation: note on the result how large the largest batch of the round is."""
+    if _live is not None:
+        setattr(result, LARGEST_BATCH, _live.largest)
+
+
+def interrupt_clock(processor: Any, *args: Any, **kwargs: Any) -> None:
+    """Before the result of a batch without decodes is processed: do not time the next round, for others went on."""
+    interrupt_for_prefill(processor.model_worker)
 
 
 def _appended(row: Any, columns: list[int]) -> Any:

@@ -88,6 +88,7 @@ NEEDS = (
     Need(EXECUTOR + "cuda_graph_config.with_phase", ("config", "phase")),
     Need(EXECUTOR + "cuda_graph_config.PhaseConfig", fields=("bs", "backend")),
     Need(SRT + "utils.common.get_cuda_graph_batch_size_alignment"),
+    Need(SRT + "utils.common.require_mlp_tp_gather"),
     Need(SRT + "utils.common.get_available_gpu_memory", ("device", "gpu_id")),
     Need(SRT + "speculative.spec_utils.draft_tp_context", ("layout",)),
     Need(SRT + "layers.moe.utils.speculative_moe_backend_context"),

@@ -17,6 +17,18 @@ from sglang_adaptive.sglang_plugin.scheduler import further_captures
 logger = logging.getLogger(__name__)
 
 
+def ranks_pad_alike() -> bool:
+    """Return whether all ranks of a round replay graphs of one batch size.
+
+    Not so with attention DP where no layer gathers tokens, as with DeepEP, ``--moe-dense-tp-size 1`` and
+    ``--enable-dp-lm-head``: each rank pads to its own batch, at which the steps of the largest could have no graph.
+    """
+    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.utils.common import require_mlp_tp_gather
+
+    return get_parallel().attn_dp_size == 1 or bool(require_mlp_tp_gather())
+
+
 class GraphedDevice(Device):
     """The device of SGLang's worker."""
 

@@ -29,7 +29,7 @@ def profile_key() -> ProfileKey:
         gpu_name=_device_name(str(cfg.device)),
         gpu_count=cfg.tp_size * cfg.pp_size,
         tp_size=cfg.tp_size,
-        attention_backend=str(cfg.attention_backend),
+        attention_backend=_attention(cfg),
         dtypes={
             "model": str(cfg.dtype),
             "kv_cache": str(cfg.kv_cache_dtype),
@@ -47,6 +47,12 @@ def _draft(cfg: Any) -> str:
         return "NGRAM"
     name, spec = _model(cfg.speculative_draft_model_path or cfg.model_path), get_spec()
     return f"{name}, {spec.speculative_num_steps} layers" if spec.enable_multi_layer_eagle else name
+
+
+def _attention(cfg: Any) -> str:
+    """Name the attention backend, and with attention DP how many ranks it has and what exchanges tokens for experts."""
+    ranks, name = cfg.attn_dp_size, str(cfg.attention_backend)
+    return name if ranks == 1 else f"{name}, attention DP {ranks}, experts over {cfg.moe_a2a_backend}"
 
 
 def _model(path: str) -> str:

@@ -57,12 +57,16 @@ def share_known(policy: ThroughputPolicy) -> CostProfile | None:
 
 
 class CostSharing:
-    """The controller's ``share_cost`` for one policy: a broadcast, and on the first rank a save when one is due."""
+    """The controller's ``share_cost`` for one policy: a broadcast, and on the first rank a save when one is due.
+
+    With attention DP there is no broadcast. Ranks have results in different rounds, and the ballots have the prices.
+    """
 
     def __init__(self, policy: AdaptivePolicy) -> None:
         from sglang.srt.runtime_context import get_parallel
 
         self._group = get_parallel().tp_group
+        self._alone = get_parallel().attn_dp_size > 1
         self._policy: ThroughputPolicy | None = None
         if isinstance(policy, ThroughputPolicy) and self._group.rank_in_group == 0:
             self._policy = policy
@@ -70,11 +74,11 @@ class CostSharing:
             atexit.register(self._close)
 
     def __call__(self, payload: Any) -> Any:
-        """Return the first rank's *payload*, on every rank."""
+        """Return the first rank's *payload*, on every rank; with attention DP this rank's own."""
         policy = self._policy
         if policy is not None:
             self._saver.offer(lambda: _learnt(policy))
-        return self._group.broadcast_object(payload)
+        return payload if self._alone else self._group.broadcast_object(payload)
 
     def saved_at(self) -> float | None:
         """Return the Unix time in seconds at which this server's profile was last written to disk.

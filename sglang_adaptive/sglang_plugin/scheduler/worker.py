@@ -11,13 +11,14 @@ from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import GraphedDevice
+from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import GraphedDevice, ranks_pad_alike
 from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
 from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import extended, shadow_accepts
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import watch_kernel_loads
 
 __all__ = [
+    "LARGEST_BATCH",
     "SpecRuntimeState",
     "build_controller",
     "compact_override_log",
@@ -32,6 +33,9 @@ __all__ = [
 _DRAFTED = "_sglang_adaptive_drafted"
 """Attribute of SGLang's worker: the round whose result is being resolved, as it was drafted."""
 
+LARGEST_BATCH = "sglang_adaptive_largest_batch"
+"""Attribute of a result: requests of the rank with most in its round, where ranks run their rounds together."""
+
 _SWITCH_SOURCE = "adaptive_spec.restore"
 
 
@@ -41,7 +45,8 @@ def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
 
     logging.getLogger("sglang.srt.speculative.eagle_worker_v2").addFilter(_drop_switch_lines)
     config = load_config(get_spec().speculative_adaptive_config)
-    device, sharing = GraphedDevice(worker, config.prune_graphs), CostSharing(policy)
+    device = GraphedDevice(worker, config.prune_graphs and ranks_pad_alike())
+    sharing = CostSharing(policy)
     controller = AdaptiveController(
         worker, policy, share_cost=sharing, device=device, profile_saved_at=sharing.saved_at
     )
@@ -67,7 +72,14 @@ def note_drafted(processor: Any, result: Any, batch: Any) -> None:
     if controller_of(worker) is None or width is None:
         return
     requests = [req.rid for req in batch.reqs]
-    drafted = Drafted(width - 1, _context_tokens(batch), shadow_accepts(result, batch), extended(result), requests)
+    drafted = Drafted(
+        width - 1,
+        _context_tokens(batch),
+        shadow_accepts(result, batch),
+        extended(result),
+        getattr(result, LARGEST_BATCH, None),
+        requests,
+    )
     setattr(worker, _DRAFTED, drafted)
     if result.cap_lens is None:
         result.cap_lens = _Widths(width - 1, len(batch.reqs))

@@ -86,6 +86,17 @@ def test_decode_sees_every_position(cache):
     check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
 
 
+@given(caches(), st.integers(1, 3))
+def test_queries_behind_the_plan_get_zeros_and_change_nothing(cache, more):
+    """With attention DP SGLang fills up a batch; what stands in its rows is written to slot 0, which all may read."""
+    queries = cache.queries(cache.rows.numel() + more)
+    plan = decode_plan(cache.table, cache.rows, cache.lengths, queries.dtype)
+    got = padded_attention(queries, cache.keys, cache.values, plan, SCALE)
+    alone = padded_attention(queries[:-more], cache.keys, cache.values, plan, SCALE)
+    assert torch.equal(got[:-more], alone)
+    assert got.shape[0] == len(queries) and not got[-more:].any()
+
+
 @given(caches(), st.integers(1, 8), st.booleans(), st.integers(0, 99))
 def test_a_window_sees_the_prefix_and_what_its_mask_allows(cache, width, as_tree, seed):
     bs = cache.rows.numel()

@@ -67,6 +67,8 @@ class Prober:
         self._steps = self._anchor = self._left = self._unseen = 0
         self._rests: dict[tuple[int, int], tuple[int, float]] = {}
         """By anchor and steps: the round at which the rest ends, and the usual level when it began."""
+        self._heard = False
+        """Whether the rounds that are not seen yet are of another rank's probe."""
         self._batch_size = self._alike = 0
         self._seen_at = -UNSEEN_ROUNDS
         self._zero_probe_at = 0
@@ -86,16 +88,29 @@ class Prober:
         self.started, self.lost_seconds = former.started, former.lost_seconds
         self.served_seconds, self._credit, self.timed_share = former.served_seconds, former._credit, former.timed_share
 
-    def take_round(self, row: RoundTimeRow) -> int | None:
+    def wanted(self, row: RoundTimeRow) -> int | None:
         """Return the steps that the probe wants for the round about to start, None without a probe."""
-        if not self._left:
-            return None
-        if row.anchor != self._anchor or self._steps not in row.allowed:
+        runs = self._left and row.anchor == self._anchor and self._steps in row.allowed
+        return self._steps if runs else None
+
+    def take_round(self, row: RoundTimeRow) -> int | None:
+        """Return the same, and count the round; a probe that cannot run is over."""
+        steps = self.wanted(row)
+        if steps is None:
             self._left = 0
             return None
         self._left -= 1
         self._unseen += 1
-        return self._steps
+        return steps
+
+    def hear(self, steps: int | None, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
+        """Take in that another rank decides on the coming round, and *steps* that it tries; its own probe is over."""
+        self._left = 0
+        if steps is None:
+            return
+        self._unseen = self._unseen + 1 if self._heard and steps == self._steps else 1
+        self._steps, self._heard = steps, True
+        self._rests[row.anchor, steps] = now + REST_ROUNDS, acceptance.levels.usual
 
     def follow(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
         """Take in a verified round, and charge it if it was a probe's; say whether it was."""
@@ -113,7 +128,7 @@ class Prober:
         self._unseen -= 1
         tokens = acceptance.tokens
         lost = max(0.0, seconds - row.seconds.get(live, seconds) * tokens[steps] / tokens[live])
-        self.lost_seconds += lost
+        self.lost_seconds += 0.0 if self._heard else lost
         self._credit -= lost
         return True
 
@@ -163,5 +178,5 @@ class Prober:
     def _start(self, steps: int, rounds: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
         self._rests[row.anchor, steps] = now + REST_ROUNDS, acceptance.levels.usual
         self._steps, self._anchor, self._left = steps, row.anchor, rounds
-        self._unseen = 0
+        self._unseen, self._heard = 0, False
         self.started += 1

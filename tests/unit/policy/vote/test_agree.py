@@ -6,16 +6,18 @@ import random
 
 import pytest
 
-from sglang_adaptive.policy.vote.agree import agree
+from sglang_adaptive.policy.vote.agree import agree, leader, probe_of
 from sglang_adaptive.policy.vote.ballot import MOST, SECOND, Ballot, believed, forced, read, silent, width
 
 DEPTHS = (0, 2, 5)
 
 
-def rank(requests: int, rounds: tuple[float, ...], ms: tuple[float, ...], live: int = 0) -> list[int]:
+def rank(
+    requests: int, rounds: tuple[float, ...], ms: tuple[float, ...], live: int = 0, probe: int | None = None
+) -> list[int]:
     """The row of a rank whose texts take so many rounds of each depth, which take so many milliseconds."""
     seconds = {depth: value / 1000 for depth, value in zip(DEPTHS, ms, strict=True)}
-    return believed(DEPTHS, live, requests, dict(zip(DEPTHS, rounds, strict=True)), seconds).row()
+    return believed(DEPTHS, live, requests, dict(zip(DEPTHS, rounds, strict=True)), seconds, probe).row()
 
 
 HARD, EASY = (1.0, 0.85, 0.84), (1.0, 0.36, 0.2)
@@ -66,6 +68,24 @@ def test_forced_steps_are_run_once_the_largest_rank_has_heard_of_them() -> None:
     assert agree([forced(DEPTHS, 5, 20, 3).row()], DEPTHS, 2) == 2  # no such depth
 
 
+def test_the_first_of_the_largest_batches_that_have_a_say_leads() -> None:
+    small, large = rank(2, EASY, EARLY), rank(20, HARD, LATE)
+    failed = silent(DEPTHS, 5, 90, failed=True).row()
+    assert leader([failed, small, large, large]) == 2
+    assert leader([silent(DEPTHS).row(), failed]) is None
+
+
+def test_a_probe_changes_no_agreement_and_is_run_where_it_can_be() -> None:
+    for probe in (0, 2, 5):
+        row = rank(20, EASY, EARLY, probe=probe)
+        assert probe_of(row, DEPTHS) == probe
+        assert agree([row], DEPTHS, 2) == agree([rank(20, EASY, EARLY)], DEPTHS, 2)
+        row[width(DEPTHS) - len(DEPTHS) + DEPTHS.index(probe)] = 0
+        assert probe_of(row, DEPTHS) is None
+    assert probe_of(rank(20, EASY, EARLY), DEPTHS) is None
+    assert probe_of(rank(20, EASY, EARLY, probe=3), DEPTHS) is None  # no such depth
+
+
 def test_the_live_depth_stays_for_less_than_the_margin() -> None:
     nearly = (1.0, 1 / 1.1, 1 / 1.205)
     assert agree([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=10) == 2
@@ -85,14 +105,15 @@ def test_a_clock_wrong_by_a_factor_cancels(factor: float) -> None:
 
 
 def test_a_row_is_read_as_it_was_written() -> None:
-    ballot = believed(DEPTHS, 2, 3, {0: 1.5, 2: 1.0}, {0: 1e-2, 5: 2e-2})
-    assert read(ballot.row(), DEPTHS) == ballot
-    assert ballot == Ballot(3, False, 2, (4608, 3072, 3072), (10_000_000, 0, 20_000_000))
+    for probe in (None, 0, 5):
+        ballot = believed(DEPTHS, 2, 3, {0: 1.5, 2: 1.0}, {0: 1e-2, 5: 2e-2}, probe)
+        assert read(ballot.row(), DEPTHS) == ballot
+        assert ballot == Ballot(3, False, 2, (4608, 3072, 3072), (10_000_000, 0, 20_000_000), probe)
 
 
 def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
     most = believed((0, 1), 0, 10**12, {0: 1e9, 1: 0.0}, {0: 1e9, 1: 1e-12})
-    assert most.row() == [2**31 - 1, 0, 0, MOST, 1, MOST, 1]
+    assert most.row() == [2**31 - 1, 0, 0, 0, MOST, 1, MOST, 1]
     assert agree([most.row()] * 64, (0, 1), 0) == 1  # products beyond 64 bits stay exact
     for wrong in (float("nan"), float("inf")):
         with pytest.raises((ValueError, OverflowError)):
@@ -100,8 +121,8 @@ def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
 
 
 def test_rows_of_another_width_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"9"):
-        agree([[1] * 8], DEPTHS, 2)
+    with pytest.raises(ValueError, match=r"8 columns; expected 10"):
+        agree([[1, 0, 1, 1, 1, 1, 1, 1]], DEPTHS, 2)
 
 
 def test_no_depth_of_random_rows_takes_less_time() -> None:

@@ -28,6 +28,14 @@ def test_all_ranks_run_the_same_steps_in_every_round(ranks: list[dict[str, Any]]
     assert len({steps[0] for steps in rounds[WARM[0] : WARM[1]]} - {-1}) > 2
 
 
+def test_every_rank_files_its_times_under_the_largest_batch(ranks: list[dict[str, Any]]) -> None:
+    assert len({tuple(rank["largest"]) for rank in ranks}) == 1
+    largest = set(ranks[0]["largest"])
+    assert len(largest) > 3
+    for rank in ranks:
+        assert rank["timed"] and set(rank["timed"]) <= largest
+
+
 def test_held_steps_run_once_all_ranks_have_heard(ranks: list[dict[str, Any]]) -> None:
     held = ranks[0]["steps"][FORCED[0] + 3 * RANKS : FORCED[1]]
     assert set(held) - {-1} == {7}

@@ -1,0 +1,105 @@
+"""Two ranks of attention DP with requests of their own: one depth a round, and round times by the largest batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.servers import TIERS, rank_log
+from tests.engine.workload import wait_until
+
+LOADS = ((4, 1), (1, 6), (3, 0), (0, 2))
+TOKENS = 32
+
+
+def rounds(server: CpuServer, rank: int) -> list[str]:
+    """Return "requests, depth" of every round that a rank has started, those without a request of its own included."""
+    return Path(server.log_path).with_name(f"{rank_log('attention_dp')}{rank}").read_text().splitlines()
+
+
+def states(server: CpuServer) -> list[dict[str, Any]]:
+    return [state["adaptive"] for state in server.server_info()["internal_states"]]
+
+
+def ask(server: CpuServer, rank: int, requests: int, tokens: int = TOKENS) -> list[list[int]]:
+    """Return the greedy outputs of as many requests to one rank, sent at once."""
+    draw = random.Random(rank)
+    prompts = [[draw.randrange(16, 500) for _ in range(12)] for _ in range(requests)]
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    body = {"input_ids": prompts, "sampling_params": sampling, "routed_dp_rank": rank}
+    return [answer["output_ids"] for answer in server.post("/generate", body)]
+
+
+def asked(server: CpuServer, load: Sequence[int]) -> list[list[list[int]]]:
+    """Return the outputs of both ranks under a load at the same time."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda pair: ask(server, *pair) if pair[1] else [], enumerate(load)))
+
+
+@contextmanager
+def decoding(server: CpuServer, rank: int, tokens: int) -> Iterator[None]:
+    """Let one request decode on a rank meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, server, rank, 1, tokens)
+        yield
+        assert len(answer.result()[0]) == tokens
+
+
+def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attention_dp: CpuServer) -> None:
+    held = {}
+    for depth in (0, TIERS[-1]):
+        attention_dp.force_steps(depth)
+        held[depth] = [asked(attention_dp, load) for load in LOADS]
+    attention_dp.force_steps(None)
+    assert held[0] == held[TIERS[-1]] == [asked(attention_dp, load) for load in LOADS]
+
+    started = len(rounds(attention_dp, 0))
+    wait_until(lambda: len(rounds(attention_dp, 1)) >= started, "rank 1 has started as many rounds")
+    first, second = ([line.split()[1] for line in rounds(attention_dp, rank)[:started]] for rank in (0, 1))
+    assert first == second and set(first) >= {"0", "7"} and started > 100
+    assert [state["degraded"] for state in states(attention_dp)] == [False, False]
+
+
+def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> None:
+    asked(attention_dp, (4, 1))
+    small = {(cell["batch_size"], cell["steps"]) for cell in states(attention_dp)[1]["round_times"]}
+    assert 4 in {batch for batch, _ in small}
+
+
+def test_a_configuration_reaches_both_ranks_while_one_decodes(attention_dp: CpuServer) -> None:
+    options = {"candidate_steps": list(TIERS), "margin": 0.02}
+    with decoding(attention_dp, 0, 100):
+        assert set(attention_dp.configure({"throughput": options})) == {True}
+    assert [state["config"]["throughput"]["margin"] for state in states(attention_dp)] == [0.02, 0.02]
+    assert [len(outputs) for outputs in asked(attention_dp, (1, 2))] == [1, 2]
+
+
+def test_a_prefill_of_the_other_rank_keeps_rounds_from_being_timed(attention_dp: CpuServer) -> None:
+    attention_dp.force_steps(1)
+    ask(attention_dp, 0, 1, 4)
+
+    def ran_and_timed() -> tuple[int, int]:
+        state = states(attention_dp)[0]
+        timed = sum(cell["rounds"] for cell in state["round_times"] if cell["steps"] == 1)
+        return state["rounds_by_tier"]["1"], timed
+
+    def go_on(rounds: int) -> int:
+        """Wait until rank 0 has run so many rounds more; return how many of all could not be timed."""
+        at, _ = ran_and_timed()
+        wait_until(lambda: ran_and_timed()[0] > at + rounds, "rank 0 decodes")
+        ran, timed = ran_and_timed()
+        return ran - timed
+
+    prefills = 8
+    with decoding(attention_dp, 0, 400):
+        before = untimed = go_on(4)
+        for _ in range(prefills):
+            ask(attention_dp, 1, 1, 1)
+            untimed = go_on(4)
+    assert untimed - before >= prefills
+    attention_dp.force_steps(None)

@@ -1,0 +1,190 @@
+"""Two ranks that run their rounds together: what each learns of round times, whose probes run, and what it says."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.throughput.outlook import outlook
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.runtime.joint_steps import JointSteps
+from sglang_adaptive.runtime.round_clock import RoundClock
+from tests.live_controllers import controller
+
+DEPTHS = (0, 1, 2, 3, 5, 7)
+
+
+def seconds(requests: int, steps: int, step: float = 0.0) -> float:
+    """A round; deep drafts are nearly free unless *step* is their price, and cost much more to who has no profile."""
+    return 0.02 + step * steps + 1e-5 * requests * (steps + 1)
+
+
+class Ranks:
+    """Ranks with their requests, one clock and no lag."""
+
+    def __init__(self, requests: list[int], good: float, probe_budget: float = 0.0, step: float = 0.0) -> None:
+        self.requests, self.good, self.now, self.tokens, self.ran = requests, good, 0.0, 0, Counter[int]()
+        self._step, self._draw = step, random.Random(1)
+        options = ThroughputOptions(DEPTHS, probe_budget=probe_budget)
+        self.controllers = [
+            controller(ThroughputPolicy(3, options), RoundClock(lambda: self.now)) for _ in self.requests
+        ]
+        self.joint = [JointSteps(each, rank) for rank, each in enumerate(self.controllers)]
+
+    def policy(self, rank: int) -> ThroughputPolicy:
+        found = self.controllers[rank].params
+        assert isinstance(found, ThroughputPolicy)
+        return found
+
+    def round(self) -> int:
+        rows = [joint.row(many) for joint, many in zip(self.joint, self.requests, strict=True)]
+        for joint in self.joint:
+            joint.take(rows)
+        for each, many in zip(self.controllers, self.requests, strict=True):
+            each.activate_step_by_batch(many)
+        (steps,) = {each.worker.speculative_num_steps for each in self.controllers}
+        self.ran[steps] += 1
+        self.now += seconds(max(self.requests), steps, self._step)
+        for each, joint, many in zip(self.controllers, self.joint, self.requests, strict=True):
+            if many:
+                counts = self._counts(steps, many)
+                self.tokens += many + sum(counts)
+                each.on_verify_complete(counts, many, Drafted(steps, largest_batch=joint.largest))
+        return steps
+
+    def _counts(self, steps: int, many: int) -> list[int]:
+        return [next((k for k in range(steps) if self._draw.random() > self.good), steps) for _ in range(many)]
+
+
+def cells(policy: ThroughputPolicy) -> Iterator[tuple[int, int, float]]:
+    for cell in policy.snapshot()["cost_cells"]:
+        yield cell["batch_size"], cell["steps"], cell["seconds"]
+
+
+def wanted(policy: ThroughputPolicy) -> int | None:
+    return outlook(policy, 24, 3)[2]
+
+
+def test_every_rank_files_its_times_under_the_largest_batch() -> None:
+    ranks = Ranks([24, 2, 0], 0.8)
+    for _ in range(100):
+        ranks.round()
+    for rank in (0, 1):
+        found = list(cells(ranks.policy(rank)))
+        assert {batch for batch, _, _ in found} == {24}
+        for batch, steps, took in found:
+            assert took == pytest.approx(seconds(batch, steps), rel=0.01)
+    assert not list(cells(ranks.policy(2)))
+
+
+def test_a_rank_that_becomes_the_largest_prices_rounds_by_what_it_learnt_as_a_small_one() -> None:
+    ranks = Ranks([24, 2], 0.8)
+    for _ in range(300):
+        ranks.round()
+    steps = ranks.round()
+    learnt = ranks.policy(1)._times.at(24)
+    assert learnt.seconds[steps] == pytest.approx(seconds(24, steps), rel=0.03)  # it began with less than half of that
+    assert learnt.deviation[steps] < 0.01
+
+
+def test_rounds_after_an_interruption_or_of_another_largest_batch_are_not_timed() -> None:
+    ranks = Ranks([24, 2], 0.8)
+    for _ in range(20):
+        ranks.round()
+    timed = ranks.policy(1)._readings.share
+    for at in range(40):
+        ranks.requests[0] = 23 + at % 2
+        ranks.round()
+    for _ in range(40):
+        ranks.now += 5.0
+        for each in ranks.controllers:
+            each.interrupt()
+        ranks.round()
+    assert ranks.policy(1)._readings.share < 0.3 * timed
+    assert all(took < 0.05 for _, _, took in cells(ranks.policy(1)))
+
+
+def test_probes_of_the_largest_rank_run_on_all_and_others_make_none() -> None:
+    ranks = Ranks([24, 2], 0.8, probe_budget=0.02)
+    for _ in range(1500):
+        ranks.round()
+    assert ranks.policy(0).probe_totals().started > 0
+    assert ranks.policy(1).probe_totals().started == 0
+    causes = [each.read_meters().switches_by_cause for each in ranks.controllers]
+    assert causes[0] == causes[1] and causes[0]["probe"] >= 2
+
+
+def test_a_probe_is_paid_for_and_not_repeated_by_the_rank_that_becomes_the_largest() -> None:
+    ranks = Ranks([24, 23], 0.8, probe_budget=0.005)
+    for _ in range(400):
+        ranks.round()
+    first, second = ranks.policy(0)._prober, ranks.policy(1)._prober
+    assert first.started and first.lost_seconds and not second.lost_seconds
+    assert set(second._rests) == set(first._rests)
+    assert second._credit == pytest.approx(first._credit, rel=0.2)
+    ranks.requests[0] = 22
+    started = first.started
+    for _ in range(400):
+        ranks.round()
+    assert second.started <= 2 and first.started == started
+
+
+def test_a_probe_ends_when_its_rank_is_not_the_largest_any_more() -> None:
+    ranks = Ranks([24, 2], 0.8, probe_budget=0.02)
+    policy = ranks.policy(0)
+    for _ in range(1500):
+        ranks.round()
+        if wanted(policy) is not None:
+            break
+    probe = wanted(policy)
+    assert probe is not None
+    ranks.requests[1] = 60
+    ranks.round()
+    assert wanted(policy) is None
+
+
+@pytest.mark.parametrize(("budget", "depth"), [(0.0, 0), (0.005, 7)])
+def test_zero_steps_are_left_by_probes_alone_for_nothing_is_seen_of_the_draft(budget: float, depth: int) -> None:
+    ranks = Ranks([8, 2], 0.02, budget, step=0.002)
+    for _ in range(400):
+        ranks.round()
+    assert ranks.round() == 0
+    ranks.good = 0.97
+    for _ in range(1500):
+        ranks.round()
+    ranks.ran.clear()
+    for _ in range(20):
+        ranks.round()
+    assert max(ranks.ran, key=lambda steps: ranks.ran[steps]) == depth
+
+
+def test_a_policy_that_fails_to_follow_changes_no_steps() -> None:
+    ranks = Ranks([24, 2], 0.8)
+    for _ in range(50):
+        ranks.round()
+    del ranks.policy(1)._prober
+    steps = {ranks.round() for _ in range(100)}  # both ran the same, or it would raise
+    assert steps - {3}
+    degraded = [each.snapshot().degraded for each in ranks.controllers]
+    assert degraded[0] is None and "_prober" in (degraded[1] or "")
+
+
+def test_a_state_says_what_runs_and_why() -> None:
+    ranks = Ranks([24, 2], 0.8)
+    for _ in range(200):
+        ranks.round()
+    steps = ranks.round()
+    for rank in (0, 1):
+        told = ranks.policy(rank).snapshot()
+        assert (told["batch_size"], told["steps"]) == (24, steps)
+        assert told["why"]["code"] in ("best", "vote")
+    small: AdaptiveController = ranks.controllers[1]
+    small.params._acceptance.believe_first(0.02)  # type: ignore[attr-defined]
+    why = ranks.policy(1).snapshot()["why"]
+    assert why["code"] == "vote" and "agreed" in why["words"] and why["rival_steps"] < steps
