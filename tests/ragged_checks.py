@@ -54,6 +54,14 @@ def it_runs_in_graphs_of_fewer_steps_and_gives_them_back() -> None:
         assert (lab.runner.attn_backend, lab.runner.decode_cuda_graph_runner) == own
 
 
+def rounds_are_packed_whose_slots_are_planned() -> None:
+    lab = Lab(GRAPHS)
+    rounds = PackedRounds(SimpleNamespace(_draft_worker=None), BUDGET, lab.graphs)
+    rounds.note_drafts(torch.rand(3, STEPS, device=lab.device))
+    packing = rounds.packing(_verify_input(3, lab.device))
+    assert packing is not None and len(packing.places) == 3 * WIDTH and rounds.rounds == 1
+
+
 def batches_and_rows_that_no_graph_has_stay_rectangles() -> None:
     lab = Lab(GRAPHS)
     assert lab.graphs.tokens(1, STEPS + 1) == WIDTH and lab.graphs.tokens(3, STEPS + 1) == 4 * WIDTH
@@ -122,7 +130,7 @@ class Lab:
         verify = _verify_input(len(kept), self.device)
         slots = torch.arange(len(kept) * (STEPS + 1), device=self.device)
         packed = packed_input(verify, packing, slots, rounds.padded_tokens(packing))
-        assert packed.num_tokens_per_req == packed.draft_token_num == WIDTH
+        assert packed.num_tokens_per_req == packed.draft_token_num == WIDTH and packed.kv_loc_plan is None
         told = _told(self._prepared(len(kept), packed))
         rounds.give_graphs_back()
         starts = told["cu_seqlens_q"]
@@ -166,6 +174,7 @@ def _verify_input(requests: int, device: str) -> Any:
         draft_token=flat, custom_mask=None, positions=flat, retrieve_index=rectangle, retrieve_next_token=rectangle,
         retrieve_next_sibling=rectangle, retrieve_cum_len=None, spec_steps=STEPS, topk=1, draft_token_num=width,
         capture_hidden_mode=None, seq_lens_sum=None, seq_lens_cpu=None,
+        kv_loc_plan=object(),  # on a GPU the draft plans the slots of every chain
     )  # fmt: skip
 
 
