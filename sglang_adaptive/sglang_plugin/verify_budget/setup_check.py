@@ -111,6 +111,8 @@ def _of_the_graphs(worker: Any, runner: Any) -> str | None:
         return "without CUDA graphs a packed verify waits for the device"
     if graphs.enable_two_batch_overlap or graphs.enable_pdmux:
         return "two batches at a time are split as rectangles"
+    if graphs._metadata_glue is not None:
+        return "SGLANG_ENABLE_METADATA_GLUE_GRAPH replays the metadata of rectangles"
     return None
 
 
