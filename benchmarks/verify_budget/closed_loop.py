@@ -20,6 +20,8 @@ class Slots:
         self._starts, self._length = trace.starts, trace.length.astype(np.int64)
         self._queue: list[int] = []
         first = [self._next() for _ in range(batch)]
+        self.requests = np.array(first)
+        """Which each slot holds."""
         self.rows = self._starts[first]
         self._ends = self.rows + self._length[first]
 
@@ -29,7 +31,7 @@ class Slots:
         done = tokens >= left
         self.rows = self.rows + tokens
         for slot in np.nonzero(done)[0]:
-            request = self._next()
+            request = self.requests[slot] = self._next()
             self.rows[slot] = self._starts[request]
             self._ends[slot] = self._starts[request] + self._length[request]
         return int(np.minimum(tokens, left).sum())

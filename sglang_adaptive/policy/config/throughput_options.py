@@ -39,6 +39,7 @@ class ThroughputOptions:
     change_threshold: float = 10.0
     probe_budget: float = 0.005
     sync_rounds: int = 32
+    verify_budget: bool = False
     profile_dir: str | None = None
     """Where cost profiles are kept; None for the user's cache."""
 

@@ -113,7 +113,7 @@ def test_arbitrary_bytes_never_crash_a_server(tmp_path: Path, data: bytes) -> No
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
-        ("newer", ('"version": 1', '"version": 2')),
+        ("newer", ('"version": 1', '"version": 3')),
         ("foreign", ("NVIDIA H200", "NVIDIA B300")),
         ("foreign", ("sglang-adaptive cost profile", "something else")),
         ("corrupt", ('"seconds": 0.0051', '"seconds": -1')),

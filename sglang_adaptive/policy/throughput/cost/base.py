@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sglang_adaptive.policy.profile.profile import CostProfile
 from sglang_adaptive.policy.throughput.cost.form import form_seconds
+from sglang_adaptive.policy.throughput.cost.pairs import drafted_step, packing
 
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Batch sizes at which times are kept, beside a profile's; between them they are interpolated. SGLang captures graphs
@@ -26,8 +27,13 @@ class BaseCost:
     def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
         self.ladder = tuple(ladder)
         known: dict[int, dict[int, float]] = {}
+        self._pairs: dict[tuple[int, int, int], float] = {}
+        """Seconds by batch size, steps and budget, as profiled."""
         for cell in () if profile is None else profile.cells:
-            known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
+            if cell.budget is None:
+                known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
+            else:
+                self._pairs[cell.batch_size, cell.steps, cell.budget] = cell.seconds
         self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
         """Batch sizes and steps that come from the profile as they are."""
         extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
@@ -46,6 +52,19 @@ class BaseCost:
             edge = zip(self._rows[below], self.ladder, strict=True)
             return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
         return [a + (b - a) * part for a, b in zip(self._rows[below], self._rows[above], strict=True)]
+
+    def pair_seconds(self, batch_size: int, steps: int, budget: int) -> float:
+        """Return the seconds of a round of *steps* that verifies *budget* drafts a request; both in the ladder.
+
+        With as many as it drafts it is a round without a budget.
+        """
+        if budget == steps:
+            return self.seconds(batch_size)[self.ladder.index(steps)]
+        found = self._pairs.get((batch_size, steps, budget))
+        if found is not None:
+            return found
+        extra = (steps - budget) * drafted_step(self.ladder, self.seconds(1), batch_size) + packing(batch_size)
+        return self.seconds(batch_size)[self.ladder.index(budget)] + extra
 
     def deviations(self, batch_size: int) -> list[float]:
         """Return relative standard deviations of :meth:`seconds`."""
