@@ -9,6 +9,7 @@ from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config.config import AdaptiveConfig
+from sglang_adaptive.runtime.budget_report import budget_report
 from sglang_adaptive.runtime.meter_reading import MeterReading, read_meters
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.rounds import Rounds
@@ -107,6 +108,10 @@ class AdaptiveController(Rounds):
         """Return the last *span* seconds, as ``History.span``; None when there is no history."""
         history = self._closed_history()
         return None if history is None else history.span(span)
+
+    def budget_report(self) -> dict[str, Any]:
+        """Return what rounds with a budget came to, and how right the draft's chances were; see ``budget_report``."""
+        return budget_report(self.budget, self._counters, self.calibration)
 
     def read_meters(self) -> MeterReading:
         """Return the values of the metrics; cheaper than a snapshot."""

@@ -115,6 +115,13 @@ class Counters:
         """
         return self._summed(lambda _, counts: sum((accepted + 1) * requests for accepted, requests in counts.items()))
 
+    def verified_per_request(self) -> float | None:
+        """Return the mean drafts that were verified of a request in rounds that drafted; None without any."""
+        drafting = [(steps, counts.total()) for steps, counts in self._accept_counts.items() if steps]
+        drafting += [(verified, counts.total()) for (_, verified), counts in self._some.items()]
+        requests = sum(count for _, count in drafting)
+        return sum(verified * count for verified, count in drafting) / requests if requests else None
+
     def by_position(self) -> list[dict[str, int]]:
         """Return for each position, from 1, how often it was reached and how often accepted.
 

@@ -12,15 +12,16 @@ from sglang_adaptive.policy.observation import BudgetEvidence
 class Look:
     """What the device says of a round's drafts beside what was accepted."""
 
-    evidence: BudgetEvidence
+    evidence: BudgetEvidence | None = None
+    """As :attr:`RoundObservation.evidence`."""
 
-    trials: Sequence[int]
-    """By bin of the draft's chance, drafts that were verified and reached; see ``calibration``."""
+    trials: Sequence[int] = ()
+    """By bin of the draft's chance, drafts that were verified and reached; see ``calibration``. Empty without looks."""
 
-    believed: Sequence[int]
+    believed: Sequence[int] = ()
     """The sums of their chances, in thousandths."""
 
-    accepted: Sequence[int]
+    accepted: Sequence[int] = ()
     """How many of them were accepted."""
 
     budget: int | None = None

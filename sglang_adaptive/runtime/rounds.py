@@ -133,7 +133,7 @@ class Rounds(RuntimeStates):
         drafted = drafted or Drafted(self.worker.speculative_num_steps)
         look = drafted.look
         budget = None if look is None else look.budget
-        if look is not None:
+        if look is not None and look.trials:
             self.calibration.add(look.trials, look.believed, look.accepted)
         return RoundObservation(
             steps=drafted.steps,

@@ -14,6 +14,7 @@ from sglang_adaptive.sglang_plugin.scheduler.profile_key import profile_key
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 from sglang_adaptive.sglang_plugin.verify_budget import hooks as budget_hooks
+from sglang_adaptive.sglang_plugin.verify_budget.setup_check import asked
 from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
 
@@ -42,8 +43,8 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
         state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
         if (deferred := extend_hooks.live()) is not None:
             state["adaptive"]["zero_steps"] = deferred.snapshot()
-        if (packed := budget_hooks.live()) is not None:
-            state["adaptive"]["verify_budget"] = packed.snapshot()
+        if asked():
+            state["adaptive"]["verify_budget"] = {**budget_hooks.snapshot(), **controller.budget_report()}
     # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
     state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
 
