@@ -41,14 +41,24 @@ class AdaptiveController(Rounds):
         self._config_changed: dict[str, Any] | None = None
 
     def force_steps(self, steps: int | None) -> None:
-        """Hold *steps* from the next round on, or release them with None.
+        """Hold *steps* from the next round on, with all drafts verified, or release them with None.
 
         Raises ValueError, which lists the steps with a runtime state, when *steps* have none.
         """
         if steps is not None and steps not in self._states:
             built = ", ".join(map(str, self.tiers))
             raise ValueError(f"no runtime state for {steps!r} steps; built at start-up: {built}")
-        self._forced_steps = steps
+        self._forced_steps, self._forced_budget = steps, None
+
+    def force_budget(self, budget: int | None) -> None:
+        """Verify *budget* drafts a request, on average, while steps are held; None verifies all.
+
+        Raises ValueError where rounds may have no budget, and for one below 1.
+        """
+        if budget is not None and (budget < 1 or not self.budgets_allowed):
+            expected = "expected at least 1" if self.budgets_allowed else "all requests verify equally many drafts"
+            raise ValueError(f"no budget of {budget}: {expected}")
+        self._forced_budget = budget
 
     def replace_policy(
         self,

@@ -55,6 +55,7 @@ class Rounds(RuntimeStates):
         self.agreed_steps: int | None = None
         """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
         self._forced_steps: int | None = None
+        self._forced_budget: int | None = None
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
         self._last_batch_size: int | None = None
@@ -165,6 +166,7 @@ class Rounds(RuntimeStates):
     def _choose(self, batch_size: int) -> tuple[int, str]:
         if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
             self._pending_cause = "released"
+            self.budget = self._forced_budget
             return self._forced_steps, "forced"
         if self._degraded is not None:
             return self._launch_steps, "degraded"
