@@ -30,7 +30,7 @@ SEEDS = (0, 1)
 TOKENS_A_REQUEST = 6_000
 """Tokens of a run for each place of the batch: some 2,500 rounds of greedy text."""
 IN_TURN = "greedy text and temperature 1 in turn"
-STARTS = {"profile": True, "no profile": False}
+STARTS = {"from a profile": True, "from nothing": False}
 """Whether the policy begins with the measured rounds as its profile."""
 
 

@@ -132,6 +132,7 @@ class AdaptiveController(Rounds):
             tiers=self.tiers,
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
+            verify_budget=self.budget_report() if self.budgets_allowed else None,
         )
 
     def _speedup(self) -> dict[str, Any] | None:

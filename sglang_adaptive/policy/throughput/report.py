@@ -95,7 +95,7 @@ def _cells(policy: ThroughputPolicy) -> list[dict[str, Any]]:
     """Return the measured cells, ascending by batch size, steps and budget."""
     base, drift, found = policy._cost.base, policy._readings.drift, []
     for (anchor, steps, budget), cell in sorted(policy._readings.cells.items()):
-        seconds = base.pair_seconds(anchor, steps, budget) * math.exp(cell.ratio + drift)
+        seconds = base.pair_seconds(anchor, steps, budget)[0] * math.exp(cell.ratio + drift)
         found.append((anchor, steps, seconds, cell.readings, budget if budget < steps else None))
     return [dict(zip(("batch_size", "steps", "seconds", "rounds", "budget"), row, strict=True)) for row in found]
 

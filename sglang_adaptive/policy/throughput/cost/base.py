@@ -53,18 +53,20 @@ class BaseCost:
             return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
         return [a + (b - a) * part for a, b in zip(self._rows[below], self._rows[above], strict=True)]
 
-    def pair_seconds(self, batch_size: int, steps: int, budget: int) -> float:
-        """Return the seconds of a round of *steps* that verifies *budget* drafts a request; both in the ladder.
+    def pair_seconds(self, batch_size: int, steps: int, budget: int) -> tuple[float, bool]:
+        """Return the seconds of rounds of *steps* that verify *budget* drafts a request, and whether they are profiled.
 
         With as many as it drafts it is a round without a budget.
         """
-        if budget == steps:
-            return self.seconds(batch_size)[self.ladder.index(steps)]
         found = self._pairs.get((batch_size, steps, budget))
         if found is not None:
-            return found
-        extra = (steps - budget) * drafted_step(self.ladder, self.seconds(1), batch_size) + packing(batch_size)
-        return self.seconds(batch_size)[self.ladder.index(budget)] + extra
+            return found, True
+        plain = self.seconds(batch_size)[self.ladder.index(budget)]
+        if budget == steps:
+            return plain, (batch_size, steps) in self.profiled
+        return plain + (steps - budget) * drafted_step(self.ladder, self.seconds(1), batch_size) + packing(
+            batch_size
+        ), False
 
     def deviations(self, batch_size: int) -> list[float]:
         """Return relative standard deviations of :meth:`seconds`."""

@@ -20,8 +20,8 @@ from typing import Any
 
 from sglang_adaptive.policy.profile.profile import CostProfile
 from sglang_adaptive.policy.throughput.cost.ascending import ascending
-from sglang_adaptive.policy.throughput.cost.base import BaseCost
-from sglang_adaptive.policy.throughput.cost.pairs import DOUBT, drafted_step, packing
+from sglang_adaptive.policy.throughput.cost.base import PROFILED, BaseCost
+from sglang_adaptive.policy.throughput.cost.pairs import DOUBT
 
 PULL = 8.0
 """Measured cells that the base table counts for: half of an error is taken over from eight neighbours. With 4 the worst
@@ -84,27 +84,22 @@ class CostModel:
         seconds = [(1.0 - part) * first + part * second for first, second in zip(low, high, strict=True)]
         return seconds, [max(pair) for pair in zip(surer, other, strict=True)]
 
-    def drafted_step(self, batch_size: int) -> float:
-        """Return the seconds of a drafted step of *batch_size* requests, as far as rounds of one request show it."""
-        return drafted_step(self.ladder, self.row(1)[0], batch_size)
-
     def pair(
-        self, batch_size: int, steps: int, budget: int, row: tuple[list[float], list[float]], draft: float
+        self, batch_size: int, steps: int, budget: int, row: tuple[list[float], list[float]]
     ) -> tuple[float, float]:
-        """Return seconds and their relative standard deviation of a round with a budget.
+        """Return seconds and their relative standard deviation of a round with a budget; *row* is that of the batch.
 
-        *row* is that of the batch size, *draft* the seconds of a drafted step of it.
+        Until it was measured it is off from the base as much as a round of *budget* steps is.
         """
-        rung = self.ladder.index(budget)
-        extra = (steps - budget) * draft + packing(batch_size)
-        guess = row[0][rung] + extra
-        deviation = math.hypot(row[1][rung], DOUBT * extra / guess)
+        base, profiled = self.base.pair_seconds(batch_size, steps, budget)
+        rung, plain = self.ladder.index(budget), self.base.seconds(batch_size)
+        guess = base * row[0][rung] / plain[rung]
+        deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
         own = self.pairs.get((self.anchor(batch_size), steps, budget))
         if own is None:
             return guess, deviation
         part = deviation**2 / (deviation**2 + own[1] ** 2)
-        measured = self.base.pair_seconds(batch_size, steps, budget) * math.exp(own[0])
-        return guess * (measured / guess) ** part, own[1] * math.sqrt(part)
+        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part)
 
     def anchor(self, batch_size: int) -> int:
         """Return the anchor that readings at *batch_size* are filed under."""

@@ -108,7 +108,7 @@ class RoundTimes:
         for steps, pairs in packed.items():
             for budget, t, _ in pairs:
                 took[steps, budget] = t
-                log_base[steps, budget] = math.log(self._cost.base.pair_seconds(batch_size, steps, budget))
+                log_base[steps, budget] = math.log(self._cost.base.pair_seconds(batch_size, steps, budget)[0])
         return RoundTimeRow(
             padded=batch_size,
             anchor=anchor,
@@ -129,10 +129,9 @@ class RoundTimes:
         """Return the pairs of steps and budget that may run: those of which both have graphs."""
         if not self._with_budgets:
             return {}
-        cost, draft = self._cost, self._cost.drafted_step(batch_size)
         return {
             steps: tuple(
-                (budget, *cost.pair(batch_size, steps, budget, row, draft))
+                (budget, *self._cost.pair(batch_size, steps, budget, row))
                 for budget in sorted(allowed)
                 if 0 < budget < steps
             )
