@@ -82,3 +82,13 @@ class RoundObservation:
 
     evidence: BudgetEvidence | None = None
     """None in rounds that were not looked at."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Steps, and budget: the steps again without one."""
+        return self.steps, self.steps if self.budget is None else self.budget
+
+    @property
+    def of_all_drafts(self) -> Sequence[int]:
+        """What each request accepted, or would have, had all drafts been verified; empty where that is not known."""
+        return self.num_correct_drafts_per_req if self.budget is None else self.completed

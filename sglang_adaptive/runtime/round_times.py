@@ -39,8 +39,7 @@ class RoundTimes:
             self._cycle.begin()
         if timed is None or timed[0] is None:
             return
-        steps, budget = observation.steps, observation.budget
-        place = (observation.batch_size, steps, steps if budget is None else budget)
+        place = (observation.batch_size, *observation.place)
         cell = self._cells.get(place)
         if cell is None:
             if len(self._cells) >= MAX_CELLS:

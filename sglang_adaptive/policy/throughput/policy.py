@@ -68,8 +68,7 @@ class ThroughputPolicy:
         """The steps that were returned last: those of the choice, or a probe's."""
         self.budget: int | None = None
         """Mean drafts to verify of a request in the round that was asked for last; None for all."""
-        self._batch_size = 1
-        self._round = 0
+        self._batch_size, self._round = 1, 0
         self._next_sync = FIRST_SYNC
 
     # -- SGLang's protocol ------------------------------------------------------------------------------------
@@ -111,22 +110,21 @@ class ThroughputPolicy:
 
     def observe(self, observation: RoundObservation) -> int | None:
         """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""
-        steps = observation.steps
+        steps, place = observation.steps, observation.place
         self._round += 1
         row = self._row(observation.batch_size)
         if steps:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
-        place = steps, steps if observation.budget is None else observation.budget
         if place in row.took:
             if observation.chosen:  # the accounts answer for this policy's decisions, not for an operator's
                 self._book(row, observation, row.took[place])
             if observation.seconds is None:
                 self._readings.skip(steps, observation.extended)
             else:
-                base = row.log_base[place]
-                self._readings.add((row.anchor, *place), base, observation.seconds, observation.extended)
+                cell, base = (row.anchor, *place), row.log_base[place]
+                self._readings.add(cell, base, observation.seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
         self._consider_probe(row)
@@ -218,14 +216,10 @@ class ThroughputPolicy:
     def _learn_verified(self, observation: RoundObservation) -> None:
         if observation.evidence is not None:
             self._budgets.yields.learn(observation.evidence)
-        counts = observation.num_correct_drafts_per_req
-        if observation.budget is not None:
-            counts = observation.completed
-        if not counts:
-            return
-        self._acceptance.update(observation.steps, counts, observation.requests)
-        if self._trust.verify(counts):
-            self._acceptance.believe_first(self._trust.verified_rate)
+        if counts := observation.of_all_drafts:
+            self._acceptance.update(observation.steps, counts, observation.requests)
+            if self._trust.verify(counts):
+                self._acceptance.believe_first(self._trust.verified_rate)
 
     def _learn_shadow(self, observation: RoundObservation) -> None:
         """Learn the first position from a zero-step round, while verified drafts bear out what it shows."""

@@ -83,7 +83,7 @@ def _prepare(server_args: Any) -> None:
     registry.require(registry.problems())
     registry.add_and_apply(registry.of_launcher())
     os.environ[ACTIVE] = "1"
-    verify_budget.ask(config.policy == "throughput" and config.throughput.verify_budget)
+    verify_budget.ask(config)
     setattr(server_args, NOTE, {"reason": None})
     reason = cannot_adapt(server_args)
     if reason is not None:

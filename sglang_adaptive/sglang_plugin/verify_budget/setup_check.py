@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from sglang_adaptive.policy.config.config import AdaptiveConfig
+from sglang_adaptive.policy.config.throughput_options import VERIFY_BUDGET
+from sglang_adaptive.policy.errors import ConfigError
+
 FORCE = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
 """Environment variable: the mean number of drafts to verify for a request, for tests, or CHOSEN."""
 
@@ -26,9 +30,9 @@ def why_rectangles(worker: Any) -> str | None:
     return _of_the_worker(worker) or _of_the_target(runner) or _of_the_server() or _of_the_graphs(worker, runner)
 
 
-def ask(wanted: bool) -> None:
-    """Let the schedulers that this process starts choose budgets if the configuration *wanted* that."""
-    if wanted:
+def ask(config: AdaptiveConfig) -> None:
+    """Let the schedulers that this process starts choose budgets if *config* says so."""
+    if _wants(config):
         os.environ.setdefault(FORCE, CHOSEN)
     elif os.environ.get(FORCE) == CHOSEN:  # of an earlier server of this process
         del os.environ[FORCE]
@@ -37,6 +41,17 @@ def ask(wanted: bool) -> None:
 def asked() -> bool:
     """Return whether this process was asked for budgets."""
     return FORCE in os.environ
+
+
+def require_asked(config: AdaptiveConfig) -> None:
+    """Raise ConfigError if *config* wants budgets of a server whose start did not ask for them."""
+    if _wants(config) and not asked():
+        place = f"throughput.{VERIFY_BUDGET.name}"
+        raise ConfigError(config.source, place, "was not asked for when the server started", "false")
+
+
+def _wants(config: AdaptiveConfig) -> bool:
+    return config.policy == "throughput" and config.throughput.verify_budget
 
 
 def forced_budget() -> int | None:

@@ -5,7 +5,9 @@ A pair of steps ``s`` and budget ``b`` promises as much as steps ``s`` without a
     T(n, s, b) * E[s] / E[s, b]
 
 seconds. The least of these over all budgets stands for ``s`` in a row of round times, and everything that compares
-steps stays as it is. Rows are folded anew when times change, and otherwise every ``FOLD_ROUNDS``.
+steps stays as it is. Rows are folded anew when times change, and otherwise every ``FOLD_ROUNDS``. Beside budgets, a
+round that verifies all counts as faster than believed by its standard deviation: one that was never timed then stands
+for its steps, is probed as they are, and from then on compared by what it takes.
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ from sglang_adaptive.policy.throughput.budgets.yields import BudgetYields
 from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
 
 FOLD_ROUNDS = 32
-MARGIN = 0.015
-"""Gain that another budget must promise, for the same steps: with more of them to choose from, more is luck. With 0.01
-seven of 144 runs that start without a profile lose 1% and more to rectangles, with 0.02 three (simulated)."""
+MARGIN = 0.005
+"""Gain that another budget must promise, for the same steps."""
 LEAST_REQUESTS = 8
 """Requests from which on a budget may pay: below, a verified token costs next to nothing."""
 
@@ -49,7 +50,7 @@ class Budgets:
         seconds, deviation = dict(row.seconds), dict(row.deviation)
         budgets: dict[int, int] = {}
         for steps in row.allowed:
-            worth: dict[int | None, tuple[float, float]] = {None: (seconds[steps], deviation[steps])}
+            worth: dict[int | None, tuple[float, float]] = {None: (seconds[steps] * (1.0 - deviation[steps]), 0.0)}
             for budget, took, doubt in row.packed.get(steps, ()):
                 kept = tokens[budget] + self.yields.share(steps, budget) * (tokens[steps] - tokens[budget])
                 worth[budget] = took * tokens[steps] / kept, doubt
