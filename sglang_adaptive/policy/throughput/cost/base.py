@@ -42,6 +42,7 @@ class BaseCost:
         self._deviations = {
             batch: [PROFILED if steps in row else GUESSED for steps in ladder] for batch, row in known.items()
         }
+        self._alone = self.seconds(1)
 
     def seconds(self, batch_size: int) -> list[float]:
         """Return seconds by ladder index: linear between profiled batch sizes, after the form outside them."""
@@ -53,20 +54,21 @@ class BaseCost:
             return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
         return [a + (b - a) * part for a, b in zip(self._rows[below], self._rows[above], strict=True)]
 
-    def pair_seconds(self, batch_size: int, steps: int, budget: int) -> tuple[float, bool]:
+    def pair_seconds(
+        self, batch_size: int, steps: int, budget: int, plain: Sequence[float] | None = None
+    ) -> tuple[float, bool]:
         """Return the seconds of rounds of *steps* that verify *budget* drafts a request, and whether they are profiled.
 
-        With as many as it drafts it is a round without a budget.
+        With as many as it drafts it is a round without a budget. *plain* is ``seconds(batch_size)``.
         """
         found = self._pairs.get((batch_size, steps, budget))
         if found is not None:
             return found, True
-        plain = self.seconds(batch_size)[self.ladder.index(budget)]
+        least = (self.seconds(batch_size) if plain is None else plain)[self.ladder.index(budget)]
         if budget == steps:
-            return plain, (batch_size, steps) in self.profiled
-        return plain + (steps - budget) * drafted_step(self.ladder, self.seconds(1), batch_size) + packing(
-            batch_size
-        ), False
+            return least, (batch_size, steps) in self.profiled
+        drafts = (steps - budget) * drafted_step(self.ladder, self._alone, batch_size)
+        return least + drafts + packing(batch_size), False
 
     def deviations(self, batch_size: int) -> list[float]:
         """Return relative standard deviations of :meth:`seconds`."""

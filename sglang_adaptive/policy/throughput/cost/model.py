@@ -85,14 +85,15 @@ class CostModel:
         return seconds, [max(pair) for pair in zip(surer, other, strict=True)]
 
     def pair(
-        self, batch_size: int, steps: int, budget: int, row: tuple[list[float], list[float]]
+        self, batch_size: int, steps: int, budget: int, row: tuple[list[float], list[float]], plain: Sequence[float]
     ) -> tuple[float, float]:
-        """Return seconds and their relative standard deviation of a round with a budget; *row* is that of the batch.
+        """Return seconds and their relative standard deviation of a round with a budget.
 
-        Until it was measured it is off from the base as much as a round of *budget* steps is.
+        *row* is that of the batch, and *plain* its base. Until it was measured the round is off from its base as much
+        as one of *budget* steps is.
         """
-        base, profiled = self.base.pair_seconds(batch_size, steps, budget)
-        rung, plain = self.ladder.index(budget), self.base.seconds(batch_size)
+        base, profiled = self.base.pair_seconds(batch_size, steps, budget, plain)
+        rung = self.ladder.index(budget)
         guess = base * row[0][rung] / plain[rung]
         deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
         own = self.pairs.get((self.anchor(batch_size), steps, budget))
@@ -102,8 +103,11 @@ class CostModel:
         return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part)
 
     def anchor(self, batch_size: int) -> int:
-        """Return the anchor that readings at *batch_size* are filed under."""
-        return min(self.base.anchors, key=lambda anchor: abs(math.log(anchor / batch_size)))
+        """Return the anchor that readings at *batch_size* are filed under: that of the smaller ratio."""
+        anchors = self.base.anchors
+        at = bisect_left(anchors, batch_size)
+        low, high = anchors[max(0, at - 1)], anchors[min(at, len(anchors) - 1)]
+        return low if batch_size * batch_size <= low * high else high
 
     def source(self, batch_size: int, rung: int, budget: int | None = None) -> str:
         """Return where the time at this batch size and ladder index, and with this budget, comes from."""

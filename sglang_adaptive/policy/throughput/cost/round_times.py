@@ -102,13 +102,13 @@ class RoundTimes:
         seconds, deviations = self._cost.row(batch_size)
         base = self._cost.base.seconds(batch_size)
         allowed = frozenset(self.allowed(batch_size))
-        packed = self._packed(batch_size, allowed, (seconds, deviations))
+        packed = self._packed(batch_size, allowed, (seconds, deviations), base)
         log_base = {(steps, steps): math.log(t) for steps, t in zip(ladder, base, strict=True)}
         took = {(steps, steps): t for steps, t in zip(ladder, seconds, strict=True)}
         for steps, pairs in packed.items():
             for budget, t, _ in pairs:
                 took[steps, budget] = t
-                log_base[steps, budget] = math.log(self._cost.base.pair_seconds(batch_size, steps, budget)[0])
+                log_base[steps, budget] = math.log(self._cost.base.pair_seconds(batch_size, steps, budget, base)[0])
         return RoundTimeRow(
             padded=batch_size,
             anchor=anchor,
@@ -124,14 +124,14 @@ class RoundTimes:
         )
 
     def _packed(
-        self, batch_size: int, allowed: frozenset[int], row: tuple[list[float], list[float]]
+        self, batch_size: int, allowed: frozenset[int], row: tuple[list[float], list[float]], base: list[float]
     ) -> dict[int, tuple[tuple[int, float, float], ...]]:
         """Return the pairs of steps and budget that may run: those of which both have graphs."""
         if not self._with_budgets:
             return {}
         return {
             steps: tuple(
-                (budget, *self._cost.pair(batch_size, steps, budget, row))
+                (budget, *self._cost.pair(batch_size, steps, budget, row, base))
                 for budget in sorted(allowed)
                 if 0 < budget < steps
             )
