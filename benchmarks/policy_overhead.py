@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import shipped_rounds
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.config.throughput_options import DEFAULT_LADDER, ThroughputOptions
+from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.simulate.provenance import about
 
@@ -29,6 +30,8 @@ DEEPEST = 7
 ACCEPTANCE = (0.75, 0.97)
 DRAWN_ROUNDS = 512
 WARMUP_ROUNDS = 1000
+LOOKS = 4
+"""Rounds of which one is looked at, as in ``sglang_plugin/verify_budget/looks.py``."""
 
 
 def draw(batch: int) -> list[list[int]]:
@@ -37,23 +40,40 @@ def draw(batch: int) -> list[list[int]]:
     return [[shipped_rounds.accepted(rng, DEEPEST, *ACCEPTANCE) for _ in range(batch)] for _ in range(DRAWN_ROUNDS)]
 
 
-def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict[str, list[float]]:
+def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEvidence | None:
+    """Return what a look at the round says, where a budget saves 60% of what a uniform cut loses."""
+    budgets = [b for b in DEFAULT_LADDER if 0 < b < steps and (budget is None or b <= budget)]
+    if not budgets:
+        return None
+    whole, *uniform = (sum(min(count, cut) for count in raw) for cut in (steps, *budgets))
+    ranked = [cut + round(0.6 * (whole - cut)) for cut in uniform]
+    return BudgetEvidence(steps, whole, *(dict(zip(budgets, found, strict=True)) for found in (ranked, uniform)))
+
+
+def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int, budgets: bool) -> dict[str, list[float]]:
     """Return nanoseconds of each round, and of each hand-over."""
     profile = shipped_rounds.profile()
     seconds = shipped_rounds.seconds(profile)
-    policy, rng = ThroughputPolicy(3, profile=profile), random.Random(1)
+    policy, rng = ThroughputPolicy(3, ThroughputOptions(verify_budget=budgets), profile), random.Random(1)
+    policy.allow_budgets()
+    name = "throughput, budgets" if budgets else "throughput"
     timed, handed = [], []
     requests = [f"request {index}" for index in range(batch)]
-    last = -1
+    last: tuple[int, int | None] = -1, None
     for index in range(rounds + WARMUP_ROUNDS):
         raw = drawn[index % len(drawn)]
         start = time.perf_counter_ns()
         steps = policy.get_steps_for_batch(batch)
         spent = time.perf_counter_ns() - start
         counts = [min(steps, count) for count in raw]
-        clock = seconds[batch, steps] * shipped_rounds.noise(rng) if steps == last else None
-        last = steps
+        place = steps, policy.budget
+        took = seconds[batch, steps if policy.budget is None else policy.budget]
+        clock = took * shipped_rounds.noise(rng) if place == last else None
+        last = place
         observation = RoundObservation(steps, counts, batch, clock, requests=requests)
+        if budgets:
+            observation.budget, observation.completed = policy.budget, counts
+            observation.evidence = None if index % LOOKS else evidence(raw, steps, policy.budget)
         start = time.perf_counter_ns()
         policy.observe(observation)
         spent += time.perf_counter_ns() - start
@@ -62,7 +82,7 @@ def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict
             start = time.perf_counter_ns()
             policy.import_cost(policy.export_cost())
             handed.append(time.perf_counter_ns() - start)
-    return {"throughput": timed[WARMUP_ROUNDS:], "throughput hand-over": handed}
+    return {name: timed[WARMUP_ROUNDS:], f"{name} hand-over": handed}
 
 
 def time_sglang(drawn: Sequence[list[int]], batch: int, rounds: int, make: Callable[[], Any]) -> list[float]:
@@ -107,12 +127,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     drawn = draw(options.batch)
-    timed = time_throughput(drawn, options.batch, options.rounds)
+    timed = time_throughput(drawn, options.batch, options.rounds, budgets=False)
+    timed |= time_throughput(drawn, options.batch, options.rounds, budgets=True)
     timed["SGLang EMA"] = time_sglang(drawn, options.batch, options.rounds, sglang_ema)
     result = {name: summary(values) for name, values in timed.items()}
     for name, row in result.items():
         figures = f"median {row['median_us']:7.2f}  p99 {row['p99_us']:7.2f}  worst {row['worst_us']:8.2f}"
-        print(f"{name:22s} {figures}  microseconds  ({row['rounds']} calls)")
+        print(f"{name:29s} {figures}  microseconds  ({row['rounds']} calls)")
     if options.json:
         command = " ".join(["python -m benchmarks.policy_overhead", *sys.argv[1:]])
         source = about([]) | {"command": command, "batch": options.batch}

@@ -23,6 +23,7 @@ from sglang_adaptive.policy.config.throughput_options import (
     NUMBER_KEYS,
     PROFILE_DIR,
     PROFILE_DIR_EXPECTED,
+    VERIFY_BUDGET,
 )
 from sglang_adaptive.policy.config.trace_options import FILE, FILE_EXPECTED, MAX_MB, TRACE, TRACE_EXPECTED
 
@@ -38,13 +39,14 @@ def tables() -> dict[str, list[str]]:
     ladder = str(list(DEFAULT_LADDER))
     throughput = [(CANDIDATE_STEPS, ladder, CANDIDATE_STEPS_EXPECTED, "depths that the policy may choose")]
     folder = [(PROFILE_DIR, "the user's cache", PROFILE_DIR_EXPECTED, "where round times are kept between starts")]
+    budget = [(VERIFY_BUDGET.name, VERIFY_BUDGET.default, VERIFY_BUDGET.expected, VERIFY_BUDGET.meaning)]
     switches = [(switch.name, switch.default, switch.expected, switch.meaning) for switch in SWITCHES]
     file = (FILE, "required", FILE_EXPECTED, "where rounds are written; beside it, with `.1` at its end, older ones")
     trace = (TRACE, "nowhere", TRACE_EXPECTED, "write down the rounds that the server runs; see below")
     return {
         "top": _table(top),
         "keys": _table(slot + [_row(key) for key in TUNING_KEYS]),
-        "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS] + folder),
+        "throughput": _table(throughput + [_row(key) for key in NUMBER_KEYS] + budget + folder),
         "server": _table([*switches, _row(ZERO_STEP_EXTEND_EVERY), trace]),
         "trace": _table([file, _row(MAX_MB)]),
     }

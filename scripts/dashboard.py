@@ -41,6 +41,8 @@ def per_second(name: str, by: str) -> str:
     return f"sum by ({by}) (rate({one(name)}[$__rate_interval]))"
 
 
+ACCEPTED = per_second("accepted_draft_tokens_total", "instance")
+
 STATS = (
     Panel("Draft steps", "The depth that is live now.", ((one("draft_steps"), "{{instance}}"),), "none", "stat", 6),
     Panel(
@@ -113,6 +115,41 @@ GRAPHS = (
             ),
         ),
         "percentunit",
+    ),
+    Panel(
+        "Drafts verified and accepted, a request and round",
+        "With a verify budget fewer are verified than are drafted.",
+        (
+            (
+                f"({ACCEPTED} + {per_second('wasted_draft_tokens_total', 'instance')})"
+                f" / ({per_second('output_tokens_total', 'instance')} - {ACCEPTED})",
+                "verified, {{instance}}",
+            ),
+            (one("verify_budget"), "budget now, {{instance}}"),
+        ),
+        "none",
+    ),
+    Panel(
+        "The draft's chances",
+        "With a verify budget: the mean chance of drafts, and the part of them that was accepted.",
+        (
+            (
+                per_second("chance_believed_total", "chance") + " / " + per_second("chance_trials_total", "chance"),
+                "believed, {{chance}}",
+            ),
+            (
+                per_second("chance_accepted_total", "chance") + " / " + per_second("chance_trials_total", "chance"),
+                "accepted, {{chance}}",
+            ),
+        ),
+        "percentunit",
+    ),
+    Panel(
+        "Rounds with a verify budget",
+        "A second, by draft steps.",
+        ((per_second("budget_rounds_total", "draft_steps"), "{{draft_steps}} steps"),),
+        "none",
+        stacked="normal",
     ),
     Panel(
         "Accept length",

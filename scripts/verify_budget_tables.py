@@ -57,6 +57,40 @@ def fits() -> Iterator[str]:
         yield f"| {name} | {one['worst_error_ms']:.2f} ms | {one['worst_share']:.1%} |"
 
 
+def policy() -> Iterator[str]:
+    """Yield what the policy came to from a profile, over the best uniform depth: rectangles alone, then budgets."""
+    cells = _policy_cells()
+    batches = sorted({cell["batch"] for cell in cells})
+    yield f"| trace | round times | {' | '.join(map(str, batches))} |"
+    yield "|---|---|" + "---|" * len(batches)
+    rows: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        one = cell["from a profile"]
+        shown = f"{one['rectangles']:.3f}, {one['budgets']:.3f}" + ("" if cell["measured"] else " *")
+        rows.setdefault((cell["trace"], cell["profile"]), []).append(shown)
+    for (trace, profile), found in rows.items():
+        yield f"| {trace} | {profile} | {' | '.join(found)} |"
+
+
+def ratios() -> Iterator[str]:
+    """Yield budgets over rectangles alone, by trace and by what the policy starts with."""
+    yield "| trace | the policy starts | mean | worst cell | worst run | cells from 0.99 on |"
+    yield "|---|---|" + "---|" * 4
+    cells = _policy_cells()
+    for trace in dict.fromkeys(cell["trace"] for cell in cells):
+        for start in ("from a profile", "from nothing"):
+            own = [cell[start] for cell in cells if cell["trace"] == trace]
+            each = [one["ratio"] for one in own]
+            good = sum(ratio >= 0.99 for ratio in each)
+            worst = f"{min(each):.3f} | {min(one['worst'] for one in own):.3f}"
+            yield f"| {trace} | {start} | {sum(each) / len(each):.3f} | {worst} | {good} of {len(each)} |"
+
+
+def _policy_cells() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / "policy" / "policy.json").read_text(encoding="utf-8"))["cells"]
+    return found
+
+
 def _by_profile(report: dict[str, Any], kind: str) -> dict[str, dict[int, dict[str, Any]]]:
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for cell in sorted(report["cells"], key=lambda cell: cell["profile"].endswith(DEAR)):
@@ -71,4 +105,5 @@ def _reports() -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     tables = {"budgets": budgets(), "early": early(), "beliefs": beliefs(), "fits": fits()}
+    tables |= {"policy": policy(), "policy-ratios": ratios()}
     sys.exit(update(DOCS / "verify-budget.md", {f"verify-budget-{name}": lines for name, lines in tables.items()}))

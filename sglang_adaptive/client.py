@@ -79,6 +79,14 @@ class Client:
         held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
         return held
 
+    def force_budget(self, budget: int) -> list[bool]:
+        """Verify *budget* drafts a request, on average, while steps are held; 0 verifies all.
+
+        Raises RequestError where the server may not.
+        """
+        held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_budget": budget}})
+        return held
+
     def generate(self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any) -> Any:
         """Return SGLang's answer: `text`, `output_ids`, `meta_info`; a list of those for a list of prompts.
 

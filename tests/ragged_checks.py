@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds, packed_input
+from sglang_adaptive.sglang_plugin.verify_budget.packed_input import packed_input
+from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
 from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import TargetGraphs, note_longest
 from tests import checks
@@ -46,23 +47,33 @@ def rectangles_after_it_are_what_they_were() -> None:
 def it_runs_in_graphs_of_fewer_steps_and_gives_them_back() -> None:
     lab = Lab(GRAPHS)
     own = (lab.runner.attn_backend, lab.runner.decode_cuda_graph_runner)
-    rounds = PackedRounds(SimpleNamespace(_draft_worker=None), BUDGET, lab.graphs)
-    rounds.borrow_graphs()
+    rounds = lab.rounds()
+    rounds.borrow_graphs(lab.packing([5, 0, 1]))
     assert lab.runner.attn_backend is lab.backend and lab.runner.decode_cuda_graph_runner is lab.runners
     for _ in range(2):
         rounds.give_graphs_back()
         assert (lab.runner.attn_backend, lab.runner.decode_cuda_graph_runner) == own
 
 
+def rounds_are_packed_whose_slots_are_planned() -> None:
+    lab = Lab(GRAPHS)
+    rounds = lab.rounds()
+    rounds.note_drafts(torch.rand(3, STEPS, device=lab.device))
+    packing = rounds.packing(_verify_input(3, lab.device))
+    assert packing is not None and len(packing.places) == 3 * WIDTH and rounds.rounds == 1
+
+
 def batches_and_rows_that_no_graph_has_stay_rectangles() -> None:
     lab = Lab(GRAPHS)
-    assert lab.graphs.tokens(1, STEPS + 1) == WIDTH and lab.graphs.tokens(3, STEPS + 1) == 4 * WIDTH
-    assert lab.graphs.tokens(5, STEPS + 1) is None, "more requests than the largest graph"
-    assert lab.graphs.tokens(3, STEPS + 2) is None, "rows that the graph was not captured for"
+    tokens = lab.graphs.tokens
+    assert tokens(BUDGET, 1, STEPS + 1) == WIDTH and tokens(BUDGET, 3, STEPS + 1) == 4 * WIDTH
+    assert tokens(BUDGET, 5, STEPS + 1) is None, "more requests than the largest graph"
+    assert tokens(BUDGET, 3, STEPS + 2) is None, "rows that the graph was not captured for"
+    assert tokens(BUDGET + 1, 3, STEPS + 1) is None, "a number of steps that was never built"
     lab.runners.disable_padding = True
-    assert lab.graphs.tokens(1, STEPS + 1) is None, "a graph of another size would be needed"
+    assert tokens(BUDGET, 1, STEPS + 1) is None, "a graph of another size would be needed"
     lab.state.target_graph_runner = None
-    assert lab.graphs.tokens(1, STEPS + 1) is None
+    assert tokens(BUDGET, 1, STEPS + 1) is None
 
 
 def graphs_that_were_captured_again_are_used() -> None:
@@ -72,7 +83,7 @@ def graphs_that_were_captured_again_are_used() -> None:
     lab.state, lab.backend = other.state, other.backend
     before = lab.rectangle(3)
     lab.packed([5, 0, 1])
-    assert lab.rectangle(3) == before and lab.graphs._rectangle[0] is other.backend
+    assert lab.rectangle(3) == before
 
 
 class Lab:
@@ -107,7 +118,16 @@ class Lab:
         self.state = SimpleNamespace(
             target_attn_backend=self.backend, target_graph_runner=self.runners, speculative_num_draft_tokens=WIDTH
         )
-        self.graphs = TargetGraphs(self.runner, lambda: self.state)
+        self.graphs = TargetGraphs(self.runner, lambda steps: self.state if steps == BUDGET else None)
+
+    def rounds(self) -> PackedRounds:
+        """Return what packs rounds with BUDGET."""
+        return PackedRounds(SimpleNamespace(_draft_worker=None), lambda: BUDGET, graphs=self.graphs)
+
+    def packing(self, kept: list[int]) -> Packing:
+        """Return the packing of requests that keep so many drafts each."""
+        assert sum(kept) == BUDGET * len(kept)
+        return Packing.of(torch.tensor(kept, device=self.device), STEPS, sum(kept) + len(kept))
 
     def rectangle(self, requests: int) -> dict[str, Any]:
         """Return what fa3 reads in a replay of *requests* with BUDGET drafts each."""
@@ -115,14 +135,12 @@ class Lab:
 
     def packed(self, kept: list[int]) -> tuple[list[int], list[int], list[int]]:
         """Return query lengths, their prefix sums and key lengths in a packed replay; then give the graphs back."""
-        packing = Packing.of(torch.tensor(kept, device=self.device), STEPS, sum(kept) + len(kept))
-        assert sum(kept) == BUDGET * len(kept)
-        rounds = PackedRounds(SimpleNamespace(_draft_worker=None), BUDGET, self.graphs)
-        rounds.borrow_graphs()
+        packing, rounds = self.packing(kept), self.rounds()
+        rounds.borrow_graphs(packing)
         verify = _verify_input(len(kept), self.device)
         slots = torch.arange(len(kept) * (STEPS + 1), device=self.device)
         packed = packed_input(verify, packing, slots, rounds.padded_tokens(packing))
-        assert packed.num_tokens_per_req == packed.draft_token_num == WIDTH
+        assert packed.num_tokens_per_req == packed.draft_token_num == WIDTH and packed.kv_loc_plan is None
         told = _told(self._prepared(len(kept), packed))
         rounds.give_graphs_back()
         starts = told["cu_seqlens_q"]
@@ -166,6 +184,7 @@ def _verify_input(requests: int, device: str) -> Any:
         draft_token=flat, custom_mask=None, positions=flat, retrieve_index=rectangle, retrieve_next_token=rectangle,
         retrieve_next_sibling=rectangle, retrieve_cum_len=None, spec_steps=STEPS, topk=1, draft_token_num=width,
         capture_hidden_mode=None, seq_lens_sum=None, seq_lens_cpu=None,
+        kv_loc_plan=object(),  # on a GPU the draft plans the slots of every chain
     )  # fmt: skip
 
 

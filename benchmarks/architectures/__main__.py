@@ -105,6 +105,8 @@ def told(record: Record) -> str:
     counts = ", ".join(f"{sum(run[verdict] for run in runs)} {verdict}" for verdict in (EQUAL, TIE, DIFFERENT))
     accepted = sum(run["accepted"] for run in runs)
     line = f"{record['family']}: {of_family(record)}; {counts}; {accepted} drafts accepted; {record['seconds']} s"
+    if record.get("verify_budget"):
+        line += f"; {record['verify_budget']['packed_rounds']} rounds of unequal drafts"
     return f"{line}; {record['error']}" if record["error"] else line
 
 

@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
 def _asked(given: argparse.Namespace, place: Place, argv: Sequence[str]) -> Asked:
     return Asked(
         place, given.results or given.work / "results", given.name or given.phase, given.budget, tuple(given.batches),
-        dict(given.requests), given.tokens, given.error, tuple(given.contenders), tuple(given.depths), given.context,
+        dict(given.requests), given.tokens, given.error, tuple(given.contenders), tuple(given.depths),
+        tuple(given.pairs), given.context,
         given.rate, tuple(argv),
     )  # fmt: skip
 
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
             add("--tokens", type=int, default=192, help="new tokens of a request; of the replay the most")
             add("--error", type=float, default=0.01, help="relative standard error to reach before the time is over")
             add("--depths", type=_ints, default=[], help="held in turn on our server")
+            add("--pairs", type=_pairs, default=[], help="STEPS:BUDGET,... held in turn on throughput-budgets (replay)")
             add("--context", type=int, default=1000, help="tokens of a prompt (replay)")
             add("--rate", type=float, help="requests a second (poisson); default: half of none's at batch 16")
     return parser

@@ -29,6 +29,10 @@ TIMED = "throughput-timed"
 BUDGET = "budget-"
 """With a number of drafts: our server with that verify budget, forced."""
 
+BUDGETS = "throughput-budgets"
+"""Our server with budgets that the policy chooses. A large target leaves room for one server: this one also holds
+depths and pairs of steps and budget, and runs without budgets by another configuration."""
+
 TRACE = Path(__file__).parents[1] / "traces" / "smollm2-greedy.npz"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.served import equality, loop, overhead
 from benchmarks.served.arrivals import arrivals
-from benchmarks.served.contenders import BUDGET, REPLAY, SCENES, SMOLLM2, TIMED, TRACE, Place, attached
+from benchmarks.served.contenders import BUDGET, BUDGETS, REPLAY, SCENES, SMOLLM2, TIMED, TRACE, Place, attached
 from benchmarks.served.questions import Question, block, questions
 from benchmarks.served.race import OURS, Race, one_pass
 from benchmarks.served.report import Report
@@ -22,7 +22,7 @@ from benchmarks.server.servers import Running
 from sglang_adaptive import traces
 
 REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft, Spec-Bench's questions; acceptance is the models' own"
-REPLAYED = "Llama-3.1-8B's shape, dummy weights; acceptance is replayed from a trace, position by position"
+REPLAYED = "a model's shape, dummy weights; acceptance is replayed from a trace, position by position"
 VOCABULARY = 200
 
 
@@ -46,6 +46,9 @@ class Asked:
     error: float
     contenders: tuple[str, ...]
     depths: tuple[int, ...]
+    pairs: tuple[tuple[int, int], ...]
+    """Steps and budget, held in turn."""
+
     context: int
     rate: float | None
     """Poisson arrivals: requests a second; None takes half of what no speculation serves at batch 16."""
@@ -72,9 +75,9 @@ def sampled(asked: Asked) -> None:
 
 
 def replay(asked: Asked) -> None:
-    """The 8B shape: questions of the trace at random, each as long as it was, contexts of ``--context`` tokens."""
+    """A shape: questions of the trace at random, each as long as it was, contexts of ``--context`` tokens."""
     end = time.monotonic() + asked.budget
-    servers, report = _begin(asked, REPLAYED, {"trace": TRACE.name, "context": asked.context})
+    servers, report = _begin(asked, REPLAYED, {"trace": TRACE.name, "context": asked.context, "pair": asked.place.pair})
     trace = traces.read(TRACE)
     order = np.random.default_rng(0).permutation(len(trace.category)).tolist()
 
@@ -90,7 +93,12 @@ def replay(asked: Asked) -> None:
 
         return make
 
-    _race(asked, _contenders(servers, asked), make_of, report, end)
+    contenders = _contenders(servers, asked)
+    ours = next((one for one in contenders if one.name == BUDGETS), None)
+    _race(asked, contenders, make_of, report, end, OURS if ours is None else BUDGETS)
+    if ours is not None:
+        report.content["verify_budget"] = (ours.server.adaptive() or {}).get("verify_budget")
+        report.write()
 
 
 def poisson(asked: Asked) -> None:
@@ -150,6 +158,29 @@ class Renamed(Contender):
         return self.title
 
 
+@dataclass(frozen=True)
+class Configured(Contender):
+    """A contender on a server that takes another configuration, or a held pair, for each."""
+
+    title: str = ""
+    budget: int = 0
+    """Drafts verified of a request while steps are held; 0 for all."""
+    budgets: bool = False
+    """Whether the policy chooses them."""
+
+    @property
+    def name(self) -> str:
+        return self.title or super().name
+
+    def take_over(self) -> None:
+        config = dict(self.server.policy.config or {})
+        options = {**config.get("throughput", {}), "verify_budget": self.budgets}
+        if self.steps is None:
+            self.server.client.configure({**config, "throughput": options})
+        super().take_over()
+        self.server.client.force_budget(self.budget)
+
+
 class Part(Report):
     """A named part of a report, for a second race in the same file."""
 
@@ -193,6 +224,8 @@ def _contenders(servers: Sequence[Running], asked: Asked) -> list[Contender]:
     ours = next((server for server in servers if server.name == OURS), None)
     held = [Contender(ours, steps) for steps in asked.depths] if ours else []
     first = [Contender(server) for server in servers if not server.policy.speculate]
+    for server in (server for server in servers if server.name == BUDGETS):
+        return [*first, *_on_one_server(server, asked)]
     for server in (server for server in servers if server.name.startswith(BUDGET)):
         kept = int(server.name.removeprefix(BUDGET))
         if not held:  # A large target leaves room for one server: the budget does not touch its rounds of fewer steps.
@@ -200,6 +233,13 @@ def _contenders(servers: Sequence[Running], asked: Asked) -> list[Contender]:
         held += [Renamed(server, steps, f"{server.name}-of-{steps}") for steps in asked.depths if steps > kept]
     free = [server for server in servers if server.policy.speculate and not server.name.startswith(BUDGET)]
     return [*first, *held, *map(Contender, free)]
+
+
+def _on_one_server(server: Running, asked: Asked) -> list[Contender]:
+    """Return what one server stands for in turn: depths and pairs that it holds, and our policy without and with."""
+    held = [Configured(server, steps) for steps in asked.depths]
+    pairs = [Configured(server, steps, f"{steps}-verified-{budget}", budget) for steps, budget in asked.pairs]
+    return [*held, *pairs, Configured(server, None, OURS), Configured(server, None, BUDGETS, budgets=True)]
 
 
 def _race(

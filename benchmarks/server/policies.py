@@ -62,6 +62,7 @@ _EVERY = (
     Policy("sglang-ema-all", arguments=("--speculative-adaptive",), config=SGLANG_ALL_TIERS),
     Policy("ema", config={"policy": "ema", "1": {"candidate_steps": list(DEPTHS)}}, ours=True),
     Policy("throughput", config={"policy": "throughput"}, ours=True),
+    Policy("throughput-budgets", config={"policy": "throughput", "throughput": {"verify_budget": True}}, ours=True),
     Policy("throughput-saved", config={"policy": "throughput"}, ours=True, saved_profile=True),
     Policy("throughput-plan-stream", config={"policy": "throughput"}, ours=True, variables={PLAN_STREAM: "1"}),
 )

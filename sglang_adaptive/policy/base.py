@@ -43,6 +43,17 @@ class AdaptivePolicy(Protocol):
 
 
 @runtime_checkable
+class ChoosesBudgets(Protocol):
+    """A policy that may also choose how many drafts of a round to verify."""
+
+    budget: int | None
+    """Mean drafts to verify of a request in the round that was asked for last; None for all of them."""
+
+    def allow_budgets(self) -> None:
+        """Choose budgets from now on, where the configuration asks for them: the server can verify so."""
+
+
+@runtime_checkable
 class LearnsCost(Protocol):
     """A policy that also learns from the clock.
 

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetEvidence:
+    """What smaller budgets would have kept of a round's drafts: sums over its requests, of the same round.
+
+    A budget of ``b`` verifies the likeliest ``b`` drafts a request of the whole batch, by the draft's own chances. What
+    smaller budgets keep is part of what larger ones keep, so one round says it of all budgets below its own.
+    """
+
+    steps: int
+    """The drafts that it is of: the first so many of each request; at most those of the round."""
+
+    whole: int
+    """Accepted of all of them."""
+
+    ranked: Mapping[int, int]
+    """By budget, accepted of those that it keeps."""
+
+    uniform: Mapping[int, int]
+    """By budget, accepted of the first so many drafts of each request."""
 
 
 @dataclass(slots=True)
@@ -46,3 +67,28 @@ class RoundObservation:
 
     True as well where there are no cycles: where every round runs it, or none does.
     """
+
+    budget: int | None = None
+    """Mean drafts verified of a request where that was a budget below ``steps``; None where all were verified."""
+
+    verified: Sequence[int] = ()
+    """Of a round with a budget: how many drafts of each request were verified."""
+
+    completed: Sequence[int] = ()
+    """Of a round with a budget: what each request would have accepted of all its drafts.
+
+    Where drafts that nobody verified follow accepted ones, their chances are drawn. Empty where that is not known.
+    """
+
+    evidence: BudgetEvidence | None = None
+    """None in rounds that were not looked at."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Steps, and budget: the steps again without one."""
+        return self.steps, self.steps if self.budget is None else self.budget
+
+    @property
+    def of_all_drafts(self) -> Sequence[int]:
+        """What each request accepted, or would have, had all drafts been verified; empty where that is not known."""
+        return self.num_correct_drafts_per_req if self.budget is None else self.completed

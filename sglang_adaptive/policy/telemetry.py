@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 
@@ -33,6 +33,9 @@ class RoundPrices:
 
     tokens_deviation: Mapping[int, float]
     """Relative standard deviation of ``tokens`` over those of the depth that it is seen from; deeper ones alone."""
+
+    with_budget: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """Wall time of a round by steps and budget, for rounds that verify fewer drafts than they make."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config.config import AdaptiveConfig
+from sglang_adaptive.runtime.budget_report import budget_report
 from sglang_adaptive.runtime.meter_reading import MeterReading, read_meters
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.rounds import Rounds
@@ -40,14 +41,24 @@ class AdaptiveController(Rounds):
         self._config_changed: dict[str, Any] | None = None
 
     def force_steps(self, steps: int | None) -> None:
-        """Hold *steps* from the next round on, or release them with None.
+        """Hold *steps* from the next round on, with all drafts verified, or release them with None.
 
         Raises ValueError, which lists the steps with a runtime state, when *steps* have none.
         """
         if steps is not None and steps not in self._states:
             built = ", ".join(map(str, self.tiers))
             raise ValueError(f"no runtime state for {steps!r} steps; built at start-up: {built}")
-        self._forced_steps = steps
+        self._forced_steps, self._forced_budget = steps, None
+
+    def force_budget(self, budget: int | None) -> None:
+        """Verify *budget* drafts a request, on average, while steps are held; None verifies all.
+
+        Raises ValueError where rounds may have no budget, and for one below 1.
+        """
+        if budget is not None and (budget < 1 or not self.budgets_allowed):
+            expected = "expected at least 1" if self.budgets_allowed else "all requests verify equally many drafts"
+            raise ValueError(f"no budget of {budget}: {expected}")
+        self._forced_budget = budget
 
     def replace_policy(
         self,
@@ -108,6 +119,10 @@ class AdaptiveController(Rounds):
         history = self._closed_history()
         return None if history is None else history.span(span)
 
+    def budget_report(self) -> dict[str, Any]:
+        """Return what rounds with a budget came to, and how right the draft's chances were; see ``budget_report``."""
+        return budget_report(self.budget, self._counters, self.calibration)
+
     def read_meters(self) -> MeterReading:
         """Return the values of the metrics; cheaper than a snapshot."""
         return read_meters(
@@ -117,6 +132,7 @@ class AdaptiveController(Rounds):
             tiers=self.tiers,
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
+            verify_budget=self.budget_report() if self.budgets_allowed else None,
         )
 
     def _speedup(self) -> dict[str, Any] | None:

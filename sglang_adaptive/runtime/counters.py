@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -72,15 +73,24 @@ class Counters:
         self.latest: Region | None = None
         """The region of the latest round."""
         self.round_times = RoundTimes()
+        self.budgets: Counter[tuple[int, int]] = Counter()
+        """Rounds with a budget, by steps and budget."""
         self._accept_counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
         """By steps: requests of a round by their number of accepted drafts."""
+        self._some: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+        """The same of rounds with a budget, by steps and by how many drafts of the request were verified."""
 
     def add_round(self, observation: RoundObservation) -> None:
         """Count a verified round under the steps that drafted it and under its batch region."""
         self.rounds[observation.steps] += 1
-        tally = self._accept_counts[observation.steps]
-        for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
-            tally[count] += 1
+        if observation.budget is None:
+            tally = self._accept_counts[observation.steps]
+            for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
+                tally[count] += 1
+        else:
+            self.budgets[observation.steps, observation.budget] += 1
+            for count, verified in zip(observation.num_correct_drafts_per_req, observation.verified, strict=True):
+                self._some[observation.steps, verified][count] += 1
         self.round_times.add(observation)
         self._add_to_region(observation)
 
@@ -91,34 +101,38 @@ class Counters:
         self.recent_switches.append(switch)
 
     def drafted(self) -> dict[int, int]:
-        """Return proposed drafts by steps."""
-        return {steps: steps * counts.total() for steps, counts in self._accept_counts.items()}
+        """Return drafts that the target verified, by steps."""
+        return self._summed(lambda verified, counts: verified * counts.total())
 
     def accepted(self) -> dict[int, int]:
         """Return accepted drafts by steps."""
-        return {
-            steps: sum(accepted * requests for accepted, requests in counts.items())
-            for steps, counts in self._accept_counts.items()
-        }
+        return self._summed(lambda _, counts: sum(accepted * requests for accepted, requests in counts.items()))
 
     def tokens(self) -> dict[int, int]:
         """Return output tokens by steps: accepted drafts, and a bonus token for each request of a round.
 
         Includes tokens past the end of a request, where a round verified more than the request needed.
         """
-        accepted = self.accepted()
-        return {steps: accepted[steps] + counts.total() for steps, counts in self._accept_counts.items()}
+        return self._summed(lambda _, counts: sum((accepted + 1) * requests for accepted, requests in counts.items()))
+
+    def verified_per_request(self) -> float | None:
+        """Return the mean drafts that were verified of a request in rounds that drafted; None without any."""
+        drafting = [(steps, counts.total()) for steps, counts in self._accept_counts.items() if steps]
+        drafting += [(verified, counts.total()) for (_, verified), counts in self._some.items()]
+        requests = sum(count for _, count in drafting)
+        return sum(verified * count for verified, count in drafting) / requests if requests else None
 
     def by_position(self) -> list[dict[str, int]]:
         """Return for each position, from 1, how often it was reached and how often accepted.
 
-        A position is reached when a draft was proposed there and all before it were accepted.
+        A position is reached when a draft was verified there and all before it were accepted.
         """
-        deepest = max(self._accept_counts, default=0)
+        tallies = [*self._accept_counts.items(), *((verified, counts) for (_, verified), counts in self._some.items())]
+        deepest = max((verified for verified, _ in tallies), default=0)
         reached, accepted = [0] * deepest, [0] * deepest
-        for steps, counts in self._accept_counts.items():
+        for verified, counts in tallies:
             alive = counts.total()
-            for index in range(steps):
+            for index in range(verified):
                 reached[index] += alive
                 alive -= counts[index]
                 accepted[index] += alive
@@ -126,6 +140,13 @@ class Counters:
             {"position": position, "reached": reached[position - 1], "accepted": accepted[position - 1]}
             for position in range(1, deepest + 1)
         ]
+
+    def _summed(self, of: Callable[[int, Counter[int]], int]) -> dict[int, int]:
+        """Return by steps the sum of *of*, which gets how many drafts were verified, and requests by accepted ones."""
+        found = {steps: of(steps, counts) for steps, counts in self._accept_counts.items()}
+        for (steps, verified), counts in self._some.items():
+            found[steps] = found.get(steps, 0) + of(verified, counts)
+        return found
 
     def _add_to_region(self, observation: RoundObservation) -> None:
         name = region_of(observation.batch_size)

@@ -18,7 +18,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.telemetry import Prices
 from sglang_adaptive.runtime.counters import REGIONS, region_of
 from sglang_adaptive.runtime.round_mix import RoundMix
-from sglang_adaptive.runtime.speedup import Speedup, at_fixed_depths
+from sglang_adaptive.runtime.speedup import Speedup, at_fixed_depths, own_seconds
 
 SPANS = {60: 1, 900: 5, 3600: 20}
 """By seconds that a ring covers: seconds of one of its buckets."""
@@ -44,13 +44,13 @@ class History:
         self._clock = clock
         self._second = int(clock())
         """The current second."""
-        self._mixes: dict[tuple[int, int, bool], RoundMix] = {}
+        self._mixes: dict[tuple[int, int, bool, int | None], RoundMix] = {}
         self._rings = {span: deque[tuple[int, Bucket]](maxlen=span // period) for span, period in SPANS.items()}
         self._speedups: tuple[int, dict[str, Any] | None] = (-1, None)
 
     def add(self, observation: RoundObservation) -> None:
         """Count a round in the current second; call :meth:`close` first."""
-        key = (observation.batch_size, observation.steps, observation.chosen)
+        key = (observation.batch_size, observation.steps, observation.chosen, observation.budget)
         mix = self._mixes.get(key)
         if mix is None:
             mix = self._mixes[key] = RoundMix(*key)
@@ -98,8 +98,7 @@ class History:
             region = REGIONS.index(region_of(mix.batch_size))
             row = rows.setdefault(region, array("f", bytes(4 * (HEAD + 4 * count))))
             prices = policy.prices(mix.batch_size, mix.steps) if policy is not None else None
-            own = prices.seconds.get(mix.steps, 0.0) if prices is not None else 0.0
-            taken = mix.seconds(own)
+            taken = mix.seconds((own_seconds(mix, prices) if prices is not None else None) or 0.0)
             row[REQUESTS] += mix.requests
             row[TOKENS] += mix.tokens
             row[SECONDS] += taken

@@ -89,6 +89,6 @@ class JointSteps:
         controller = self._controller
         if controller._warm_up is not None:
             if not controller._warm_up.overdue:
-                return controller._warm_up.choose(requests)
+                return controller._warm_up.choose(requests)[0]
             controller._warm(controller._warm_up, requests)  # ends it
         return controller._forced_steps

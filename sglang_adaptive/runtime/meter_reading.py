@@ -50,6 +50,9 @@ class MeterReading:
     hour: Mapping[str, Any] | None = None
     """Speedup of the last hour over fixed steps; see ``History.speedup``."""
 
+    verify_budget: Mapping[str, Any] | None = None
+    """As ``budget_report`` has it; None where rounds may have no budget."""
+
 
 def read_meters(
     policy: AdaptivePolicy | None,
@@ -59,6 +62,7 @@ def read_meters(
     tiers: tuple[int, ...],
     profile_saved_at: float | None,
     hour: Mapping[str, Any] | None = None,
+    verify_budget: Mapping[str, Any] | None = None,
 ) -> MeterReading:
     """Read *counters* and *policy*, which is None after it failed."""
     forecaster = policy if isinstance(policy, Forecasts) else None
@@ -79,6 +83,7 @@ def read_meters(
         probes=policy.probe_totals() if isinstance(policy, Probes) else None,
         profile_saved_at=profile_saved_at,
         hour=hour,
+        verify_budget=verify_budget,
     )
 
 

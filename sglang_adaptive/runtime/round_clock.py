@@ -11,22 +11,22 @@ class RoundClock:
 
     In steady decoding, with overlap or without, one result arrives a round, so the time between two arrivals is that
     of the later round. This holds only between like rounds. The first round after a prefill, an idle period, a switch
-    or a change of batch size includes other work, and is not timed (None). Nor is, with overlap, the round whose
-    result waits until a prefill is launched.
+    or a change of batch size or budget includes other work, and is not timed (None). Nor is, with overlap, the round
+    whose result waits until a prefill is launched.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now = now
         self._last_arrival: float | None = None
-        self._last_shape: tuple[int, int] | None = None
+        self._last_shape: tuple[int, int | None, int] | None = None
 
     def interrupt(self) -> None:
         """Note that something other than a decode round ran since the last arrival."""
         self._last_shape = None
 
-    def read(self, steps: int, batch_size: int) -> float | None:
+    def read(self, steps: int, batch_size: int, budget: int | None = None) -> float | None:
         """Return the seconds of the round whose result arrives now; None when it cannot be timed."""
-        now, shape = self.now(), (steps, batch_size)
+        now, shape = self.now(), (steps, budget, batch_size)
         seconds: float | None = None
         if shape == self._last_shape and self._last_arrival is not None:
             seconds = now - self._last_arrival

@@ -11,12 +11,15 @@ from sglang_adaptive.policy.observation import RoundObservation
 
 @dataclass(slots=True)
 class RoundMix:
-    """Rounds that were drafted with ``steps`` for ``batch_size`` requests."""
+    """Rounds that were drafted with ``steps``, and verified with ``budget``, for ``batch_size`` requests."""
 
     batch_size: int
     steps: int
     chosen: bool
     """Whether the policy chose the steps; False while an operator holds them."""
+
+    budget: int | None = None
+    """Mean drafts verified of a request; None where all were."""
 
     rounds: int = 0
     timed: int = 0
@@ -26,12 +29,17 @@ class RoundMix:
     accepted: Counter[int] = field(default_factory=Counter)
     """Requests by their accepted drafts."""
 
+    completed: Counter[int] = field(default_factory=Counter)
+    """Of rounds with a budget: requests by the drafts that they would have had accepted of all."""
+
     def add(self, observation: RoundObservation) -> None:
         """Count a round."""
         self.rounds += 1
         accepted = self.accepted
         for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
             accepted[count] += 1
+        if self.budget is not None:
+            self.completed.update(observation.completed or observation.num_correct_drafts_per_req)
         if observation.seconds is not None:
             self.timed += 1
             self.timed_seconds += observation.seconds
@@ -57,9 +65,10 @@ class RoundMix:
         Up to the drafted steps this follows from the accepted drafts. Beyond them, a request with all drafts accepted
         continues as *expected*: tokens of one request in a round, indexed by steps from 0.
         """
-        certain = sum((min(count, steps) + 1) * requests for count, requests in self.accepted.items())
+        accepted = self.accepted if self.budget is None else self.completed
+        certain = sum((min(count, steps) + 1) * requests for count, requests in accepted.items())
         if steps <= self.steps:
             return float(certain)
         reach = expected[self.steps] - expected[self.steps - 1] if self.steps else 1.0
         more = (expected[steps] - expected[self.steps]) / reach if reach > 0.0 else 0.0
-        return certain + self.accepted[self.steps] * more
+        return certain + accepted[self.steps] * more

@@ -21,13 +21,14 @@ class _Cell:
 
 
 class RoundTimes:
-    """Keeps the latest round times of each (batch size, steps) in bounded memory.
+    """Keeps the latest round times of each batch size, steps and budget in bounded memory.
 
     Of zero steps it keeps the means of whole cycles, and counts their rounds; see ``zero_cycle``.
     """
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[int, int], _Cell] = {}
+        self._cells: dict[tuple[int, int, int], _Cell] = {}
+        """By batch size, steps, and budget: the steps again without one."""
         self._cycle = ZeroCycle()
         self._zero_batch_size = 0
 
@@ -38,7 +39,7 @@ class RoundTimes:
             self._cycle.begin()
         if timed is None or timed[0] is None:
             return
-        place = (observation.batch_size, observation.steps)
+        place = (observation.batch_size, *observation.place)
         cell = self._cells.get(place)
         if cell is None:
             if len(self._cells) >= MAX_CELLS:
@@ -57,7 +58,10 @@ class RoundTimes:
     def as_list(self) -> list[dict[str, Any]]:
         """Return the median of each cell's kept times, in seconds, and its rounds so far."""
         return [
-            {"batch_size": batch_size, "steps": steps, "seconds": median(cell.recent), "rounds": cell.rounds}
-            for (batch_size, steps), cell in sorted(self._cells.items())
+            {
+                **{"batch_size": batch_size, "steps": steps, "seconds": median(cell.recent), "rounds": cell.rounds},
+                **({"budget": budget} if budget < steps else {}),
+            }
+            for (batch_size, steps, budget), cell in sorted(self._cells.items())
             if cell.recent
         ]

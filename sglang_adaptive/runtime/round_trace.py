@@ -4,7 +4,7 @@ The file is lines of text. The first is a JSON object with ``format`` and ``vers
 
     @ 3f0c... 91ab...    the requests of the rounds that follow, in this order, under salted ids
     3 20                 a round of 3 steps: the first request had 2 drafts accepted, the second none
-    ! 12                 12 rounds were not written, because the disk was too slow
+    ! 12                 12 rounds were not written: the disk was too slow, or they did not verify all drafts
 
 Accepted drafts are one base-36 digit each. The salt is drawn when the server starts and never written, so ids of two
 starts are unrelated. A file that reaches half of the allowed size replaces ``FILE.1``, and a new file begins; ids stay.
@@ -56,10 +56,10 @@ class RoundTrace:
         self._thread.start()
 
     def add(self, observation: RoundObservation) -> None:
-        """Add a round; one with unknown requests is left out."""
+        """Add a round; one with unknown requests is left out. What a budget did not verify is not known."""
         if not observation.requests:
             return
-        if len(self._waiting) < MOST_WAITING:
+        if len(self._waiting) < MOST_WAITING and observation.budget is None:
             self._waiting.append(observation)
         else:
             self._lost += 1

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
+from sglang_adaptive.policy.base import AdaptivePolicy, ChoosesBudgets, LearnsCost
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.telemetry import Probes
+from sglang_adaptive.runtime.calibration import Calibration
 from sglang_adaptive.runtime.counters import Counters, SwitchRecord
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.runtime.history import History
@@ -57,12 +58,19 @@ class Rounds(RuntimeStates):
         self.agreed_steps: int | None = None
         """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
         self._forced_steps: int | None = None
+        self._forced_budget: int | None = None
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
         self._last_batch_size: int | None = None
         self._probed_from: int | None = None
         """The steps before the current probe; None without a probe."""
+        self.calibration = Calibration()
         self._adopt(policy)
+
+    def allow_budgets(self) -> None:
+        """Let rounds have budgets from now on: the worker can verify unequal numbers of drafts."""
+        self.budgets_allowed = True
+        self._adopt(self.params)
 
     def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
         """Build every runtime state, as :meth:`RuntimeStates.init_states`, and start the history."""
@@ -83,7 +91,8 @@ class Rounds(RuntimeStates):
         return learns and bool(getattr(self.params, "wants_shadow_drafts", False))
 
     def activate_step_by_batch(self, batch_size: int) -> None:
-        """Make the steps for the next round live; *batch_size* is its number of requests."""
+        """Make the steps for the next round live, and set its budget; *batch_size* is its number of requests."""
+        self.budget = None
         if self._warm_up is not None:
             if self.agreed_steps is None:
                 self._warm(self._warm_up, batch_size)
@@ -109,20 +118,7 @@ class Rounds(RuntimeStates):
         """
         if self._warm_up is not None:
             return
-        drafted = drafted or Drafted(self.worker.speculative_num_steps)
-        # Rounds of several ranks take as long as that of the largest batch.
-        batch_size = drafted.largest_batch or batch_size
-        observation = RoundObservation(
-            steps=drafted.steps,
-            num_correct_drafts_per_req=num_correct_drafts_per_req,
-            batch_size=batch_size,
-            seconds=self._clock.read(drafted.steps, batch_size),
-            context_tokens=drafted.context_tokens,
-            chosen=self._forced_steps is None,
-            shadow_accepts=drafted.shadow_accepts,
-            extended=drafted.extended,
-            requests=drafted.requests,
-        )
+        observation = self._observed(num_correct_drafts_per_req, batch_size, drafted)
         self._counters.add_round(observation)
         self._remember(observation)
         if self.trace is not None:
@@ -135,9 +131,37 @@ class Rounds(RuntimeStates):
             except Exception as error:
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
 
+    def _observed(self, counts: Sequence[int], batch_size: int, drafted: Drafted | None) -> RoundObservation:
+        """Return what the policy is told of a round; *drafted* is as in :meth:`on_verify_complete`."""
+        drafted = drafted or Drafted(self.worker.speculative_num_steps)
+        # Rounds of several ranks take as long as that of the largest batch.
+        batch_size = drafted.largest_batch or batch_size
+        look = drafted.look
+        budget = None if look is None else look.budget
+        if look is not None and look.trials:
+            self.calibration.add(look.trials, look.believed, look.accepted)
+        return RoundObservation(
+            steps=drafted.steps,
+            num_correct_drafts_per_req=counts,
+            batch_size=batch_size,
+            seconds=self._clock.read(drafted.steps, batch_size, budget),
+            context_tokens=drafted.context_tokens,
+            chosen=self._forced_steps is None,
+            shadow_accepts=drafted.shadow_accepts,
+            extended=drafted.extended,
+            requests=drafted.requests,
+            budget=budget,
+            verified=() if look is None else look.verified,
+            completed=() if look is None else look.completed,
+            evidence=None if look is None else look.evidence,
+        )
+
     def _adopt(self, policy: AdaptivePolicy) -> None:
         """Use *policy*, and note which optional protocols it implements."""
         self.params = policy
+        self._budgets = policy if isinstance(policy, ChoosesBudgets) else None
+        if self._budgets is not None and self.budgets_allowed:
+            self._budgets.allow_budgets()
         self._learner = policy if isinstance(policy, LearnsCost) else None
         self._probes = policy if isinstance(policy, Probes) else None
         self._probed_from = None
@@ -145,6 +169,7 @@ class Rounds(RuntimeStates):
     def _choose(self, batch_size: int) -> tuple[int, str]:
         if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
             self._pending_cause = "released"
+            self.budget = self._forced_budget
             return self._forced_steps, "forced"
         if self._degraded is not None:
             return self._launch_steps, "degraded"
@@ -156,6 +181,7 @@ class Rounds(RuntimeStates):
         if target not in self._states:
             self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
             return self._launch_steps, "degraded"
+        self.budget = None if self._budgets is None else self._budgets.budget
         return target, self._cause(target, batch_size)
 
     def _agreed(self, batch_size: int) -> tuple[int, str]:

@@ -35,12 +35,19 @@ class FixedDepth:
     """Standard deviation of ``seconds``, in seconds."""
 
 
+def own_seconds(mix: RoundMix, prices: RoundPrices) -> float | None:
+    """Return the modelled seconds of a round like those of *mix*; None where it has none."""
+    if mix.budget is None:
+        return prices.seconds.get(mix.steps)
+    return prices.with_budget.get((mix.steps, mix.budget))
+
+
 def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:
     """Yield the time of the tokens of *mix* at all steps with a modelled round time; nothing if its own have none.
 
     *prices* are those of the mix's batch size, for rounds of its steps.
     """
-    own = prices.seconds.get(mix.steps)
+    own = own_seconds(mix, prices)
     if own is None or not mix.requests:
         return
     taken, tokens = mix.seconds(own), mix.tokens

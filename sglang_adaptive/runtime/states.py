@@ -10,7 +10,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config.captured_steps import CapturedSteps
 from sglang_adaptive.runtime.start_up import Device, StartUp, TierBuild, timed_build
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.runtime.warm_up import WarmUp
+from sglang_adaptive.runtime.warm_up import Place, WarmUp
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,10 @@ class RuntimeStates:
         self.worker = worker
         self.params = policy  # the attribute's name in SGLang
         self.startup = StartUp()
+        self.budget: int | None = None
+        """Mean drafts to verify of a request in the coming round; None for all of them."""
+        self.budgets_allowed = False
+        """Whether rounds may have budgets."""
         self._states: dict[int, SpecRuntimeState] = {}
         self._cuda_graph_bs: list[int] | None = None
         self._graphs: dict[int, tuple[int, ...] | None] = {}
@@ -93,7 +97,7 @@ class RuntimeStates:
         if self._warm_up_begun is None:
             self._warm_up_begun = time.perf_counter()
         self._keep_warm_up()
-        self._warm_up = WarmUp(self._reachable)
+        self._warm_up = WarmUp(self._places)
 
     @property
     def warms_up(self) -> bool:
@@ -105,7 +109,7 @@ class RuntimeStates:
         if self._warm_up is None or self._warm_up_begun is None:
             return
         self._keep_warm_up()
-        self._warm_up = None
+        self._warm_up = self.budget = None
         self.startup.warm_up_seconds = time.perf_counter() - self._warm_up_begun
         self._apply(self._launch_steps)
 
@@ -134,12 +138,19 @@ class RuntimeStates:
             return list(self.tiers)
         return [steps for steps in self.tiers if padded in (self._graphs[steps] or ())]
 
+    def _places(self, batch_size: int) -> list[Place]:
+        """Return all reachable steps, and the deepest with each budget: their kernels do not depend on the steps."""
+        reachable = self._reachable(batch_size)
+        budgets = [budget for budget in reachable[:-1] if budget] if self.budgets_allowed else []
+        return [*((steps, None) for steps in reachable), *((reachable[-1], budget) for budget in budgets)]
+
     def _warm(self, warm_up: WarmUp, batch_size: int) -> None:
         if warm_up.overdue:
             logger.warning("adaptive: the end of the warm-up never came; the policy decides from here on")
             self.end_warm_up()
             return
-        self._apply(warm_up.choose(batch_size))
+        steps, self.budget = warm_up.choose(batch_size)
+        self._apply(steps)
 
     def _keep_warm_up(self) -> None:
         if self._warm_up is not None:

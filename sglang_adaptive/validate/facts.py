@@ -9,12 +9,13 @@ from typing import Any
 from sglang_adaptive.policy.config.config import AdaptiveConfig
 from sglang_adaptive.policy.config.schema import TUNING_KEYS
 from sglang_adaptive.policy.config.slot_config import SlotConfig
-from sglang_adaptive.policy.config.throughput_options import NUMBER_KEYS, ThroughputOptions
+from sglang_adaptive.policy.config.throughput_options import NUMBER_KEYS, VERIFY_BUDGET, ThroughputOptions
 from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.ema.ema_slot import AdaptiveStepSlot
 
 _MEANINGS = {key.name: key.meaning for key in (*TUNING_KEYS, *NUMBER_KEYS)} | {
     "candidate_steps": "depths that the policy may choose",
+    VERIFY_BUDGET.name: VERIFY_BUDGET.meaning,
     "profile_dir": "where round times are kept between starts",
 }
 

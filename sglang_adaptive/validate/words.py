@@ -82,6 +82,8 @@ def _throughput(found: dict[str, Any]) -> Iterator[str]:
         else:
             yield "Always drafts: 0 is not among the depths."
         yield _probes(options["probe_budget"])
+    if options["verify_budget"]:
+        yield "Where it pays, verifies only the drafts of a batch that the draft model itself believes in most."
     yield f"What drafts brought counts 1/e after {options['memory_rounds']} rounds; each request is followed by itself."
     yield f"Round times are kept between starts in {options['profile_dir'] or 'the cache folder of the user'}."
 

@@ -44,6 +44,7 @@ def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
         "batch_size": state.get("batch_size"),
         "why": state["why"]["words"] if "why" in state else None,
         "slots": state.get("slots", []),
+        "verify_budget": state.get("verify_budget"),
         "switches": state["switches"],
         "recent_switches": [{**switch, "words": because(switch)} for switch in state["recent_switches"]],
     }
@@ -115,6 +116,7 @@ def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict
                 "round_milliseconds": 1000.0 * rate["seconds"] if rate else None,
                 "round_time_is": rate["source"] if rate else None,
                 "allowed": rate["allowed"] if rate else True,
+                "budget": rate["budget"] if rate else None,
             }
         )
     return found

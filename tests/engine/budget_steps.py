@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-os.environ["SGLANG_ADAPTIVE_VERIFY_BUDGET"] = "1"  # the hooks are added where it is set
+if __name__ == "__main__":
+    os.environ["SGLANG_ADAPTIVE_VERIFY_BUDGET"] = "1"  # the hooks are added where it is set
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -56,7 +57,7 @@ class BudgetStepper(Stepper):
         """Run the requests of KINDS with one of *depths* after the other, a turn each."""
         packed = hooks.live()
         assert packed is not None, "rounds are not packed"
-        packed.budget, before = budget, packed.rounds
+        packed._budget, before = lambda: budget, packed.rounds
         lengths: list[list[int]] = []
         of = Packing.of
 
@@ -88,13 +89,14 @@ class BudgetStepper(Stepper):
         }
 
     def _arrive(self, depths: Sequence[int]) -> Any:
-        turns = itertools.cycle(depths)
+        """Let the requests of KINDS arrive; without *depths* the policy chooses."""
+        turns = itertools.cycle(depths or [None])
         for index, (name, sampling) in enumerate(KINDS):
             text = " ".join(models.prompts("easy")[8:24]) if name == "long" else models.prompts("easy")[index]
             # A first token of its own, by which the log of drafts knows it.
             self.send(name, [100 + index, *self.encode(text)], sampling, logprobs=name == "logprobs")
             for _ in range(3):
-                self.force(next(turns))
+                self.controller.force_steps(next(turns))
                 yield
         left = False
         with mock.patch.object(ScheduleBatch, "check_decode_mem", _full_once()):
@@ -102,14 +104,14 @@ class BudgetStepper(Stepper):
                 if not left and self.verified("left") >= LEFT_AFTER:
                     self.abort("left")
                     left = True
-                self.force(next(turns))
+                self.controller.force_steps(next(turns))
                 yield
 
     def often(self, budget: int, depth: int) -> list[list[int]]:
         """Return what SAMPLES requests with one prompt wrote, sampled at a high temperature."""
         packed = hooks.live()
         assert packed is not None
-        packed.budget = budget
+        packed._budget = lambda: budget
         ids = self.encode(models.prompts("easy")[0])
 
         def ask() -> Any:

@@ -10,7 +10,7 @@ import array
 import gc
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ Script = Callable[["Stepper"], Iterator[None]]
 class Stepper:
     """One scheduler, for any number of runs, with a slot for each of SLOTS tokens."""
 
+    CONFIG: Mapping[str, Any] = {"1": {"candidate_steps": TIERS}}
+
     def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None, *more: str) -> None:
         _make_cpu_fit()
         config = folder / "stepping.json"
-        config.write_text(json.dumps({"1": {"candidate_steps": TIERS}}))
+        config.write_text(json.dumps(self.CONFIG))
         argv = [
             *("--model-path", str(models.target_path()), "--speculative-algorithm", algorithm),
             *("--speculative-draft-model-path", draft or models.draft_path(), "--speculative-eagle-topk", "1"),

@@ -110,8 +110,11 @@ class Graph:
 
     def wrong_rows(self, lengths: list[int]) -> int:
         """Return how many of the tokens are not what they should be."""
-        error = (self.replay(lengths).float() - self.wanted()).abs().amax((1, 2))
-        return int((~(error < 2e-2)).sum())
+        import torch
+
+        found, wanted = self.replay(lengths).float(), self.wanted()
+        right = torch.isclose(found, wanted, rtol=2e-2, atol=1e-2)  # bfloat16, by its two products
+        return int((~right.flatten(1).all(1)).sum())
 
 
 def of(batch: int, kept: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sglang_adaptive.policy.config.schema import CANDIDATE_STEPS, CANDIDATE_STEPS_EXPECTED, MAX_STEPS, NumberKey
+from sglang_adaptive.policy.config.schema import CANDIDATE_STEPS, CANDIDATE_STEPS_EXPECTED, MAX_STEPS, NumberKey, Switch
 from sglang_adaptive.policy.errors import ConfigError, shown
 
 DEFAULT_LADDER = (0, 1, 2, 3, 5, 7)
@@ -21,10 +21,13 @@ NUMBER_KEYS: tuple[NumberKey, ...] = (
 )
 """The numeric options; ``margin`` 0.01 is 1%."""
 
+VERIFY_BUDGET = Switch(
+    "verify_budget", "false", "verify only the drafts of a batch that are likely right, where that pays; needs fa3"
+)
 _BY_NAME = {key.name: key for key in NUMBER_KEYS}
 PROFILE_DIR = "profile_dir"
 PROFILE_DIR_EXPECTED = "a folder's path"
-OPTION_NAMES = (CANDIDATE_STEPS, *_BY_NAME, PROFILE_DIR)
+OPTION_NAMES = (CANDIDATE_STEPS, *_BY_NAME, VERIFY_BUDGET.name, PROFILE_DIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class ThroughputOptions:
     change_threshold: float = 10.0
     probe_budget: float = 0.005
     sync_rounds: int = 32
+    verify_budget: bool = False
+    """Whether rounds may verify fewer drafts than they make."""
     profile_dir: str | None = None
     """Where cost profiles are kept; None for the user's cache."""
 
@@ -67,6 +72,10 @@ def parse_options(options: Mapping[str, Any], source: str) -> ThroughputOptions:
         elif name == PROFILE_DIR:
             if not isinstance(value, str) or not value or "\0" in value:
                 raise ConfigError(source, f"throughput.{name}", f"got {shown(value)}", PROFILE_DIR_EXPECTED)
+            found[name] = value
+        elif name == VERIFY_BUDGET.name:
+            if not isinstance(value, bool):
+                raise ConfigError(source, f"throughput.{name}", f"got {shown(value)}", VERIFY_BUDGET.expected)
             found[name] = value
         elif not _BY_NAME[name].accepts(value):
             expected = _BY_NAME[name].expected

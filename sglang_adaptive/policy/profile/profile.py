@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FORMAT = "sglang-adaptive cost profile"
-VERSION = 1
+VERSION = 2
+"""Of profiles with budgets; those without are written as version 1, which earlier releases read."""
 MAX_CELLS = 4096
 KEY_TEXTS = ("target_model", "draft_model", "gpu_name", "attention_backend")
 KEY_COUNTS = ("gpu_count", "tp_size")
@@ -55,6 +56,18 @@ class ProfileCell:
     """Median wall time of a steady decode round."""
     rounds: int | None = None
     """Rounds behind the figure; None when they were not counted."""
+    budget: int | None = None
+    """Mean drafts verified of a request where that was fewer than ``steps``; None where all were."""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Batch size, steps, and budget: the steps again without one."""
+        return self.batch_size, self.steps, self.steps if self.budget is None else self.budget
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the cell as JSON builtins; "budget" only where there is one."""
+        cell = {"batch_size": self.batch_size, "steps": self.steps, "seconds": self.seconds, "rounds": self.rounds}
+        return cell if self.budget is None else {**cell, "budget": self.budget}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +80,18 @@ class CostProfile:
 
     def merged(self, other: CostProfile) -> CostProfile:
         """Return this profile with the cells of *other* put where this one has none."""
-        own = {(c.batch_size, c.steps): c for c in self.cells}
-        theirs = {(c.batch_size, c.steps): c for c in other.cells}
+        own = {c.place: c for c in self.cells}
+        theirs = {c.place: c for c in other.cells}
         return CostProfile(self.key, ordered((theirs | own).values()), self.measured or other.measured)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the profile as JSON builtins, in the layout that ``profile_json`` reads."""
         return {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if any(cell.budget is not None for cell in self.cells) else 1,
             "key": self.key.as_dict(),
             "measured": self.measured,
-            "cells": [
-                {"batch_size": c.batch_size, "steps": c.steps, "seconds": c.seconds, "rounds": c.rounds}
-                for c in self.cells
-            ],
+            "cells": [cell.as_dict() for cell in self.cells],
         }
 
     def dumps(self) -> str:
@@ -93,5 +103,5 @@ class CostProfile:
 
 
 def ordered(cells: Iterable[ProfileCell]) -> tuple[ProfileCell, ...]:
-    """Return *cells* ascending by batch size, then steps; at most ``MAX_CELLS``, smallest batches first."""
-    return tuple(sorted(cells, key=lambda c: (c.batch_size, c.steps))[:MAX_CELLS])
+    """Return *cells* ascending by batch size, steps and budget; at most ``MAX_CELLS``, smallest batches first."""
+    return tuple(sorted(cells, key=lambda cell: cell.place)[:MAX_CELLS])

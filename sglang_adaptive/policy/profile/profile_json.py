@@ -91,14 +91,14 @@ def _parse_key(value: Any, source: str) -> ProfileKey:
 def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
     if not isinstance(value, list) or len(value) > MAX_CELLS:
         raise ProfileError(source, "cells", f"got {shown(value)}", f"a list of at most {MAX_CELLS} cells")
-    cells: dict[tuple[int, int], ProfileCell] = {}
+    cells: dict[tuple[int, int, int], ProfileCell] = {}
     for index, entry in enumerate(value):
         cell = _parse_cell(entry, f"cells[{index}]", source)
-        where = (cell.batch_size, cell.steps)
-        if where in cells:
-            problem = f"batch size {where[0]}, steps {where[1]} again"
+        if cell.place in cells:
+            budget = "" if cell.budget is None else f", budget {cell.budget}"
+            problem = f"batch size {cell.batch_size}, steps {cell.steps}{budget} again"
             raise ProfileError(source, f"cells[{index}]", problem, "each cell once")
-        cells[where] = cell
+        cells[cell.place] = cell
     return ordered(cells.values())
 
 
@@ -119,7 +119,10 @@ def _parse_cell(entry: Any, where: str, source: str) -> ProfileCell:
         raise ProfileError(source, f"{where}.seconds", f"got {shown(seconds)}", expected)
     if rounds is not None and not _is_int(rounds, 0, MAX_ROUNDS):
         raise ProfileError(source, f"{where}.rounds", f"got {shown(rounds)}", "an integer or null")
-    return ProfileCell(batch, steps, float(seconds), rounds)
+    budget: Any = entry.get("budget")
+    if budget is not None and not _is_int(budget, 1, steps - 1):
+        raise ProfileError(source, f"{where}.budget", f"got {shown(budget)}", "1 to one below the steps, or null")
+    return ProfileCell(batch, steps, float(seconds), rounds, budget)
 
 
 def _is_int(value: Any, low: int, high: int) -> bool:

@@ -19,6 +19,7 @@ from sglang_adaptive.policy.profile.profile import CostProfile, ProfileKey
 from sglang_adaptive.policy.telemetry import Forecast, ProbeTotals, RoundPrices
 from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.acceptance.shadow_trust import ShadowTrust
+from sglang_adaptive.policy.throughput.budgets.folding import Budgets
 from sglang_adaptive.policy.throughput.choice.probing import Prober
 from sglang_adaptive.policy.throughput.choice.step_choice import StepChoice
 from sglang_adaptive.policy.throughput.cost.model import CostModel
@@ -57,6 +58,7 @@ class ThroughputPolicy:
         self._acceptance = AcceptanceEstimator(self._ladder, options.memory_rounds, options.shrinkage)
         self._cost = CostModel(self._ladder, profile)
         self._times = RoundTimes(self._cost)
+        self._budgets = Budgets()
         self._readings = Readings()
         self._trust = ShadowTrust()
         self._prober = Prober(options.probe_budget)
@@ -64,12 +66,13 @@ class ThroughputPolicy:
         self._choice = StepChoice(start, options.margin)
         self._running = start
         """The steps that were returned last: those of the choice, or a probe's."""
-        self._batch_size = 1
+        self.budget: int | None = None
+        """Mean drafts to verify of a request in the round that was asked for last; None for all."""
         self._votes = False
         """Whether several ranks agree on the steps; see ``outlook``."""
         self._leads = True
         """Whether this rank's probes are run."""
-        self._round = 0
+        self._batch_size, self._round = 1, 0
         self._next_sync = FIRST_SYNC
 
     # -- SGLang's protocol ------------------------------------------------------------------------------------
@@ -88,14 +91,19 @@ class ThroughputPolicy:
         sizes = self._times.graph_sizes
         return [size for size in sizes if step in self._times.allowed(size)] if sizes else None
 
+    def allow_budgets(self) -> None:
+        """Choose budgets from now on, if the options ask for them."""
+        self._times.allow_budgets(self.options.verify_budget)
+
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the steps of the round about to start; to be called once a round."""
-        row = self._times.at(batch_size)
+        row = self._row(batch_size)
         self._batch_size = batch_size
         probing = self._prober.take_round(row)
         if probing is None:
             self._choice.decide(row, self._acceptance)
         self._running = self._choice.live if probing is None else probing
+        self.budget = row.budgets.get(self._running)
         return self._running
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
@@ -106,21 +114,21 @@ class ThroughputPolicy:
 
     def observe(self, observation: RoundObservation) -> int | None:
         """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""
-        steps = observation.steps
+        steps, place = observation.steps, observation.place
         self._round += 1
-        row = self._times.at(observation.batch_size)
+        row = self._row(observation.batch_size)
         if steps:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
-        if steps in row.seconds:
+        if place in row.took:
             if observation.chosen:  # the accounts answer for this policy's decisions, not for an operator's
-                self._book(row, observation)
+                self._book(row, observation, row.took[place])
             if observation.seconds is None:
                 self._readings.skip(steps, observation.extended)
             else:
-                base = row.log_base[steps]
-                self._readings.add(row.anchor, steps, base, observation.seconds, observation.extended)
+                cell, base = (row.anchor, *place), row.log_base[place]
+                self._readings.add(cell, base, observation.seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
         if self._leads:
@@ -154,6 +162,7 @@ class ThroughputPolicy:
         self._choice.losses = former._choice.losses
         self._trust = former._trust
         self._prober.inherit_from(former._prober)
+        self._budgets.yields = former._budgets.yields
 
     def doubt_acceptance(self) -> None:
         """Keep little evidence for what acceptance was, as after new weights; measured times stay."""
@@ -180,7 +189,7 @@ class ThroughputPolicy:
 
     def forecast(self, batch_size: int, steps: int) -> Forecast | None:
         """Return the rate of *steps* at *batch_size*, and that over zero steps; None for unknown steps."""
-        row = self._times.at(batch_size)
+        row = self._row(batch_size)
         seconds = row.seconds.get(steps)
         if seconds is None:
             return None
@@ -196,7 +205,7 @@ class ThroughputPolicy:
         """Return what all steps promise at *batch_size*, seen from rounds drafted with *steps*."""
         row, acceptance = self._times.at(batch_size), self._acceptance
         deviations = {deeper: acceptance.ratio_deviation(steps, deeper) for deeper in self._ladder if deeper > steps}
-        return RoundPrices(row.seconds, row.deviation, acceptance.tokens, deviations)
+        return RoundPrices(row.seconds, row.deviation, acceptance.tokens, deviations, row.took)
 
     @property
     def probing(self) -> bool:
@@ -210,10 +219,12 @@ class ThroughputPolicy:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _learn_verified(self, observation: RoundObservation) -> None:
-        counts = observation.num_correct_drafts_per_req
-        self._acceptance.update(observation.steps, counts, observation.requests)
-        if self._trust.verify(counts):
-            self._acceptance.believe_first(self._trust.verified_rate)
+        if observation.evidence is not None:
+            self._budgets.yields.learn(observation.evidence)
+        if counts := observation.of_all_drafts:
+            self._acceptance.update(observation.steps, counts, observation.requests)
+            if self._trust.verify(counts):
+                self._acceptance.believe_first(self._trust.verified_rate)
 
     def _learn_shadow(self, observation: RoundObservation) -> None:
         """Learn the first position from a zero-step round, while verified drafts bear out what it shows."""
@@ -224,13 +235,16 @@ class ThroughputPolicy:
             self._acceptance.update(0, accepts, observation.requests)
             self._prober.shadow_seen(self._round)
 
-    def _book(self, row: RoundTimeRow, observation: RoundObservation) -> None:
+    def _row(self, batch_size: int) -> RoundTimeRow:
+        return self._budgets.fold(self._times.at(batch_size), self._acceptance, self._round)
+
+    def _book(self, row: RoundTimeRow, observation: RoundObservation, took: float) -> None:
         """Enter a round into the accounts; the prober answers for its own rounds."""
         steps, counts = observation.steps, observation.num_correct_drafts_per_req
         if self._prober.follow(steps, self._choice.live, row, self._acceptance) and self._choice.live == 0:
             return
         if row.zero is not None and counts:
-            loss = row.seconds[steps] / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0
+            loss = took / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0
             self._choice.losses.book(loss)
 
     def _consider_probe(self, row: RoundTimeRow) -> None:

@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 def report(policy: ThroughputPolicy) -> dict[str, Any]:
     """Return the policy's state as JSON builtins; rates are for the batch size of the latest round."""
     batch_size = max(1, policy._batch_size)
-    row = policy._times.at(batch_size)
+    row = policy._row(batch_size)
     rates = _rates(policy, row, batch_size)
     account = policy._prober
     return {
         "rounds": policy._round,
         "batch_size": batch_size,
         "steps": policy._running,
+        "budget": policy.budget,
         "why": _why(policy, row, rates),
         "acceptance": _acceptance(policy),
         "acceptance_by_level": policy._acceptance.by_level(),
+        "budget_shares": policy._budgets.yields.as_list(),
         "rates": rates,
-        "cost_cells": _cells(policy),
+        "cost_cells": [{**cell, "source": MEASURED} for cell in _cells(policy)],
         "cost_table": _cost_table(policy._cost, row.padded),
         "cost_drift": math.exp(policy._readings.drift) - 1.0,
         "probes": {
@@ -43,11 +45,7 @@ def report(policy: ThroughputPolicy) -> dict[str, Any]:
 
 def learnt_profile(policy: ThroughputPolicy, key: ProfileKey, measured: str) -> CostProfile:
     """Return the cells that this server measured, as far as a single outlier cannot have made them."""
-    cells = (
-        ProfileCell(cell["batch_size"], cell["steps"], cell["seconds"], cell["rounds"])
-        for cell in _cells(policy)
-        if cell["rounds"] >= 3
-    )
+    cells = (ProfileCell(**cell) for cell in _cells(policy) if cell["rounds"] >= 3)
     return CostProfile(key, ordered(cells), measured)
 
 
@@ -60,19 +58,24 @@ def _acceptance(policy: ThroughputPolicy) -> list[dict[str, Any]]:
 def _rates(policy: ThroughputPolicy, row: RoundTimeRow, batch_size: int) -> list[dict[str, Any]]:
     tokens, live = policy._acceptance.tokens, policy._running
     slower = policy._acceptance.slower(live)
-    return [
-        {
-            "steps": steps,
-            "tokens_per_second": batch_size * tokens[steps] / seconds,
-            "tokens_per_round": batch_size * tokens[steps],
-            "times_running": row.seconds.get(live, seconds) / (seconds * slower[rung]),
-            "seconds": seconds,
-            "deviation": row.deviation[steps],
-            "source": policy._cost.source(row.padded, rung),
-            "allowed": steps in row.allowed,
-        }
-        for rung, (steps, seconds) in enumerate(row.seconds.items())
-    ]
+    rates = []
+    for rung, (steps, seconds) in enumerate(row.seconds.items()):
+        budget = row.budgets.get(steps)
+        took = row.took[steps, steps if budget is None else budget]
+        rates.append(
+            {
+                "steps": steps,
+                "budget": budget,
+                "tokens_per_second": batch_size * tokens[steps] / seconds,
+                "tokens_per_round": batch_size * tokens[steps] * took / seconds,
+                "times_running": row.seconds.get(live, seconds) / (seconds * slower[rung]),
+                "seconds": took,
+                "deviation": row.deviation[steps],
+                "source": policy._cost.source(row.padded, rung, budget),
+                "allowed": steps in row.allowed,
+            }
+        )
+    return rates
 
 
 def _cost_table(cost: CostModel, batch_size: int) -> dict[str, Any]:
@@ -89,12 +92,12 @@ def _cost_table(cost: CostModel, batch_size: int) -> dict[str, Any]:
 
 
 def _cells(policy: ThroughputPolicy) -> list[dict[str, Any]]:
-    """Return the measured cells, ascending by batch size and steps."""
+    """Return the measured cells, ascending by batch size, steps and budget."""
     base, drift, found = policy._cost.base, policy._readings.drift, []
-    for (anchor, steps), cell in sorted(policy._readings.cells.items()):
-        seconds = base.seconds(anchor)[base.ladder.index(steps)] * math.exp(cell.ratio + drift)
-        found.append((anchor, steps, seconds, cell.readings, MEASURED))
-    return [dict(zip(("batch_size", "steps", "seconds", "rounds", "source"), row, strict=True)) for row in found]
+    for (anchor, steps, budget), cell in sorted(policy._readings.cells.items()):
+        seconds = base.pair_seconds(anchor, steps, budget)[0] * math.exp(cell.ratio + drift)
+        found.append((anchor, steps, seconds, cell.readings, budget if budget < steps else None))
+    return [dict(zip(("batch_size", "steps", "seconds", "rounds", "budget"), row, strict=True)) for row in found]
 
 
 def _why(policy: ThroughputPolicy, row: RoundTimeRow, rates: list[dict[str, Any]]) -> dict[str, Any]:
@@ -104,7 +107,7 @@ def _why(policy: ThroughputPolicy, row: RoundTimeRow, rates: list[dict[str, Any]
     best = max(gains, key=lambda s: (gains[s], -s))
     rival = max((s for s in gains if s != steps), key=lambda s: (gains[s], -s), default=None)
     gain = gains[rival] if rival is not None and steps in gains else 0.0
-    running = _steps(steps)
+    running = _steps(steps, policy.budget)
     if policy._round == 0:
         code, words = "start", f"{running}: no round has been verified yet"
     elif steps != live:
@@ -123,8 +126,9 @@ def _why(policy: ThroughputPolicy, row: RoundTimeRow, rates: list[dict[str, Any]
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}
 
 
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
+def _steps(count: int, budget: int | None = None) -> str:
+    steps = "1 step" if count == 1 else f"{count} steps"
+    return steps if budget is None else f"{steps} of which {budget} a request are verified"
 
 
 def _verb(plural: str, count: int) -> str:

@@ -25,6 +25,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor
 from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
+from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Reconfigure:
         try:
             config = check_config(value.config, value.source)
             controller.built.require(config)
+            verify_budget.require_asked(config)
             live = controller.worker.speculative_num_steps
             policy = build_successor(config, controller.params, live, controller.built)
             self._successor = policy, CostSharing(policy)

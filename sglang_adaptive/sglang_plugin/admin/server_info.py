@@ -14,12 +14,14 @@ from sglang_adaptive.sglang_plugin.scheduler.profile_key import profile_key
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 from sglang_adaptive.sglang_plugin.verify_budget import hooks as budget_hooks
+from sglang_adaptive.sglang_plugin.verify_budget.setup_check import asked
 from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
 
 logger = logging.getLogger(__name__)
 
 FORCE_KEY = "adaptive_force_steps"
+BUDGET_KEY = "adaptive_force_budget"
 EXTEND_KEY = "adaptive_zero_step_extend_every"
 LOOK = "sglang-adaptive look"
 """Id of a request for this package's part of the internal state alone."""
@@ -42,8 +44,8 @@ def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) 
         state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
         if (deferred := extend_hooks.live()) is not None:
             state["adaptive"]["zero_steps"] = deferred.snapshot()
-        if (packed := budget_hooks.live()) is not None:
-            state["adaptive"]["verify_budget"] = packed.snapshot()
+        if asked():
+            state["adaptive"]["verify_budget"] = {**budget_hooks.snapshot(), **controller.budget_report()}
     # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
     state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
 
@@ -97,6 +99,7 @@ def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict
     return {
         **handlers,
         FORCE_KEY: ForceSteps(controller),
+        BUDGET_KEY: ForceBudget(controller),
         CONFIG_KEY: Reconfigure(controller),
         WARM_UP_KEY: WarmUpSwitch(controller),
         EXTEND_KEY: ExtendEvery(extend_hooks.live()),
@@ -124,6 +127,30 @@ class ForceSteps:
         assert self._controller is not None, "validate came first"
         self._controller.force_steps(None if value == RELEASE else int(value))
         logger.info("adaptive: draft steps %s", "released" if value == RELEASE else f"held at {int(value)}")
+
+
+class ForceBudget:
+    """Handler of ``adaptive_force_budget``: drafts to verify of a request while steps are held; 0 for all."""
+
+    def __init__(self, controller: AdaptiveController | None) -> None:
+        self._controller = controller
+
+    def validate(self, key: str, value: Any) -> None:
+        """Raise SGLang's UpdateRejected unless *value* is 0, or from 1 on where rounds may have a budget."""
+        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+        if self._controller is None:
+            raise UpdateRejected(f"{key}: this server's speculation is not adaptive")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise UpdateRejected(f"{key}: got {value!r}; expected an integer from 0 on")
+        if value and not self._controller.budgets_allowed:
+            raise UpdateRejected(f"{key}: all requests of a batch verify equally many drafts here; the log says why")
+
+    def apply(self, key: str, value: Any) -> None:
+        """Verify so many from the next round on."""
+        assert self._controller is not None, "validate came first"
+        self._controller.force_budget(int(value) or None)
+        logger.info("adaptive: %s drafts a request are verified while steps are held", value or "all")
 
 
 class ExtendEvery:

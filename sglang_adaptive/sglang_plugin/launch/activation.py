@@ -17,6 +17,7 @@ from sglang_adaptive.sglang_plugin.attention_dp import setup_check as attention_
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
 from sglang_adaptive.sglang_plugin.repairs import hybrids
+from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ def _prepare(server_args: Any) -> None:
     registry.require(registry.problems())
     registry.add_and_apply(registry.of_launcher())
     os.environ[ACTIVE] = "1"
+    verify_budget.ask(config)
     setattr(server_args, NOTE, {"reason": None})
     reason = cannot_adapt(server_args)
     if reason is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sglang_adaptive.runtime.calibration import BINS
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS
 from sglang_adaptive.runtime.meter_reading import MeterReading
 
 PREFIX = "sglang:adaptive_"
 COUNTER, GAUGE = "counter", "gauge"
-DEPTH, POSITION, CAUSE, REGION = "draft_steps", "position", "cause", "batch_region"
+DEPTH, POSITION, CAUSE, REGION, CHANCE = "draft_steps", "position", "cause", "batch_region", "chance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,28 @@ METRICS = (
         "Time that probes lost against the depth that was believed best.",
         throughput_only=True,
     ),
+    Metric(
+        "verify_budget",
+        GAUGE,
+        "Mean drafts that are verified of a request now; 0 where all are. This and the next four with verify_budget.",
+        throughput_only=True,
+    ),
+    Metric(
+        "budget_rounds_total",
+        COUNTER,
+        "Rounds that verified fewer drafts than they made, by draft steps.",
+        DEPTH,
+        throughput_only=True,
+    ),
+    Metric(
+        "chance_trials_total",
+        COUNTER,
+        "Verified drafts all of whose predecessors were accepted, by the chance that the draft model gave them.",
+        CHANCE,
+        throughput_only=True,
+    ),
+    Metric("chance_believed_total", COUNTER, "The sum of their chances.", CHANCE, throughput_only=True),
+    Metric("chance_accepted_total", COUNTER, "Those of them that were accepted.", CHANCE, throughput_only=True),
     Metric("degraded", GAUGE, "1 when the policy failed and the depth is back at the one given at launch, else 0."),
     Metric(
         "profile_age_seconds",
@@ -113,7 +136,7 @@ def label_of(cause: str) -> str:
 
 def most_series(depths: int, deepest: int) -> int:
     """Return the most series of a scheduler with *depths* runtime states, the largest of *deepest* steps."""
-    most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS)}
+    most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS), CHANCE: BINS}
     return sum(most[metric.label] for metric in METRICS)
 
 
@@ -130,6 +153,7 @@ def series(reading: MeterReading, now: float) -> Iterator[Series]:
     yield from _by_region(reading)
     for cause in (*CAUSES, *(reading.switches_by_cause.keys() - set(CAUSES))):
         yield "switches_total", label_of(cause), reading.switches_by_cause.get(cause, 0)
+    yield from _of_budgets(reading)
     if reading.speedup is not None:
         yield "expected_speedup_ratio", None, reading.speedup
     for one in reading.hour["against"] if reading.hour is not None else ():
@@ -148,6 +172,20 @@ def _by_depth(reading: MeterReading) -> Iterator[Series]:
         yield "output_tokens_total", str(steps), reading.tokens_by_tier.get(steps, 0)
         yield "accepted_draft_tokens_total", str(steps), accepted
         yield "wasted_draft_tokens_total", str(steps), drafted - accepted
+
+
+def _of_budgets(reading: MeterReading) -> Iterator[Series]:
+    report = reading.verify_budget
+    if report is None:
+        return
+    yield "verify_budget", None, report["budget"] or 0
+    for steps in reading.tiers:
+        yield "budget_rounds_total", str(steps), sum(one["rounds"] for one in report["rounds"] if one["steps"] == steps)
+    for one in report["calibration"]:
+        name, trials = f"{one['from']:.1f}-{one['to']:.1f}", one["trials"]
+        yield "chance_trials_total", name, trials
+        yield "chance_believed_total", name, trials * (one["believed"] or 0.0)
+        yield "chance_accepted_total", name, trials * (one["accepted"] or 0.0)
 
 
 def _by_position(reading: MeterReading) -> Iterator[Series]:

@@ -13,6 +13,7 @@ from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import GraphedDevice, ranks_pad_alike
 from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
+from sglang_adaptive.sglang_plugin.scheduler.round_looks import look_of
 from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
 from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import extended, shadow_accepts
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import watch_kernel_loads
@@ -72,6 +73,7 @@ def note_drafted(processor: Any, result: Any, batch: Any) -> None:
     if controller_of(worker) is None or width is None:
         return
     requests = [req.rid for req in batch.reqs]
+    look = look_of(result)
     drafted = Drafted(
         width - 1,
         _context_tokens(batch),
@@ -79,10 +81,12 @@ def note_drafted(processor: Any, result: Any, batch: Any) -> None:
         extended(result),
         getattr(result, LARGEST_BATCH, None),
         requests,
+        look,
     )
     setattr(worker, _DRAFTED, drafted)
     if result.cap_lens is None:
-        result.cap_lens = _Widths(width - 1, len(batch.reqs))
+        verified = () if look is None else look.verified
+        result.cap_lens = _Widths(verified or [width - 1] * len(batch.reqs))
 
 
 def on_verify_complete(
@@ -132,16 +136,16 @@ def compact_override_log(result: None, *args: Any, **kwargs: Any) -> None:
 
 
 class _Widths:
-    """The steps of each request in a round, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
+    """The verified drafts of each request, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
 
-    __slots__ = ("_requests", "_steps")
+    __slots__ = ("_drafts",)
 
-    def __init__(self, steps: int, requests: int) -> None:
-        self._steps, self._requests = steps, requests
+    def __init__(self, drafts: Sequence[int]) -> None:
+        self._drafts = drafts
 
     def tolist(self) -> list[int]:
         """Return one number a request."""
-        return [self._steps] * self._requests
+        return list(self._drafts)
 
 
 def _context_tokens(batch: Any) -> int | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 from sglang_adaptive.sglang_plugin.verify_budget import chances, greedy
-from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds, packed_input
+from sglang_adaptive.sglang_plugin.verify_budget.packed_input import packed_input
+from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
     FORCE,
+    forced_budget,
     longest_row,
     needs_graphs,
     state_of,
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _live: PackedRounds | None = None
 """One a process, because SGLang's verify functions do not know the worker."""
+_why_not: str | None = None
+"""Why this process packs no rounds although it was asked to."""
 
 
 def live() -> PackedRounds | None:
@@ -29,17 +33,34 @@ def live() -> PackedRounds | None:
     return _live
 
 
+def snapshot() -> dict[str, Any]:
+    """Return for /server_info the rounds that were packed; or why none is."""
+    return {"reason": _why_not, "packed_rounds": 0 if _live is None else _live.rounds}
+
+
 def install(result: None, worker: Any) -> None:
     """After EAGLEWorkerV2.init_cuda_graphs: pack rounds from now on, where the setup allows it."""
-    global _live
-    reason = why_rectangles(worker)
-    if reason is not None:
-        logger.warning("adaptive: all requests of a batch verify equally many drafts: %s", reason)
+    global _live, _why_not
+    controller = controller_of(worker)
+    if controller is None:
         return
-    budget, runner = int(os.environ[FORCE]), worker.target_worker.model_runner
-    graphs = TargetGraphs(runner, lambda: state_of(worker, budget)) if needs_graphs(runner) else None
-    _live = PackedRounds(worker, budget, graphs)
-    logger.warning("adaptive: at most %d drafts a request are verified, on average, because of %s", _live.budget, FORCE)
+    _why_not = why_rectangles(worker)
+    if _why_not is not None:
+        logger.warning("adaptive: all requests of a batch verify equally many drafts: %s", _why_not)
+        return
+    runner, forced = worker.target_worker.model_runner, forced_budget()
+    graphs = TargetGraphs(runner, lambda steps: state_of(worker, steps)) if needs_graphs(runner) else None
+    if forced is None:
+        controller.allow_budgets()
+    else:
+        logger.warning("adaptive: at most %d drafts a request are verified, on average, because of %s", forced, FORCE)
+    _live = PackedRounds(
+        worker,
+        lambda: forced or controller.budget,
+        lambda: controller.calibration.exponent,
+        graphs,
+        controller.tiers,
+    )
 
 
 def bind_metadata(
@@ -98,6 +119,7 @@ def extend_for_decode(original: Callable[..., None], draft: Any, batch: Any, res
     if _live is None or draft is not _live.draft or not draft.speculative_num_steps:
         return original(draft, batch, result, **kwargs)
     # The outputs, not their chances: SGLang selects each request's last accepted token in them only afterwards.
+    _live.attach(result)
     with chances.watching(draft.draft_runner, lambda output: output) as outputs:
         original(draft, batch, result, **kwargs)
     if outputs and not batch.forward_mode.is_idle():
@@ -119,7 +141,7 @@ def prepare_for_verify(
     slots = _slots(verify_input, req_to_token_pool, batch)
     assert _live is not None
     batch.spec_info = packed_input(verify_input, packing, slots, _live.padded_tokens(packing))
-    _live.borrow_graphs()
+    _live.borrow_graphs(packing)
     prepared = original(batch.spec_info, req_to_token_pool, batch, target_worker)
     if not prepared[1]:
         # Without a graph the backend of all steps has room for the rows; that of fewer has not.
@@ -155,6 +177,12 @@ def sample(
             if logits_output.hidden_states is not None:
                 logits_output.hidden_states = packing.spread(logits_output.hidden_states)
             if greedy.is_plain(batch, grammar_mask, watermark_state):
-                return greedy.accept(verify_input, packing.spread(logits_output.next_token_logits.argmax(-1)))
+                found = greedy.accept(verify_input, packing.spread(logits_output.next_token_logits.argmax(-1)))
+                _live.look(verify_input, found[1] - 1)
+                return found
             logits_output.next_token_logits = packing.spread(logits_output.next_token_logits)
-    return original(verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options)
+    options["watermark_state"] = watermark_state
+    found = original(verify_input, batch, logits_output, grammar_mask, *more, **options)
+    if _live is not None:
+        _live.look(verify_input, found[1] - 1)
+    return found

@@ -2,36 +2,63 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sglang_adaptive.sglang_plugin.scheduler.round_looks import Told
+from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
-from sglang_adaptive.sglang_plugin.verify_budget.ranking import likeliest_prefixes
 from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import TargetGraphs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PackedRounds:
-    """The rounds of one worker, of which each verifies `requests * budget` drafts, or all if it has no more."""
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A round between its drafts and their verification."""
 
-    def __init__(self, worker: Any, budget: int, graphs: TargetGraphs | None = None) -> None:
+    verify_input: Any
+    chances: Tensor
+    """[requests, steps]"""
+    budget: int | None
+    packing: Packing | None
+    """Where it has a budget."""
+    looked: int
+    """The first so many steps are looked at; 0 for none."""
+
+
+class PackedRounds:
+    """The rounds of one worker. One with a budget verifies `requests * budget` drafts, or all if it has no more."""
+
+    def __init__(
+        self,
+        worker: Any,
+        budget: Callable[[], int | None],
+        exponent: Callable[[], float] = lambda: 1.0,
+        graphs: TargetGraphs | None = None,
+        ladder: tuple[int, ...] = (),
+    ) -> None:
+        """*budget* says the mean drafts to verify of a request in the coming round, None for all.
+
+        *exponent* says the power of the draft's chances that was right lately. Budgets of *ladder*, ascending, are
+        looked at. *graphs* is None on a backend that needs no graph.
+        """
         self.draft = worker._draft_worker
-        self.budget = budget
         self.graphs = graphs
-        """Where packed passes run; None on a backend that needs no graph."""
         self.rounds = 0
         """Rounds whose requests could verify unequal numbers of drafts."""
+        self._budget, self._exponent = budget, exponent
+        self._ladder = tuple(steps for steps in ladder if steps)
+        self._seen = 0
         self._chances: Tensor | None = None
-        self._packed: tuple[Any, Packing] | None = None
+        self._round: _Round | None = None
+        self._told: Told | None = None
         self._borrowed = False
-
-    def snapshot(self) -> dict[str, int]:
-        """Return the budget and the rounds that were packed, for /server_info."""
-        return {"budget": self.budget, "packed_rounds": self.rounds}
+        self._draw: torch.Generator | None = None
 
     def note_drafts(self, chances: Tensor) -> None:
         """Keep the *chances* of a round's drafts, [requests, steps]."""
@@ -44,28 +71,33 @@ class PackedRounds:
     def packing(self, verify_input: Any) -> Packing | None:
         """Return how the round of *verify_input* is packed; None if its requests verify all drafts."""
         chances, self._chances = self._chances, None
-        self._packed = None
+        self._round = self._told = None
         requests, width = verify_input.retrieve_next_token.shape
-        fits = chances is not None and tuple(chances.shape) == (requests, width - 1)
-        if not fits or width - 1 <= self.budget or not requests or verify_input.kv_loc_plan is not None:
+        if chances is None or tuple(chances.shape) != (requests, width - 1) or not requests:
             return None
-        if self.graphs is not None and self.graphs.tokens(requests, width) is None:
-            return None
-        assert chances is not None
-        packing = Packing.of(likeliest_prefixes(chances, self.budget), width - 1, requests * (self.budget + 1))
-        self._packed = (verify_input, packing)
-        self.rounds += 1
+        self._seen += 1
+        budget, packing = self._budget(), None
+        if budget is not None and budget < width - 1 and self._fits(budget, requests, width):
+            kept = ranking.prefixes(ranking.ranks(chances), budget)
+            packing = Packing.of(kept, width - 1, requests * (budget + 1))
+            self.rounds += 1
+        else:
+            budget = None
+        looked = self._looked(requests, width - 1, budget)
+        if packing is not None or looked:
+            self._round = _Round(verify_input, chances, budget, packing, looked)
         return packing
 
     def padded_tokens(self, packing: Packing) -> int:
         """Return the tokens of the pass that reads *packing*, with those of a graph's unused requests."""
-        tokens = self.graphs and self.graphs.tokens(len(packing.lengths), packing.width)
-        return tokens or len(packing.places)
+        requests, tokens = len(packing.lengths), len(packing.places)
+        padded = self.graphs and self.graphs.tokens(tokens // requests - 1, requests, packing.width)
+        return padded or tokens
 
-    def borrow_graphs(self) -> None:
+    def borrow_graphs(self, packing: Packing) -> None:
         """Let the target run the packed pass of this round in the graphs of `budget` steps, if it needs graphs."""
         if self.graphs is not None:
-            self.graphs.borrow()
+            self.graphs.borrow(len(packing.places) // len(packing.lengths) - 1)
             self._borrowed = True
 
     def give_graphs_back(self) -> None:
@@ -75,40 +107,60 @@ class PackedRounds:
             self.graphs.give_back()
 
     def take(self, verify_input: Any) -> Packing | None:
-        """Return how the round of *verify_input* was packed, once; None if it was not. The target's pass is over."""
+        """Return how the round of *verify_input* was packed; None if it was not. The target's pass is over."""
         self.give_graphs_back()
-        noted, self._packed = self._packed, None
-        if noted is None or noted[0] is not verify_input:
+        noted = self._round
+        if noted is None or noted.verify_input is not verify_input or noted.packing is None:
             return None
-        packing = noted[1]
-        if packing.places.is_cuda:
+        if noted.packing.places.is_cuda:
             # They may have been made on the plan stream, and are read on this one.
-            packing.places.record_stream(torch.cuda.current_stream())
-        return packing
+            noted.packing.places.record_stream(torch.cuda.current_stream())
+        return noted.packing
 
+    def look(self, verify_input: Any, accepted: Tensor) -> None:
+        """Send to the host what the round of *verify_input* says, of which requests had *accepted* [requests] drafts.
 
-def packed_input(verify_input: Any, packing: Packing, slots: Tensor, padded_tokens: int) -> Any:
-    """Return *verify_input* as the target reads it: packed, with SGLang's layout of query lengths.
+        Nothing waits for it; `attach` lets the round's result carry it.
+        """
+        noted, self._round = self._round, None
+        if noted is None or noted.verify_input is not verify_input:
+            return
+        chances, steps = noted.chances, noted.chances.shape[1]
+        whole, verified, parts = accepted, torch.full_like(accepted, steps), []
+        if noted.packing is not None:
+            verified = noted.packing.lengths - 1
+            whole = looks.completed(chances, verified, accepted, self._exponent(), self._coins(chances.device))
+            parts += [verified, whole]
+        budgets = [b for b in self._ladder if b < noted.looked and (noted.budget is None or b <= noted.budget)]
+        if budgets:
+            seen, first = whole.clamp(max=noted.looked), chances[:, : noted.looked]
+            rungs = torch.tensor(budgets, pin_memory=chances.is_cuda).to(chances.device, non_blocking=True)
+            parts += [seen.sum().view(1), looks.kept(ranking.ranks(first), rungs, seen)]
+            parts.append(looks.calibration(chances, verified, accepted))
+        if parts:
+            numbers = torch.cat([part.long() for part in parts]).to("cpu", non_blocking=True)
+            self._told = Told(numbers, len(accepted), noted.budget, noted.looked, budgets)
 
-    *slots* [requests * width] are the KV slots of the rectangle. SGLang gives the tokens up to *padded_tokens* to the
-    unused requests of a graph, as many to each.
-    """
-    from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
+    def attach(self, result: Any) -> None:
+        """Let *result*, of the round that was looked at last, carry what the look said."""
+        told, self._told = self._told, None
+        if told is not None:
+            told.attach(result)
 
-    packed = dataclasses.replace(
-        verify_input,
-        draft_token=packing.pack(verify_input.draft_token),
-        positions=packing.pack(verify_input.positions),
-        prepared_out_cache_loc=packing.pack(slots),
-        # The mean, by which SGLang finds the graph and the number of tokens.
-        draft_token_num=len(packing.places) // len(packing.lengths),
-        num_tokens_per_req=-1,
-    )
-    packed.ragged_verify_layout = RaggedVerifyLayout(
-        verify_lens=packing.lengths,
-        graph_num_tokens=padded_tokens,
-        extend_start_loc=packing.starts[:-1],
-        qo_indptr_device=packing.starts,
-        total_verify_tokens=len(packing.places),
-    )
-    return packed
+    def _fits(self, budget: int, requests: int, width: int) -> bool:
+        return self.graphs is None or self.graphs.tokens(budget, requests, width) is not None
+
+    def _looked(self, requests: int, steps: int, budget: int | None) -> int:
+        """Return how many steps of the round are looked at; without a budget fewer than all of them in turn."""
+        if self._seen % looks.LOOKS or requests < looks.LEAST_REQUESTS:
+            return 0
+        turns = [s for s in self._ladder[1:] if s <= steps]
+        if budget is not None or not turns:
+            return steps if budget is not None else 0
+        return turns[self._seen // looks.LOOKS % len(turns)]
+
+    def _coins(self, device: Any) -> torch.Generator:
+        if self._draw is None:  # of its own, so that sampled tokens do not depend on it
+            self._draw = torch.Generator(device)
+            self._draw.manual_seed(0)
+        return self._draw

@@ -6,18 +6,30 @@ import torch
 from torch import Tensor
 
 
-def likeliest_prefixes(chances: Tensor, budget: int) -> Tensor:
-    """Return how many drafts of each request to verify, int64 [requests], `requests * budget` in all.
+def ranks(chances: Tensor) -> Tensor:
+    """Return the place of each draft among all of the batch, 0 for the likeliest, int64 [requests, steps].
 
     *chances* [requests, steps] are what the draft gave each of its tokens. A draft is accepted only if those before it
-    are, so its own chance is the product up to it. The largest products are kept, of equal ones the shallower draft and
-    then the request that comes first. Products never grow along a chain, so that what is kept of it is a prefix.
-    A chance that is not in [0, 1] counts as the nearest that is, NaN as 0. Needs 0 <= *budget* <= steps. All stays on
-    the device of *chances*, and nothing waits for it.
+    are, so its own chance is the product up to it. Of equal products the shallower draft comes first, and then the
+    request that does. Products never grow along a chain, so that the first places of it belong to a prefix. A chance
+    that is not in [0, 1] counts as the nearest that is, NaN as 0. All stays on the device, and nothing waits for it.
     """
-    requests = chances.shape[0]
-    products = chances.float().nan_to_num(nan=0.0).clamp(0.0, 1.0).cumprod(1)
+    requests, steps = chances.shape
     # Step by step, so that a stable sort leaves equal ones in the order of their depth.
-    order = products.t().reshape(-1).argsort(descending=True, stable=True)
-    kept = order[: requests * budget].remainder(requests) if requests else order
-    return torch.zeros(requests, dtype=torch.int64, device=chances.device).index_add_(0, kept, torch.ones_like(kept))
+    products = chances.float().nan_to_num(nan=0.0).clamp(0.0, 1.0).t().contiguous().cumprod(0)
+    order = products.view(-1).argsort(descending=True, stable=True)
+    places = torch.arange(requests * steps, device=chances.device)
+    return torch.empty_like(order).scatter_(0, order, places).view(steps, requests).t()
+
+
+def prefixes(ranked: Tensor, budget: int) -> Tensor:
+    """Return how many drafts of each request are among the first of *ranked*, `requests * budget` in all.
+
+    *ranked* [requests, steps] are from `ranks`; the answer is int64 [requests]. Needs 0 <= *budget* <= steps.
+    """
+    return (ranked < ranked.shape[0] * budget).sum(1)
+
+
+def likeliest_prefixes(chances: Tensor, budget: int) -> Tensor:
+    """Return how many drafts of each request to verify, int64 [requests], `requests * budget` in all."""
+    return prefixes(ranks(chances), budget)

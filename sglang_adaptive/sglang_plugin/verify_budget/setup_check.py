@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from sglang_adaptive.policy.config.config import AdaptiveConfig
+from sglang_adaptive.policy.config.throughput_options import VERIFY_BUDGET
+from sglang_adaptive.policy.errors import ConfigError
+
 FORCE = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
-"""Environment variable with the mean number of drafts to verify for a request, for tests."""
+"""Environment variable: the mean number of drafts to verify for a request, for tests, or CHOSEN."""
+
+CHOSEN = "policy"
+"""The policy chooses the budget of each round. The launcher sets this for its schedulers, by the configuration."""
 
 _FA3 = "FlashAttentionBackend"
 
@@ -16,11 +23,41 @@ PACKED_BACKENDS = frozenset({"TorchRefBackend", _FA3})  # the CPU engine's, and 
 
 def why_rectangles(worker: Any) -> str | None:
     """Return why all requests of a batch have to verify equally many drafts; None where they need not."""
-    forced = os.environ.get(FORCE, "")
-    if not forced.isdecimal() or int(forced) < 1:
-        return f"{FORCE}={forced!r} is not a whole number from 1 on"
+    asked = os.environ.get(FORCE, "")
+    if asked != CHOSEN and (not asked.isdecimal() or int(asked) < 1):
+        return f"{FORCE}={asked!r} is not a whole number from 1 on"
     runner = worker.target_worker.model_runner
     return _of_the_worker(worker) or _of_the_target(runner) or _of_the_server() or _of_the_graphs(worker, runner)
+
+
+def ask(config: AdaptiveConfig) -> None:
+    """Let the schedulers that this process starts choose budgets if *config* says so."""
+    if _wants(config):
+        os.environ.setdefault(FORCE, CHOSEN)
+    elif os.environ.get(FORCE) == CHOSEN:  # of an earlier server of this process
+        del os.environ[FORCE]
+
+
+def asked() -> bool:
+    """Return whether this process was asked for budgets."""
+    return FORCE in os.environ
+
+
+def require_asked(config: AdaptiveConfig) -> None:
+    """Raise ConfigError if *config* wants budgets of a server whose start did not ask for them."""
+    if _wants(config) and not asked():
+        place = f"throughput.{VERIFY_BUDGET.name}"
+        raise ConfigError(config.source, place, "was not asked for when the server started", "false")
+
+
+def _wants(config: AdaptiveConfig) -> bool:
+    return config.policy == "throughput" and config.throughput.verify_budget
+
+
+def forced_budget() -> int | None:
+    """Return the mean number of drafts to verify that is forced; None where the policy chooses."""
+    asked = os.environ.get(FORCE, "")
+    return int(asked) if asked.isdecimal() else None
 
 
 def needs_graphs(runner: Any) -> bool:
@@ -41,8 +78,8 @@ def longest_row(steps: int) -> int | None:
 
     from sglang_adaptive.policy.config.config import load_config
 
-    forced, source = os.environ.get(FORCE, ""), get_spec().speculative_adaptive_config
-    if not forced.isdecimal() or int(forced) != steps or source is None:
+    forced, source = forced_budget(), get_spec().speculative_adaptive_config
+    if not steps or steps != (steps if forced is None else forced) or source is None:
         return None
     widest = max(load_config(source).candidate_steps) + 1
     return widest if widest > steps + 1 else None
@@ -102,15 +139,17 @@ def _of_the_graphs(worker: Any, runner: Any) -> str | None:
         return None
     from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
-    steps = int(os.environ[FORCE])
-    state = state_of(worker, steps)
-    if state is None:
-        return f"there are no graphs of {steps} steps, in which packed drafts are verified"
-    graphs = state.target_graph_runner
-    if type(graphs) is not DecodeCudaGraphRunner:
+    forced = forced_budget()
+    found = [state_of(worker, forced)] if forced else worker.adaptive_controller.states
+    captured = [state.target_graph_runner for state in found if state is not None and state.target_graph_runner]
+    if forced and found == [None]:
+        return f"there are no graphs of {forced} steps, in which packed drafts are verified"
+    if not captured or any(type(graphs) is not DecodeCudaGraphRunner for graphs in captured):
         return "without CUDA graphs a packed verify waits for the device"
-    if graphs.enable_two_batch_overlap or graphs.enable_pdmux:
+    if any(graphs.enable_two_batch_overlap or graphs.enable_pdmux for graphs in captured):
         return "two batches at a time are split as rectangles"
+    if any(graphs._metadata_glue is not None for graphs in captured):
+        return "SGLANG_ENABLE_METADATA_GLUE_GRAPH replays the metadata of rectangles"
     return None
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _LONGEST = "_sglang_adaptive_longest"
 """Attribute of an attention backend: the longest query of a request that its graphs were captured for."""
 
+_RECTANGLE = "_sglang_adaptive_rectangle"
+"""Another: its first token of each request in a rectangle, then their number."""
+
 
 def note_longest(metadata: Any, backend: Any, longest: int) -> None:
     """Let the graphs of *backend* that are captured with *metadata* allow *longest* tokens of a request."""
@@ -30,41 +33,39 @@ def note_longest(metadata: Any, backend: Any, longest: int) -> None:
 class TargetGraphs:
     """The target's attention backend and graphs, those of fewer steps while a packed pass runs."""
 
-    def __init__(self, runner: Any, state: Callable[[], Any]) -> None:
-        """*state* returns the live SpecRuntimeState of `budget` steps; an update of weights may replace it."""
+    def __init__(self, runner: Any, state: Callable[[int], Any]) -> None:
+        """*state* returns the live SpecRuntimeState of so many steps, None without; new weights may replace it."""
         self._runner, self._state = runner, state
         self._own: tuple[Any, Any] | None = None
         self._borrowed: Any = None
-        self._rectangle: tuple[Any, Tensor] | None = None
-        """A backend, and its first token of each request in a rectangle, then their number."""
 
-    def tokens(self, requests: int, longest: int) -> int | None:
-        """Return the tokens of the graph that *requests* run in, which may be more than theirs.
+    def tokens(self, budget: int, requests: int, longest: int) -> int | None:
+        """Return the tokens of the graph of *budget* steps that *requests* run in, which may be more than theirs.
 
         None where no graph has as many requests, or rows of up to *longest* tokens.
         """
-        state = self._state()
-        graphs = state.target_graph_runner
+        state = self._state(budget)
+        graphs = None if state is None else state.target_graph_runner
         if graphs is None or graphs.disable_padding or requests > graphs.max_bs:
             return None
         if longest > getattr(state.target_attn_backend, _LONGEST, 0):
             return None
         return int(graphs._pad_to_bucket(requests, graphs.capture_bs)) * int(state.speculative_num_draft_tokens)
 
-    def borrow(self) -> None:
-        """Let the target run in the backend and graphs of fewer steps."""
-        state = self._state()
-        self._borrowed, starts = state.target_attn_backend, self._starts(state.target_attn_backend)
-        if self._rectangle is None or self._rectangle[0] is not self._borrowed:
-            self._rectangle = (self._borrowed, starts.clone())
+    def borrow(self, budget: int) -> None:
+        """Let the target run in the backend and graphs of *budget* steps."""
+        state = self._state(budget)
+        self._borrowed = state.target_attn_backend
+        if not hasattr(self._borrowed, _RECTANGLE):
+            setattr(self._borrowed, _RECTANGLE, self._starts(self._borrowed).clone())
         self._own = (self._runner.attn_backend, self._runner.decode_cuda_graph_runner)
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._borrowed, state.target_graph_runner
 
     def give_back(self) -> None:
         """Let the target run in its own again, and make the borrowed one's query lengths a rectangle's."""
-        assert self._own is not None and self._rectangle is not None
+        assert self._own is not None
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._own
-        self._starts(self._borrowed).copy_(self._rectangle[1])
+        self._starts(self._borrowed).copy_(getattr(self._borrowed, _RECTANGLE))
         self._own = self._borrowed = None
 
     @staticmethod

@@ -104,17 +104,18 @@ def test_a_budget_accepts_only_what_it_keeps() -> None:
 
 
 def test_a_budget_ranks_by_the_trace() -> None:
-    """The device is given chances by which it keeps what the trace's confidences keep."""
+    """The device keeps what the trace's confidences keep."""
     sure = [[[31, 31, 31]], [[16, 0, 0]], [[31, 20, 0]]]
     budget = BudgetReplay(replay := Replay([bytes([3])] * 3, [torch.tensor(row).numpy() for row in sure]))
-    rounds = PackedRounds(SimpleNamespace(_draft_worker=None), 1)
-    verify = SimpleNamespace(retrieve_next_token=torch.zeros(3, 4), kv_loc_plan=None)
+    asked = [1]
+    rounds = PackedRounds(SimpleNamespace(_draft_worker=None), lambda: asked[0])
+    verify = SimpleNamespace(retrieve_next_token=torch.zeros(3, 4), kv_loc_plan=object())
     replay.begin([request(0), request(1), request(2)])
     rounds.note_drafts(torch.full((3, 3), 0.5))
     packing = budget.packing(PackedRounds.packing, rounds, verify)
     assert (packing.lengths - 1).tolist() == [2, 0, 1] == budget.take()
     assert budget.take() is None
-    rounds.budget = 3
+    asked[0] = 3
     rounds.note_drafts(torch.full((3, 3), 0.5))
     assert budget.packing(PackedRounds.packing, rounds, verify) is None is budget.take()
 

@@ -16,6 +16,7 @@ from sglang_adaptive.runtime.counters import CAUSES, REGIONS
 from sglang_adaptive.sglang_plugin.reporting.metric_series import (
     BY_NAME,
     CAUSE,
+    CHANCE,
     DEPTH,
     POSITION,
     PREFIX,
@@ -76,7 +77,7 @@ def test_every_query_is_of_metrics_and_labels_that_exist(dashboard: dict[str, An
     for text in texts:
         used |= set(re.findall(r"sglang:[a-z_]+", text))
         for label in re.findall(r"(?:by|without) \(([a-z_]+)\)", text):
-            assert label in (DEPTH, POSITION, CAUSE, REGION, "instance"), label
+            assert label in (DEPTH, POSITION, CAUSE, REGION, CHANCE, "instance"), label
     ours = {name for name in used if name.startswith(PREFIX)}
     known = {PREFIX + name for name in BY_NAME}
     assert ours == known, f"in METRICS or in monitoring/ and docs/monitoring.md, not in both: {ours ^ known}"

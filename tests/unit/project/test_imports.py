@@ -23,7 +23,12 @@ ROOMS = {
     "vote": set(),
 }
 """What each room of ``policy`` may import beside itself."""
-INNER = {"acceptance": set(), "cost": {"profile"}, "choice": {"acceptance", "cost", "telemetry"}}
+INNER = {
+    "acceptance": set(),
+    "cost": {"profile"},
+    "choice": {"acceptance", "cost", "telemetry"},
+    "budgets": {"acceptance", "cost", "observation"},
+}
 """The same for the rooms of ``policy/throughput``."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -110,10 +110,33 @@ def test_arbitrary_bytes_never_crash_a_server(tmp_path: Path, data: bytes) -> No
     assert store.save(profile()) and store.load() == profile()
 
 
+PACKED = CostProfile(KEY, ordered([*cells(3, 2), ProfileCell(2, 3, 0.004, 9, budget=1)]), "test")
+
+
+def test_rounds_with_a_budget_are_kept_and_earlier_releases_read_profiles_without(tmp_path: Path) -> None:
+    store = ProfileStore(KEY, tmp_path)
+    assert store.save(PACKED) and ProfileStore(KEY, tmp_path).load() == PACKED
+    assert '"version": 2' in store.path.read_text()
+    assert '"version": 1' in profile().dumps() and "budget" not in profile().dumps()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (('"budget": 1', '"budget": 3'), r"cells\[1\]\.budget: got 3; expected 1 to one below the steps, or null"),
+        (('"budget": 1', '"budget": true'), r"cells\[1\]\.budget: got true"),
+        (('"budget": 1', '"budget": null'), r"cells\[2\]: batch size 2, steps 3 again"),
+    ],
+)
+def test_budgets_that_cannot_be(change: tuple[str, str], told: str) -> None:
+    with pytest.raises(ProfileError, match=told):
+        loads_profile(PACKED.dumps().replace(*change), "file")
+
+
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
-        ("newer", ('"version": 1', '"version": 2')),
+        ("newer", ('"version": 1', '"version": 3')),
         ("foreign", ("NVIDIA H200", "NVIDIA B300")),
         ("foreign", ("sglang-adaptive cost profile", "something else")),
         ("corrupt", ('"seconds": 0.0051', '"seconds": -1')),

@@ -84,4 +84,7 @@ def test_throughput_options_are_told_and_compared() -> None:
     assert "kept between starts in /profiles." in told
     assert "probe_budget is 0 instead of 0.005: largest share of time that probes may lose; 0 is no probes" in told
     assert reading({}).endswith("Nothing differs from the defaults.")
+    budgets = reading({"throughput": {"verify_budget": True}})
+    assert "verifies only the drafts of a batch that the draft model itself believes in most" in budgets
+    assert "verify_budget is true instead of false" in budgets
     assert "reads the file again" in reading({"watch": True}) and "again" not in reading({"watch": False})

@@ -6,6 +6,7 @@ import io
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from rich.console import Console
 
 from sglang_adaptive.client import Client
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime.drafted import Drafted, Look
 from sglang_adaptive.runtime.history import SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.watch.command import main
@@ -105,6 +108,22 @@ def test_screen_of_the_throughput_policy(width: int) -> None:
     assert f"of {views[-1]['switches']} switches" in text
     plain = drawn(*views, width=width, encoding="ascii")
     assert plain.isascii() and "#" in plain
+
+
+def test_screen_of_a_server_with_budgets() -> None:
+    found = controller(ThroughputPolicy(3, ThroughputOptions(verify_budget=True)))
+    found.allow_budgets()
+    state = serve(found, 30, accepted=1.0)
+    chances = Look(trials=[0, 0, 0, 0, 200], believed=[0, 0, 0, 0, 180_000], accepted=[0, 0, 0, 0, 150])
+    found.on_verify_complete([3, 1], 2, Drafted(3, look=replace(chances, budget=2, verified=[3, 1], completed=[3, 1])))
+    report = {"reason": None, "packed_rounds": 1, **found.budget_report()}
+    text = drawn(view(URL, None, reading(0, {**state, "verify_budget": report})))
+    assert "Verify budget: all drafts now, " in text and " on average" in text
+    (last,) = [line for line in text.splitlines() if "80% to 100%" in line]
+    assert [word for word in last.split() if word.isdigit() or "%" in word] == ["80%", "100%", "200", "90%", "75%"]
+    rectangles = {**report, "reason": "LoRA adapters are applied to rectangles"}
+    text = drawn(view(URL, None, reading(0, {**state, "verify_budget": rectangles})))
+    assert "verify budget: none, LoRA adapters are applied to rectangles" in text
 
 
 def test_screen_of_the_ema_policy_and_its_colour() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sglang_adaptive.policy.profile.profile import CostProfile
 from sglang_adaptive.policy.throughput.cost.form import form_seconds
+from sglang_adaptive.policy.throughput.cost.pairs import drafted_step, packing
 
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Batch sizes at which times are kept, beside a profile's; between them they are interpolated. SGLang captures graphs
@@ -26,8 +27,13 @@ class BaseCost:
     def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
         self.ladder = tuple(ladder)
         known: dict[int, dict[int, float]] = {}
+        self._pairs: dict[tuple[int, int, int], float] = {}
+        """Seconds by batch size, steps and budget, as profiled."""
         for cell in () if profile is None else profile.cells:
-            known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
+            if cell.budget is None:
+                known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
+            else:
+                self._pairs[cell.batch_size, cell.steps, cell.budget] = cell.seconds
         self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
         """Batch sizes and steps that come from the profile as they are."""
         extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
@@ -36,6 +42,7 @@ class BaseCost:
         self._deviations = {
             batch: [PROFILED if steps in row else GUESSED for steps in ladder] for batch, row in known.items()
         }
+        self._alone = self.seconds(1)
 
     def seconds(self, batch_size: int) -> list[float]:
         """Return seconds by ladder index: linear between profiled batch sizes, after the form outside them."""
@@ -46,6 +53,22 @@ class BaseCost:
             edge = zip(self._rows[below], self.ladder, strict=True)
             return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
         return [a + (b - a) * part for a, b in zip(self._rows[below], self._rows[above], strict=True)]
+
+    def pair_seconds(
+        self, batch_size: int, steps: int, budget: int, plain: Sequence[float] | None = None
+    ) -> tuple[float, bool]:
+        """Return the seconds of rounds of *steps* that verify *budget* drafts a request, and whether they are profiled.
+
+        With as many as it drafts it is a round without a budget. *plain* is ``seconds(batch_size)``.
+        """
+        found = self._pairs.get((batch_size, steps, budget))
+        if found is not None:
+            return found, True
+        least = (self.seconds(batch_size) if plain is None else plain)[self.ladder.index(budget)]
+        if budget == steps:
+            return least, (batch_size, steps) in self.profiled
+        drafts = (steps - budget) * drafted_step(self.ladder, self._alone, batch_size)
+        return least + drafts + packing(batch_size), False
 
     def deviations(self, batch_size: int) -> list[float]:
         """Return relative standard deviations of :meth:`seconds`."""

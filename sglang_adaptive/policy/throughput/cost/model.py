@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sglang_adaptive.policy.profile.profile import CostProfile
 from sglang_adaptive.policy.throughput.cost.ascending import ascending
-from sglang_adaptive.policy.throughput.cost.base import BaseCost
+from sglang_adaptive.policy.throughput.cost.base import PROFILED, BaseCost
+from sglang_adaptive.policy.throughput.cost.pairs import DOUBT
 
 PULL = 8.0
 """Measured cells that the base table counts for: half of an error is taken over from eight neighbours. With 4 the worst
@@ -41,6 +43,8 @@ class CostModel:
         self.ladder = tuple(ladder)
         self.known: dict[tuple[int, int], tuple[float, float]] = {}
         """Measured cells by anchor and ladder index: log-ratio to the base, and its relative standard deviation."""
+        self.pairs: dict[tuple[int, int, int], tuple[float, float]] = {}
+        """The same by anchor, steps and budget, of rounds with a budget."""
         self._mean = 0.0
         self._scale = 1.0
         """How far measured cells lie from the base, against how far they were expected to."""
@@ -53,16 +57,16 @@ class CostModel:
         """
         rungs = {steps: rung for rung, steps in enumerate(self.ladder)}
         known: dict[tuple[int, int], tuple[float, float]] = {}
-        for anchor, steps, ratio, readings in cells:
+        pairs: dict[tuple[int, int, int], tuple[float, float]] = {}
+        for anchor, steps, budget, ratio, readings in cells:
             deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
-            known[int(anchor), rungs[int(steps)]] = ratio + drift, deviation
-        if known.keys() == self.known.keys() and all(
-            abs(new - old) < NOTICED
-            for at, cell in known.items()
-            for new, old in zip(cell, self.known[at], strict=True)
-        ):
+            if budget < steps:
+                pairs[int(anchor), int(steps), int(budget)] = ratio + drift, deviation
+            else:
+                known[int(anchor), rungs[int(steps)]] = ratio + drift, deviation
+        if _alike(known, self.known) and _alike(pairs, self.pairs):
             return False
-        self.known = known
+        self.known, self.pairs = known, pairs
         sure = [(ratio, *at) for at, (ratio, deviation) in known.items() if deviation < LONE]
         self._mean = mean = sum(ratio for ratio, *_ in sure) / (len(sure) + PULL)
         squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for ratio, anchor, rung in sure)
@@ -80,13 +84,37 @@ class CostModel:
         seconds = [(1.0 - part) * first + part * second for first, second in zip(low, high, strict=True)]
         return seconds, [max(pair) for pair in zip(surer, other, strict=True)]
 
-    def anchor(self, batch_size: int) -> int:
-        """Return the anchor that readings at *batch_size* are filed under."""
-        return min(self.base.anchors, key=lambda anchor: abs(math.log(anchor / batch_size)))
+    def pair(
+        self, batch_size: int, steps: int, budget: int, row: tuple[list[float], list[float]], plain: Sequence[float]
+    ) -> tuple[float, float]:
+        """Return seconds and their relative standard deviation of a round with a budget.
 
-    def source(self, batch_size: int, rung: int) -> str:
-        """Return where the time at this batch size and ladder index comes from."""
-        if (self.anchor(batch_size), rung) in self.known:
+        *row* is that of the batch, and *plain* its base. Until it was measured the round is off from its base as much
+        as one of *budget* steps is.
+        """
+        base, profiled = self.base.pair_seconds(batch_size, steps, budget, plain)
+        rung = self.ladder.index(budget)
+        guess = base * row[0][rung] / plain[rung]
+        deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
+        own = self.pairs.get((self.anchor(batch_size), steps, budget))
+        if own is None:
+            return guess, deviation
+        part = deviation**2 / (deviation**2 + own[1] ** 2)
+        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part)
+
+    def anchor(self, batch_size: int) -> int:
+        """Return the anchor that readings at *batch_size* are filed under: that of the smaller ratio."""
+        anchors = self.base.anchors
+        at = bisect_left(anchors, batch_size)
+        low, high = anchors[max(0, at - 1)], anchors[min(at, len(anchors) - 1)]
+        return low if batch_size * batch_size <= low * high else high
+
+    def source(self, batch_size: int, rung: int, budget: int | None = None) -> str:
+        """Return where the time at this batch size and ladder index, and with this budget, comes from."""
+        anchor = self.anchor(batch_size)
+        if budget is not None:
+            return MEASURED if (anchor, self.ladder[rung], budget) in self.pairs else INTERPOLATED
+        if (anchor, rung) in self.known:
             return MEASURED
         if (batch_size, self.ladder[rung]) in self.base.profiled:
             return PROFILE
@@ -113,3 +141,10 @@ class CostModel:
             seconds.append(start * math.exp(guess))
             deviations.append(deviation)
         return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
+
+
+def _alike(new: Mapping[Any, tuple[float, float]], old: Mapping[Any, tuple[float, float]]) -> bool:
+    """Whether both have the same cells, and none differs by as much as is worth a new table."""
+    return new.keys() == old.keys() and all(
+        abs(one - other) < NOTICED for at, cell in new.items() for one, other in zip(cell, old[at], strict=True)
+    )

@@ -64,8 +64,8 @@ class Readings:
     """The cells that this server has timed, and the slowdown that they share."""
 
     def __init__(self) -> None:
-        self.cells: dict[tuple[int, int], Cell] = {}
-        """By anchor batch size and steps."""
+        self.cells: dict[tuple[int, int, int], Cell] = {}
+        """By anchor batch size, steps, and budget: the steps again where all drafts are verified."""
         self.drift = 0.0
         """Log of how much slower rounds are than the base table and their cells say."""
         self.share = 1.0
@@ -85,13 +85,17 @@ class Readings:
         else:
             self._cycle.add(None, extended)
 
-    def add(self, anchor: int, steps: int, base: float, seconds: float, extended: bool = True) -> None:
-        """Take in a round of *seconds*; *base* is the log of the seconds that the base table says for it."""
+    def add(self, place: tuple[int, int, int], base: float, seconds: float, extended: bool = True) -> None:
+        """Take in a round of *seconds* at *place*: anchor, steps and budget, the steps again without one.
+
+        *base* is the log of the seconds that the base table says for it.
+        """
         self._round += 1
         self.share += SHARE_GAIN * (1.0 - self.share)
-        cell = self.cells.get((anchor, steps))
+        steps = place[1]
+        cell = self.cells.get(place)
         if cell is None:
-            cell = self.cells[anchor, steps] = Cell()
+            cell = self.cells[place] = Cell()
         if cell is not self._current:
             self._current = cell
             self._cycle.restart()
@@ -115,7 +119,7 @@ class Readings:
 
     def export(self) -> dict[str, Any]:
         """Return share, slowdown and cells as builtins; the latter two as ``CostModel.load`` takes them."""
-        cells = [[anchor, steps, cell.ratio, cell.weight] for (anchor, steps), cell in self.cells.items()]
+        cells = [[*place, cell.ratio, cell.weight] for place, cell in self.cells.items()]
         return {"drift": self.drift, "share": self.share, "cells": cells}
 
     def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:

@@ -29,10 +29,16 @@ class RoundTimeRow:
     """By steps, all candidates."""
     deviation: Mapping[int, float]
     """Relative standard deviation of ``seconds``."""
-    log_base: Mapping[int, float]
-    """Log of the base table's seconds, which readings are compared with."""
+    log_base: Mapping[tuple[int, int], float]
+    """By steps and budget, log of the base table's seconds, which readings are compared with."""
     zero: float | None
     """Seconds at zero steps; None when 0 is no candidate."""
+    took: Mapping[tuple[int, int], float]
+    """Seconds by steps and budget, the steps again where all drafts are verified."""
+    packed: Mapping[int, tuple[tuple[int, float, float], ...]]
+    """By steps, (budget, seconds, relative standard deviation) of the budgets that may go with them; empty without."""
+    budgets: Mapping[int, int]
+    """By steps, the budget that ``rungs``, ``seconds`` and ``deviation`` are of, where there is one."""
 
 
 class RoundTimes:
@@ -40,6 +46,7 @@ class RoundTimes:
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
+        self._with_budgets = False
         self._rows: dict[int, RoundTimeRow] = {}
         self._graph_sizes: list[int] = []
         self._captured: Mapping[int, frozenset[int]] = {}
@@ -81,6 +88,11 @@ class RoundTimes:
         anchors = self._cost.base.anchors
         return self._allowed[anchors[min(bisect_left(anchors, batch_size), len(anchors) - 1)]]
 
+    def allow_budgets(self, allowed: bool) -> None:
+        """Say whether rounds may have budgets."""
+        self._with_budgets = allowed
+        self._rows.clear()
+
     def forget(self) -> None:
         """Build rows anew: the times have changed."""
         self._rows.clear()
@@ -90,6 +102,13 @@ class RoundTimes:
         seconds, deviations = self._cost.row(batch_size)
         base = self._cost.base.seconds(batch_size)
         allowed = frozenset(self.allowed(batch_size))
+        packed = self._packed(batch_size, allowed, (seconds, deviations), base)
+        log_base = {(steps, steps): math.log(t) for steps, t in zip(ladder, base, strict=True)}
+        took = {(steps, steps): t for steps, t in zip(ladder, seconds, strict=True)}
+        for steps, pairs in packed.items():
+            for budget, t, _ in pairs:
+                took[steps, budget] = t
+                log_base[steps, budget] = math.log(self._cost.base.pair_seconds(batch_size, steps, budget, base)[0])
         return RoundTimeRow(
             padded=batch_size,
             anchor=anchor,
@@ -97,9 +116,27 @@ class RoundTimes:
             allowed=allowed,
             seconds=dict(zip(ladder, seconds, strict=True)),
             deviation=dict(zip(ladder, deviations, strict=True)),
-            log_base={steps: math.log(t) for steps, t in zip(ladder, base, strict=True)},
+            log_base=log_base,
             zero=seconds[0] if ladder[0] == 0 else None,
+            took=took,
+            packed=packed,
+            budgets={},
         )
+
+    def _packed(
+        self, batch_size: int, allowed: frozenset[int], row: tuple[list[float], list[float]], base: list[float]
+    ) -> dict[int, tuple[tuple[int, float, float], ...]]:
+        """Return the pairs of steps and budget that may run: those of which both have graphs."""
+        if not self._with_budgets:
+            return {}
+        return {
+            steps: tuple(
+                (budget, *self._cost.pair(batch_size, steps, budget, row, base))
+                for budget in sorted(allowed)
+                if 0 < budget < steps
+            )
+            for steps in allowed
+        }
 
     def _padded(self, batch_size: int) -> int:
         at = bisect_left(self._graph_sizes, batch_size)

@@ -10,6 +10,8 @@ function drawFigures(rank, sample) {
     ["Drafts accepted", last("acceptedShare", percent)],
     ["Switches", rank.switches.toLocaleString("en")],
   ];
+  const verified = rank.verify_budget?.verified_per_request;
+  if (verified) figures.push(["Drafts verified a request", verified.toFixed(2)]);
   if (rank.probes) figures.push(["Spent on probes", percent(rank.probes.share)]);
   const items = figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
   byId("figures").replaceChildren(...items);
@@ -21,7 +23,8 @@ function drawRates(rank) {
   const best = Math.max(...rank.rates.map((rate) => rate.tokens_per_second));
   const rows = rank.rates.map((rate) => {
     const live = rate.steps === rank.current_steps;
-    const name = element("span", {}, `${rate.steps} `, live ? element("span", { class: "tag" }, "live") : null);
+    const kept = rate.budget === null ? "" : `, ${rate.budget} verified`;
+    const name = element("span", {}, `${rate.steps}${kept} `, live ? element("span", { class: "tag" }, "live") : null);
     const source = rate.allowed ? (SOURCES[rate.source]?.words ?? rate.source) : "not used here";
     return row(
       { class: live ? "live" : null, "aria-current": live ? "true" : null },
@@ -74,6 +77,16 @@ function drawAcceptance(rank, history) {
   write(byId("acceptance-note"), `Of the drafts that were reached, accepted. ${subject}; the mark is the share since the start.`);
   const believed = learnt.length ? ["Believed"] : [];
   fillTable(byId("acceptance-table"), ["Position", element("td"), ...believed, "Last minute", "Since start"], rows);
+}
+
+function drawBudgets({ verify_budget: budget }) {
+  const now = budget.budget === null ? "all drafts of a round are verified now" : `${plural(budget.budget, "draft")} a request are verified now`;
+  const note = budget.reason === null ? `The drafts of the batch that are most likely right; ${now}.` : `Every draft is verified: ${budget.reason}.`;
+  write(byId("budgets-note"), `${note} Below, of the drafts that were reached, by the chance that the draft model gave them: the bar is what was accepted, the mark what was believed.`);
+  const rows = budget.calibration.map((bin) =>
+    row({}, `${percent(bin.from)} to ${percent(bin.to)}`, barCell(bin.accepted ?? 0, { tick: bin.believed }), percent(bin.believed), percent(bin.accepted), bin.trials.toLocaleString("en")),
+  );
+  fillTable(byId("budgets-table"), ["Chance", element("td"), "Believed", "Accepted", "Drafts"], rows);
 }
 
 function drawSwitches(rank, now) {

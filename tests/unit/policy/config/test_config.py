@@ -173,6 +173,8 @@ def test_bad_value(tmp_path: Path, config: dict[str, Any], key: str | None, prob
 def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
     assert check_config({}, "f").policy == "throughput"
     assert check_config({"throughput": {"margin": 0.5}}, "f").throughput.margin == 0.5
+    assert check_config({"throughput": {"verify_budget": True}}, "f").throughput.verify_budget
+    assert not check_config({}, "f").throughput.verify_budget
     assert check_config({"throughput": {"candidate_steps": [7, 0, 2]}}, "f").candidate_steps == [0, 2, 7]
     assert check_config(slot(), "f").policy == "ema"
     for config, key in (
@@ -181,6 +183,8 @@ def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
         ({"throughput": [], "policy": "throughput"}, "throughput"),
         ({"throughput": {"margim": 0.1}}, "throughput.margim"),
         ({"throughput": {"margin": -0.1}}, "throughput.margin"),
+        ({"throughput": {"verify_budget": 1}}, "throughput.verify_budget"),
+        ({"throughput": {"verify_budget": "policy"}}, "throughput.verify_budget"),
         ({"throughput": {"candidate_steps": [True]}}, "throughput.candidate_steps"),
         ({**slot(), "throughput": {}}, "throughput"),
     ):

@@ -30,9 +30,15 @@ DOCUMENT = Path(__file__).parents[4] / "docs" / "page.md"
 VERSIONS = {"sglang": "0.5.23", "sglang_adaptive": "0.1.0"}
 KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3", {"model": "bfloat16"}, {"sglang": "0.5.23"})
 INACTIVE = {"active": False, "reason": "speculative_eagle_topk=4", "dp_rank": 0}
-OPAQUE = ("versions.", *(f"ranks[].{key}." for key in ("profile_key", "config", "startup", "zero_steps")))
+OPAQUE = (
+    "versions.",
+    *(
+        f"ranks[].{key}."
+        for key in ("profile_key", "config", "startup", "zero_steps", "verify_budget", "budget_shares")
+    ),
+)
 """Objects whose inside is described where they come from."""
-FROM_THE_WORKER = {"ranks[].zero_steps"}
+FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].verify_budget"}
 """Fields that a controller without SGLang's worker does not have; a running server's are tested with it."""
 KINDS = {
     "integer": lambda value: type(value) is int,

@@ -19,6 +19,7 @@ from sglang_adaptive.policy.config.schema import MAX_STEPS
 from sglang_adaptive.policy.config.throughput_options import DEFAULT_LADDER, ThroughputOptions
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.drafted import Drafted, Look
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.sglang_plugin.reporting import metrics
 from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
@@ -135,6 +136,24 @@ def test_expected_and_observed_rates_by_region(served: Served) -> None:
     assert forecast is not None and served.value("expected_speedup_ratio") == forecast.speedup
 
 
+def test_budgets_and_the_draft_s_chances(served: Served) -> None:
+    served.serve([3, 3])
+    metrics.update(None, served.collector)
+    assert served.value("verify_budget") is None, "rounds may have none"
+    served.controller.allow_budgets()
+    seen = Look(trials=[0, 0, 0, 0, 4], believed=[0, 0, 0, 0, 3600], accepted=[0, 0, 0, 0, 3], budget=1)
+    look = replace(seen, verified=[2, 0], completed=[2, 1])
+    served.controller.on_verify_complete([2, 0], 2, Drafted(3, look=look))
+    served.ticks.now += 60.0
+    metrics.update(None, served.collector)
+    assert served.value("verify_budget") == 0 and served.value("budget_rounds_total", draft_steps="3") == 1
+    of_bin = {
+        name: served.value(f"chance_{name}_total", chance="0.8-1.0") for name in ("trials", "believed", "accepted")
+    }
+    assert of_bin == {"trials": 4, "believed": pytest.approx(3.6), "accepted": 3}
+    assert served.value("chance_trials_total", chance="0.0-0.2") == 0
+
+
 def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     served.serve([2, 2])
     metrics.update(None, served.collector)
@@ -165,6 +184,7 @@ def test_cardinality_is_bounded_whatever_is_served() -> None:
 
 def test_every_metric_that_is_named_is_reported() -> None:
     made = Served(saved_at=0.0)
+    made.controller.allow_budgets()
     made.serve([2, 3, 1])
     hour = {"against": [{"steps": 0, "times": 1.0}]}
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour), 1.0)}

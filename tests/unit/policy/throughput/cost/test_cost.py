@@ -34,7 +34,7 @@ def full(batches: tuple[int, ...] = (1, 4, 16, 64)) -> CostProfile:
 def load(model: CostModel, cells: dict[tuple[int, int], float], readings: int = 31) -> None:
     """Tell *model* that it measured these seconds."""
     rows = {(b, s): model.base.seconds(b)[LADDER.index(s)] for b, s in cells}
-    model.load(0.0, [[b, s, math.log(t / rows[b, s]), readings] for (b, s), t in cells.items()])
+    model.load(0.0, [[b, s, s, math.log(t / rows[b, s]), readings] for (b, s), t in cells.items()])
 
 
 def test_a_profile_is_exact_at_its_cells_and_linear_between_its_batches() -> None:
@@ -73,7 +73,7 @@ def test_a_wrong_profile_is_doubted_where_it_was_not_checked() -> None:
 
 def test_a_slowdown_that_all_share_changes_no_comparison() -> None:
     model = CostModel(LADDER, full())
-    cells = [[16, 3, 0.05, 31], [16, 5, -0.02, 31]]
+    cells = [[16, 3, 3, 0.05, 31], [16, 5, 5, -0.02, 31]]
     model.load(0.0, cells)
     before = model.row(16)[0]
     model.load(0.3, cells)
@@ -99,22 +99,22 @@ def test_every_time_says_where_it_comes_from() -> None:
 
 def test_small_changes_are_not_worth_a_new_table() -> None:
     model = CostModel(LADDER, full())
-    assert model.load(0.0, [[16, 3, 0.1, 31]])
-    assert not model.load(0.0, [[16, 3, 0.1005, 31]])
-    assert model.load(0.0, [[16, 3, 0.12, 31]])
+    assert model.load(0.0, [[16, 3, 3, 0.1, 31]])
+    assert not model.load(0.0, [[16, 3, 3, 0.1005, 31]])
+    assert model.load(0.0, [[16, 3, 3, 0.12, 31]])
 
 
 def read(readings: Readings, steps: int, seconds: float, rounds: int, rng: random.Random | None = None) -> None:
     for _ in range(rounds):
         noise = 1.0 if rng is None else math.exp(rng.gauss(0.0, 0.02))
-        readings.add(8, steps, 0.0, seconds * noise)
+        readings.add((8, steps, steps), 0.0, seconds * noise)
 
 
 def test_outliers_do_not_move_a_cell() -> None:
     readings = Readings()
     for index in range(40):
-        readings.add(8, 3, 0.0, 3.0 if index % 5 == 4 else 1.0)
-    assert readings.cells[8, 3].ratio == pytest.approx(0.0, abs=0.01)
+        readings.add((8, 3, 3), 0.0, 3.0 if index % 5 == 4 else 1.0)
+    assert readings.cells[8, 3, 3].ratio == pytest.approx(0.0, abs=0.01)
     assert readings.drift == pytest.approx(0.0, abs=0.01)
 
 
@@ -123,7 +123,7 @@ def test_a_slowdown_seen_in_one_cell_is_taken_for_common() -> None:
     read(readings, 3, 1.0, 50)
     read(readings, 3, 1.2, 50)
     assert readings.drift == pytest.approx(math.log(1.2), abs=0.01)
-    assert readings.cells[8, 3].ratio == pytest.approx(0.0, abs=0.01)
+    assert readings.cells[8, 3, 3].ratio == pytest.approx(0.0, abs=0.01)
 
 
 def test_a_cell_that_comes_back_is_compared_with_the_rounds_before() -> None:
@@ -132,7 +132,7 @@ def test_a_cell_that_comes_back_is_compared_with_the_rounds_before() -> None:
     read(readings, 5, 1.1, 20, rng)
     read(readings, 3, 1.3, ABSENT_ROUNDS + 50, rng)  # everything is slower now
     read(readings, 5, 1.43, 10, rng)
-    ours, other = readings.cells[8, 5], readings.cells[8, 3]
+    ours, other = readings.cells[8, 5, 5], readings.cells[8, 3, 3]
     assert ours.ratio - other.ratio == pytest.approx(math.log(1.1), abs=0.03)
 
 
@@ -156,7 +156,7 @@ def test_a_gpu_that_is_faster_after_every_pause_changes_no_comparison(batch: int
         anchor, steps = model.anchor(row["batch_size"]), row["steps"]
         if row["timed"]:
             base = math.log(model.base.seconds(anchor)[LADDER.index(steps)])
-            readings.add(anchor, steps, base, row["microseconds"] / 1e6)
+            readings.add((anchor, steps, steps), base, row["microseconds"] / 1e6)
         else:
             readings.skip(steps)
         if index % 32 == 0 and index > 1000:  # kernels loaded until then: this server had no warm-up

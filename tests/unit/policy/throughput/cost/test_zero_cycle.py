@@ -48,11 +48,11 @@ def test_the_mean_is_that_of_the_long_run(every: int, requests: int, curious: bo
     readings, times = Readings(), RoundTimes()
     rounds = list(served(requests, every, curious, 12 * rounds_between_outputs(requests, every, curious) + 3))
     for seconds, extended in rounds:
-        readings.add(requests, 0, 0.0, seconds, extended)
+        readings.add((requests, 0, 0), 0.0, seconds, extended)
         times.add(RoundObservation(0, [0] * requests, requests, seconds, extended=extended))
     wanted = pytest.approx(mean_of(requests, every, curious))
-    assert math.exp(readings.cells[requests, 0].ratio) == wanted
-    assert readings.cells[requests, 0].readings >= 3 and readings.drift == pytest.approx(0.0, abs=1e-12)
+    assert math.exp(readings.cells[requests, 0, 0].ratio) == wanted
+    assert readings.cells[requests, 0, 0].readings >= 3 and readings.drift == pytest.approx(0.0, abs=1e-12)
     (cell,) = times.as_list()
     assert cell["seconds"] == wanted
 

@@ -1,0 +1,121 @@
+"""Budgets that a policy chooses, on SGLang's scheduler in this process; run as a process, prints what each run came to.
+
+*scripted* switches among zero steps, rectangles and budgets from round to round; *throughput* is the real policy, given
+round times by which verified drafts are dear and others cheap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ordered
+from sglang_adaptive.policy.throughput.budgets import folding
+from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.sglang_plugin.verify_budget import hooks, looks
+from sglang_adaptive.simulate.ours import KEY
+from tests.engine.budget_steps import TOKENS, BudgetStepper
+from tests.engine.stepping import TIERS
+
+PLACES = ((7, 3), (7, None), (3, 1), (0, None), (7, 1), (3, None), (1, None))
+"""Steps and budget of one round after the other."""
+
+
+class Scripted:
+    """A policy that runs PLACES in turn."""
+
+    name, candidate_steps = "scripted", TIERS
+
+    def __init__(self) -> None:
+        self._turns = itertools.cycle(PLACES)
+        self.budget: int | None = None
+
+    def allow_budgets(self) -> None:
+        """It chooses them in any case."""
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        """It needs none."""
+
+    def cuda_graph_bs_for_step(self, step: int) -> None:
+        """Graphs are off."""
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        steps, self.budget = next(self._turns)
+        return steps
+
+    def observe(self, observation: RoundObservation) -> None:
+        """Learn nothing."""
+
+    on_verify_complete = observe
+
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
+
+class ChoosingStepper(BudgetStepper):
+    """A scheduler whose policy chooses."""
+
+    CONFIG: Mapping[str, Any] = {"throughput": {"candidate_steps": TIERS, "verify_budget": True}}
+
+    def run_by(self, policy: Any, depths: Sequence[int] = (), overlap: bool = True) -> dict[str, Any]:
+        """Run the requests of KINDS as *policy* chooses, or at *depths*."""
+        self.controller.replace_policy(policy, by="test")
+        told: list[dict[str, Any]] = []
+        observe = policy.observe
+
+        def heard(observation: RoundObservation) -> Any:
+            told.append(asdict(observation))
+            return observe(observation)
+
+        before = self.controller.budget_report()["rounds"]
+        # The profile's times stand: those of a busy CPU would say something else in every run.
+        with (
+            mock.patch.object(policy, "observe", heard),
+            mock.patch.object(self.controller._clock, "read", lambda *_: None),
+        ):
+            found = self.run(lambda _: self._arrive(depths), every=8, overlap=overlap)
+        return {
+            "outputs": found["outputs"],
+            "free_slots": found["free_slots"],
+            "logprobs": self.reqs["logprobs"].logprob.output_token_logprobs_val[:TOKENS],
+            "told": told,
+            "before": before,
+            "report": self.controller.budget_report() | hooks.snapshot(),
+        }
+
+
+def dear_to_verify() -> ThroughputPolicy:
+    """Return the policy on a device where a verified token costs a tenth of a plain round, and a draft nothing."""
+    times = {
+        (batch, steps): 1.0 + 0.001 * steps + 0.1 * batch * (steps + 1) for batch in range(1, 9) for steps in TIERS
+    }
+    cells = ordered(ProfileCell(batch, steps, t / 100) for (batch, steps), t in times.items())
+    options = ThroughputOptions(candidate_steps=tuple(TIERS), verify_budget=True)
+    return ThroughputPolicy(3, options, CostProfile(KEY, cells))
+
+
+def main() -> None:
+    folding.LEAST_REQUESTS = looks.LEAST_REQUESTS = 1
+    lab = ChoosingStepper(Path(sys.argv[1]), "EAGLE3", None)
+    torch.manual_seed(0)
+    found = {
+        "undrafted": lab.run_by(Scripted(), (0,)),
+        "scripted": lab.run_by(Scripted()),
+        "scripted, no overlap": lab.run_by(Scripted(), overlap=False),
+        "throughput": lab.run_by(dear_to_verify()),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

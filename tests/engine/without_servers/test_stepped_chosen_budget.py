@@ -1,0 +1,97 @@
+"""Budgets chosen by a policy, stepped round by round: exact, counted rightly, and learnt from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.in_one_process import ran
+from tests.engine.stepping import SLOTS
+from tests.launch_lab import LaunchLab
+
+Run = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def found(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """What ``chosen_budget_steps`` found."""
+    answer: dict[str, Run] = ran(lab, "chosen_budget_steps", tmp_path_factory.mktemp("stepping"))
+    return answer
+
+
+@pytest.fixture(params=["scripted", "scripted, no overlap", "throughput"])
+def run(found: dict[str, Run], request: pytest.FixtureRequest) -> Run:
+    return found[request.param]
+
+
+def places(run: Run) -> set[tuple[int, int | None]]:
+    return {(one["steps"], one["budget"]) for one in run["told"]}
+
+
+def written(run: Run) -> dict[str, list[int]]:
+    return {rid: tokens[:20] if rid == "left" else tokens for rid, tokens in run["outputs"].items()}
+
+
+def test_requests_write_what_they_write_without_drafts(found: dict[str, Run], run: Run) -> None:
+    wanted = found["undrafted"]
+    assert {steps for steps, _ in places(wanted)} == {0}
+    assert written(run) == written(wanted)
+    assert run["logprobs"] == pytest.approx(wanted["logprobs"], abs=1e-4)
+    assert run["free_slots"] == SLOTS
+
+
+def test_the_script_switches_among_zero_steps_rectangles_and_budgets(found: dict[str, Run]) -> None:
+    for name in ("scripted", "scripted, no overlap"):
+        assert {(0, None), (3, None), (7, None), (3, 1), (7, 1), (7, 3)} <= places(found[name])
+
+
+def test_the_real_policy_runs_both_kinds_of_rounds(found: dict[str, Run]) -> None:
+    budgets = [one["budget"] for one in found["throughput"]["told"]]
+    assert sum(budget is not None for budget in budgets) > 20
+    assert None in budgets, "the first rounds are rectangles: nothing is known of the draft yet"
+
+
+def test_a_request_has_as_many_trials_as_verified_drafts(run: Run) -> None:
+    some = [one for one in run["told"] if one["budget"] is not None]
+    assert some
+    for one in some:
+        counts, verified, completed = one["num_correct_drafts_per_req"], one["verified"], one["completed"]
+        assert sum(verified) == one["budget"] * one["batch_size"] == one["budget"] * len(counts)
+        for count, tried, whole in zip(counts, verified, completed, strict=True):
+            assert count <= tried <= one["steps"]
+            assert whole == count if count < tried else tried <= whole <= one["steps"]
+    assert any(
+        whole > count
+        for one in some
+        for count, whole in zip(one["num_correct_drafts_per_req"], one["completed"], strict=True)
+    )
+
+
+def test_a_round_tells_what_smaller_budgets_would_have_kept(run: Run) -> None:
+    looks = [(one, one["evidence"]) for one in run["told"] if one["evidence"] is not None]
+    assert {one["budget"] is None for one, _ in looks} == {True, False}
+    for one, evidence in looks:
+        counts = one["completed"] or one["num_correct_drafts_per_req"]
+        assert evidence["whole"] == sum(min(count, evidence["steps"]) for count in counts)
+        for budget, uniform in evidence["uniform"].items():
+            assert uniform == sum(min(count, int(budget)) for count in counts)
+        if one["budget"] is not None:
+            own = evidence["ranked"][str(one["budget"])]
+            assert own == sum(one["num_correct_drafts_per_req"]), "what it kept is what it had accepted"
+
+
+def test_the_report_counts_the_rounds(run: Run) -> None:
+    before = {(one["steps"], one["budget"]): one["rounds"] for one in run["before"]}
+    after = {(one["steps"], one["budget"]): one["rounds"] for one in run["report"]["rounds"]}
+    told = [(one["steps"], one["budget"]) for one in run["told"] if one["budget"] is not None]
+    assert {place: after[place] - before.get(place, 0) for place in set(told)} == {p: told.count(p) for p in set(told)}
+    assert run["report"]["reason"] is None and run["report"]["packed_rounds"] >= len(told)
+
+
+def test_the_draft_s_chances_are_held_against_what_was_accepted(found: dict[str, Run]) -> None:
+    bins = [one for one in found["throughput"]["report"]["calibration"] if one["trials"] > 8]
+    assert len(bins) > 1
+    for one in bins:
+        assert one["from"] <= one["believed"] <= one["to"]
+    assert bins[0]["accepted"] < bins[-1]["accepted"]
