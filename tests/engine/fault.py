@@ -34,8 +34,8 @@ def register():
 
         return get_parallel().tp_rank
 
-    def lying(clock, steps, batch_size):
-        seconds = read(clock, steps, batch_size)
+    def lying(clock, steps, *round_shape):
+        seconds = read(clock, steps, *round_shape)
         # Rank 1 sees deep rounds as cheap: on its own clock it would decide otherwise.
         return seconds if seconds is None or rank() == 0 else seconds / (1 + {lie} * steps)
 

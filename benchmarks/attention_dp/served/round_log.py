@@ -64,9 +64,9 @@ def _logged(activate: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
     return logged
 
 
-def _lying(read: Callable[[Any, int, int], float | None], lie: float) -> Callable[[Any, int, int], float | None]:
-    def lying(clock: Any, steps: int, batch_size: int) -> float | None:
-        seconds = read(clock, steps, batch_size)
+def _lying(read: Callable[..., float | None], lie: float) -> Callable[..., float | None]:
+    def lying(clock: Any, steps: int, *round_shape: Any) -> float | None:
+        seconds = read(clock, steps, *round_shape)
         return seconds if seconds is None or _rank() == 0 else seconds / (1 + lie * steps)
 
     return lying
