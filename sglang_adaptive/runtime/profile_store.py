@@ -44,6 +44,8 @@ class ProfileStore:
         self.folder = default_folder() if folder is None else folder
         words = re.sub(r"[^A-Za-z0-9]+", "-", key.target_model).strip("-")[-40:].lower() or "model"
         self.path = self.folder / f"{words}-{key.digest()}.v{VERSION}.json"
+        self._earlier = self.folder / f"{words}-{key.digest()}.v1.json"
+        """That of a release without budgets; read where there is no other, and never written."""
         self.saved_at: float | None = None
         """Unix time in seconds at which the loaded or saved file was written; None when there is none."""
         self._warned: set[str] = set()
@@ -80,15 +82,16 @@ class ProfileStore:
         return True
 
     def _read(self) -> CostProfile | None:
+        path = self.path if os.path.lexists(self.path) else self._earlier
         try:
             # Without blocking, because a FIFO would block the start of the server.
-            with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE)) as stream:
+            with open(path, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE)) as stream:
                 status = os.fstat(stream.fileno())
                 data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
                 written = status.st_mtime
         except FileNotFoundError:
             return None
-        name = str(self.path)
+        name = str(path)
         if data is None:
             raise ProfileError(name, None, "is not a regular file", "a cost profile")
         if len(data) > MAX_BYTES:
@@ -107,9 +110,10 @@ class ProfileStore:
         try:
             return self._read()
         except ProfileError as error:
-            aside = self.path.with_name(f"{self.path.name}.{error.reason}")
+            bad = Path(error.file)
+            aside = bad.with_name(f"{bad.name}.{error.reason}")
             with contextlib.suppress(OSError):
-                os.replace(self.path, aside)
+                os.replace(bad, aside)
             self._warn("bad", f"cost profile set aside as {aside.name}: {error}")
         except OSError as error:
             self._warn("read", f"cost profile {self.path}: cannot be read ({error.strerror}); starting without it")

@@ -95,9 +95,9 @@ class ChoosingStepper(BudgetStepper):
 
 
 def dear_to_verify() -> ThroughputPolicy:
-    """Return the policy on a device where a verified token costs a tenth of a plain round, and a draft nothing."""
+    """Return the policy on a device where a verified token costs a third of a plain round, and a draft nothing."""
     times = {
-        (batch, steps): 1.0 + 0.001 * steps + 0.1 * batch * (steps + 1) for batch in range(1, 9) for steps in TIERS
+        (batch, steps): 1.0 + 0.001 * steps + 0.3 * batch * (steps + 1) for batch in range(1, 9) for steps in TIERS
     }
     cells = ordered(ProfileCell(batch, steps, t / 100) for (batch, steps), t in times.items())
     options = ThroughputOptions(candidate_steps=tuple(TIERS), verify_budget=True)
@@ -105,6 +105,7 @@ def dear_to_verify() -> ThroughputPolicy:
 
 
 def main() -> None:
+    folding.FOLD_ROUNDS = 4
     folding.LEAST_REQUESTS = looks.LEAST_REQUESTS = 1
     lab = ChoosingStepper(Path(sys.argv[1]), "EAGLE3", None)
     torch.manual_seed(0)

@@ -48,7 +48,7 @@ def test_the_script_switches_among_zero_steps_rectangles_and_budgets(found: dict
 
 def test_the_real_policy_runs_both_kinds_of_rounds(found: dict[str, Run]) -> None:
     budgets = [one["budget"] for one in found["throughput"]["told"]]
-    assert sum(budget is not None for budget in budgets) > 20
+    assert sum(budget is not None for budget in budgets) > 8
     assert None in budgets, "the first rounds are rectangles: nothing is known of the draft yet"
 
 

@@ -120,6 +120,15 @@ def test_rounds_with_a_budget_are_kept_and_earlier_releases_read_profiles_withou
     assert '"version": 1' in profile().dumps() and "budget" not in profile().dumps()
 
 
+def test_what_an_earlier_release_kept_is_read_and_left_to_it(tmp_path: Path) -> None:
+    store = ProfileStore(KEY, tmp_path)
+    earlier = tmp_path / store.path.name.replace(".v2.", ".v1.")
+    earlier.write_text(profile().dumps(), encoding="utf-8")
+    assert store.load() == profile()
+    assert store.save(PACKED) and ProfileStore(KEY, tmp_path).load() == PACKED.merged(profile())
+    assert loads_profile(earlier.read_text(), "file") == profile()
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
