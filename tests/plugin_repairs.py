@@ -17,17 +17,20 @@ from tests.patch_checks import (
     mixed_grammar,
     swa_reserve,
     target_backends,
+    target_scope,
     zero_step_sampling,
 )
 from tests.patch_checks.registry import Check
 
-MODULES = ("scheduler.graph_sizes:", "repairs.")
+MODULES = ("scheduler.graph_sizes:", "scheduler.target_scope:", "repairs.")
 CHECKS: tuple[Check, ...] = (
     graph_sizes.a_tier_captures_only_its_batch_sizes,
     graph_sizes.a_tier_without_batch_sizes_captures_nothing,
     graph_sizes.a_tier_without_a_list_captures_every_size,
     zero_step_sampling.a_sampled_batch_may_run_at_zero_steps,
     target_backends.a_tiers_backend_carries_its_names_and_the_runners_translator,
+    target_scope.the_targets_parts_of_a_tier_are_built_in_its_own_scope,
+    target_scope.the_drafts_parts_of_a_tier_are_built_in_its_scope,
     swa_reserve.the_launch_depth_does_not_shrink_the_reserve,
     swa_reserve.a_static_depth_reserves_its_own_width,
     mamba_reserve.the_launch_depth_does_not_shrink_the_verify_states,

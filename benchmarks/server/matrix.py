@@ -156,7 +156,7 @@ def _of(workload: str, everyone: Sequence[Contender], plan: Plan) -> list[Conten
     """Return who takes part: where every depth would take too long, some stand for all."""
     if workload in ("cells", "heterogeneous"):
         return list(everyone)
-    if workload == "first-use":
+    if workload in ("first-use", "switch-cost"):
         return [one for one in everyone if one.steps]
     some = [one for one in everyone if one.steps is None or one.steps in plan.compare_depths]
     if workload == "acceptance":
@@ -173,7 +173,9 @@ def line(row: Row) -> str:
     latest = row["passes"][-1]
     case = " ".join(f"{key} {value}" for key, value in row["case"].items() if key not in ("decay",))
     accepted = f"accept {latest['accept_length']:.2f}"
-    more = "".join(f", {key} {row[key]:.3f}" for key in ("first_over_second", "switches_per_hour") if key in row)
+    more = "".join(
+        f", {key} {row[key]:.3f}" for key in ("first_over_second", "switches_per_hour", "switch_rounds") if key in row
+    )
     return (
         f"  {row['workload']:<10} {case:<34.34} {row['contender']:<17}{row['tokens_per_second']:>10.1f} tokens/s "
         f"(spread {row['spread']:.1%}, {row['rounds']} rounds, {row['seconds']:.1f} s), {accepted}{more}"

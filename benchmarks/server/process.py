@@ -28,6 +28,7 @@ LAYOUT = np.dtype(
         ("decay", "f8"),
         ("full_batch", "f8"),
         ("least_batch", "f8"),
+        ("other_steps", "f8"),
         ("sequence", "u8"),
         ("rounds", "f8"),
         ("requests", "f8"),
@@ -155,6 +156,16 @@ class Process:
     @least_batch.setter
     def least_batch(self, requests: int) -> None:
         self._cell["least_batch"] = requests
+
+    @property
+    def other_steps(self) -> int | None:
+        """Steps of every second round, where steps are held; None holds them in all rounds."""
+        steps = int(self._cell["other_steps"])
+        return steps - 1 if steps else None
+
+    @other_steps.setter
+    def other_steps(self, steps: int | None) -> None:
+        self._cell["other_steps"] = 0 if steps is None else steps + 1
 
     def read(self) -> Counted:
         """Return the counters of one moment between two rounds."""

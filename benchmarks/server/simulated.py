@@ -37,6 +37,7 @@ DRAWN_AHEAD = 64
 """Rounds whose acceptance is drawn at once, so that a round costs a few small operations on the device."""
 
 _SRT = "sglang.srt."
+_ROUNDS = "sglang_adaptive.runtime.rounds.Rounds."
 
 
 def environment(path: Path, plugin_folder: Path, simulate: bool = True) -> dict[str, str]:
@@ -70,6 +71,7 @@ def register() -> None:
     meter = Meter(process, observed=real)
     HookRegistry.register(_SRT + results + "process_batch_result_decode", meter.decode, HookType.AROUND)
     HookRegistry.register(_SRT + results + "process_batch_result_prefill", meter.prefill, HookType.BEFORE)
+    HookRegistry.register(_ROUNDS + "activate_step_by_batch", Alternation(process).choose, HookType.AROUND)
     graph_recorder.record()
     if real:
         return
@@ -193,6 +195,25 @@ def _same_on_all_ranks(num_correct_drafts: Any) -> None:
     group = get_parallel().tp_group
     if group.world_size > 1:
         group.broadcast(num_correct_drafts, src=0)
+
+
+class Alternation:
+    """Lets every second round of held steps run others, where the benchmark asks for that."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._second = False
+
+    def choose(self, original: Callable[..., None], rounds: Any, batch_size: int) -> None:
+        """Around the choice of a round's steps."""
+        held, other = rounds._forced_steps, self._process.other_steps
+        self._second = not self._second
+        if held is not None and other is not None and self._second:
+            rounds._forced_steps = other
+        try:
+            original(rounds, batch_size)
+        finally:
+            rounds._forced_steps = held
 
 
 class Meter:

@@ -89,8 +89,8 @@ def killed(unit: Unit, plain: CpuServer, server: CpuServer, draw: random.Random)
             wait_until(lambda: adaptive(server)["rounds_by_tier"], "a round ran")
             time.sleep(draw.uniform(0, 1))
             chosen.kill()
-            gone, alive = psutil.wait_procs(found, END_SECONDS)
-            unit.check(not alive, "a server ends when a process of it is killed", f"{name}: {alive} after {gone}")
+            alive = _outliving(found)
+            unit.check(not alive, "a server ends when a process of it is killed", f"{name}: {alive} are left")
             for asker in askers:
                 asker.join(END_SECONDS)
             unit.check(not any(map(threading.Thread.is_alive, askers)), "its clients are told", name)
@@ -101,6 +101,23 @@ def killed(unit: Unit, plain: CpuServer, server: CpuServer, draw: random.Random)
             asking.compare(unit, plain, server, draw.sample(asking.questions(draw, 1), 8))
             check_idle(unit, server, server)
             check_log(unit, server.log_path.read_text(), stock=plain.log_path.read_text())
+
+
+def _outliving(found: list[psutil.Process]) -> list[psutil.Process]:
+    """Return those of *found* that still run after END_SECONDS; return at once when none does."""
+    end, alive = time.monotonic() + END_SECONDS, found
+    while alive and time.monotonic() < end:
+        _, alive = psutil.wait_procs(alive, 0.2)
+        alive = [process for process in alive if not _has_ended(process)]
+    return alive
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether *process* is gone, or only waits for its parent to take notice."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _of(found: list[psutil.Process], place: int) -> psutil.Process:

@@ -35,6 +35,8 @@ TIER_SETS: list[list[int]] = [[0], [1], [7], [0, 1], [1, 3], [0, 7], [0, 1, 3, 7
 PLACES = draw.integers(0, 9)
 """Of a prompt in the list of them, or of a request among those that fit."""
 TOKENS = draw.sampled_from((1, 2, 5, 17, 40, MOST_TOKENS))
+STOPS = draw.sampled_from(([], list(b"et"), list(b"aeiou ,")))
+"""Tokens that end a request."""
 THEN = draw.sampled_from((1, 0, 2, 5, 9))
 """Turns after something was done."""
 JUMPY = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
@@ -66,10 +68,10 @@ class Scheduler(RuleBasedStateMachine):
         for place in first:
             self.turns.ask(self.prompts[place], MOST_TOKENS)
 
-    @rule(place=PLACES, tokens=TOKENS, then=THEN)
-    def ask(self, place: int, tokens: int, then: int) -> None:
+    @rule(place=PLACES, tokens=TOKENS, stops=STOPS, then=THEN)
+    def ask(self, place: int, tokens: int, stops: list[int], then: int) -> None:
         if len(self.turns.live()) < MOST_LIVE:
-            self.turns.ask(self.prompts[place], tokens)
+            self.turns.ask(self.prompts[place], tokens, stops)
             self.turns.turn(then)
 
     @rule(place=PLACES, tokens=TOKENS)
@@ -107,7 +109,10 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def retract(self) -> None:
-        """The scheduler takes a running request's memory away; it comes back through a new prefill."""
+        """The scheduler takes a running request's memory away; it comes back through a new prefill.
+
+        Nothing is taken from the only running request, which SGLang keeps.
+        """
         if not self.turns.live():
             return
         from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -117,9 +122,13 @@ class Scheduler(RuleBasedStateMachine):
         def once(*args: Any, **how: Any) -> bool:
             return next(answers, enough(*args, **how))
 
+        before = self._retractions()
         with mock.patch.object(ScheduleBatch, "check_decode_mem", once):
             self.turns.turn()
-        self.turns.tried["retraction"] += not any(True for _ in answers)
+        self.turns.tried["retraction"] += self._retractions() - before
+
+    def _retractions(self) -> int:
+        return sum(req.retraction_count for req in self.lab.reqs.values())
 
     @rule()
     def flush(self) -> None:

@@ -23,7 +23,7 @@ _SMALL = ("--max-total-tokens", str(POOL), "--max-running-requests", "8")
 MIXED = "small pool, mixed prefill"
 VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     MIXED: (JUMPY, (*_SMALL, "--page-size", "4", "--enable-mixed-chunk")),
-    "small pool, rows of zero steps held back": (JUMPY, (*_SMALL, "--page-size", "4")),
+    "small pool, rows of zero steps held back": (JUMPY, _SMALL),
     "radix cache off": (JUMPY, (*_SMALL, "--disable-radix-cache")),
     "throughput policy, large chunks": (THROUGHPUT, ("--chunked-prefill-size", "1024", "--page-size", "16")),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -38,12 +38,16 @@ class Turns:
         self._thread.start()
         self._await()
 
-    def ask(self, prompt: Prompt, tokens: int) -> str:
-        """Send a greedy request, which enters at the next turn; return its id."""
+    def ask(self, prompt: Prompt, tokens: int, stops: Sequence[int] = ()) -> str:
+        """Send a greedy request, which enters at the next turn and ends with the first token of *stops*; return its id.
+
+        SGLang knows the round of a last token by length before it runs, and that of a stop only when it is over.
+        """
         rid = f"r{len(self.prompts)}"
         self.prompts[rid] = prompt
-        self.lab.ask(rid, list(prompt), tokens)
-        self.tried["request"] += 1
+        how = {"ignore_eos": False, "stop_token_ids": list(stops)} if stops else {}
+        self.lab.ask(rid, list(prompt), tokens, **how)
+        self.tried["request that stops" if stops else "request"] += 1
         return rid
 
     def force(self, steps: int | None) -> None:

@@ -120,11 +120,12 @@ class Stepper:
     # -- what scripts do ---------------------------------------------------------------------------------------
 
     def ask(self, rid: str, ids: list[int], max_new_tokens: int, **sampling: Any) -> None:
-        """Send a greedy request; it enters at the next turn."""
+        """Send a greedy request, which a stop token ends only with ignore_eos=False; it enters at the next turn."""
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
         from sglang.srt.sampling.sampling_params import SamplingParams
 
-        parameters = SamplingParams(temperature=0, max_new_tokens=max_new_tokens, ignore_eos=True, **sampling)
+        sampling = {"temperature": 0, "ignore_eos": True, **sampling}
+        parameters = SamplingParams(max_new_tokens=max_new_tokens, **sampling)
         parameters.normalize(None)
         self.scheduler.handle_generate_request(
             TokenizedGenerateReqInput(

@@ -109,6 +109,28 @@ def second_turn_after_an_abort(lab: Stepper) -> Iterator[None]:
         yield
 
 
+def leave_early(lab: Stepper) -> Iterator[None]:
+    """One request is aborted and one stops before the draft has seen a token of theirs; a third goes on from the first.
+
+    With overlap a round of each is still under way. The prefix cache has all but the last token of the prompt by then.
+    """
+    lab.force(0)
+    first = prompt(lab, 5)
+    lab.ask("a", first, 60)
+    while lab.verified("a") < 2:
+        yield
+    lab.abort("a")
+    while not lab.done():
+        yield
+    lab.ask("b", first, 60, ignore_eos=False, stop_token_ids=[lab.reqs["a"].output_ids[1]])
+    while not lab.done():
+        yield
+    lab.force(7)
+    lab.ask("c", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 60)
+    while not lab.done():
+        yield
+
+
 def two_at_zero(lab: Stepper) -> None:
     lab.force(0)
     lab.ask("a", prompt(lab, 7), 60)
@@ -151,6 +173,7 @@ SCRIPTS: dict[str, Script] = {
     "come and go": come_and_go,
     "second turn": second_turn(22),
     "second turn after an abort": second_turn_after_an_abort,
+    "leave early": leave_early,
     "retract": retract,
     "hold fewer": hold_fewer,
 }

@@ -24,6 +24,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     server_info,
     swa_reserve,
     target_backends,
+    target_scope,
     zero_step_sampling,
 )
 from tests.patch_checks.registry import KEPT, REPAIRED

@@ -43,9 +43,8 @@ def the_heap_is_frozen_once_for_all_tiers() -> None:
         draft, target = worker._draft_worker, worker._target_worker.model_runner
         draft.__dict__.update(dict.fromkeys(("parallel_layout", *DRAFT)))
         target.__dict__.update(dict.fromkeys(TARGET))
-        worker.adaptive_controller = SimpleNamespace(
-            register=lambda state: None, init_states=lambda **_: [build(), build()]
-        )
+        two = {"init_states": lambda **_: [build(), build()], "build_states": lambda: [build(), build()]}
+        worker.adaptive_controller = SimpleNamespace(register=lambda state: None, **two)
         stack.enter_context(replaced(eagle_worker_v2, **dict.fromkeys(contexts, nothing)))
         stack.enter_context(replaced(eagle_worker_v2, SpecRuntimeState=nothing, check_cuda_graph_backend=nothing))
         stack.enter_context(replaced(eagle_worker_v2.BaseSpecWorker, init_cuda_graphs=lambda self: None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from tests.patch_checks.parts import adaptive_worker, published
@@ -37,6 +38,7 @@ def buildable(worker: Any) -> Any:
     draft.speculative_num_steps, draft.speculative_num_draft_tokens = 3, 4
     draft.draft_runner.draft_attn_backend = draft.draft_runner.attn_backend = None
     draft.init_attention_backend = draft._capture_cuda_graphs = lambda: None
+    draft.parallel_layout = SimpleNamespace(tp_group=None)
     target.model_runner.init_new_workspace = False
     target.model_runner._get_attention_backend = lambda init_new_workspace: "backend"
     worker.device, worker.gpu_id = "cpu", 0

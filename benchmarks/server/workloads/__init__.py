@@ -10,6 +10,7 @@ from benchmarks.server.workloads.open_loop import open_loop
 from benchmarks.server.workloads.plan import Clock, Note, Plan, Row
 from benchmarks.server.workloads.stationary import cells, heterogeneous, warm_up
 from benchmarks.server.workloads.steady import steady_load
+from benchmarks.server.workloads.switch_cost import switch_cost
 from benchmarks.server.workloads.switching import acceptance_switching, load_switching
 
 __all__ = ["WORKLOADS", "Clock", "Plan", "Row", "warm_up"]
@@ -22,4 +23,5 @@ WORKLOADS: dict[str, Callable[[Sequence[Contender], Plan, Clock, Note], Iterator
     "load": load_switching,
     "steady": steady_load,
     "open": open_loop,
+    "switch-cost": switch_cost,
 }

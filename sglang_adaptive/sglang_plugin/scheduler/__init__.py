@@ -26,6 +26,9 @@ HOOKS = (
         "scheduler.graph_sizes:build",
         ("speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
     ),
+    # Of the hooks on one function an earlier one runs first: those after init_cuda_graphs need all states.
+    Hook(WORKER + "EAGLEWorkerV2.init_cuda_graphs", "around", "scheduler.target_scope:init_cuda_graphs", ("self",)),
+    Hook(WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "around", "scheduler.target_scope:build", ("self",)),
     Hook(
         EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
         "around",
@@ -86,6 +89,11 @@ NEEDS = (
     Need(EXECUTOR + "cuda_graph_config.PhaseConfig", fields=("bs", "backend")),
     Need(SRT + "utils.common.get_cuda_graph_batch_size_alignment"),
     Need(SRT + "utils.common.get_available_gpu_memory", ("device", "gpu_id")),
+    Need(SRT + "speculative.spec_utils.draft_tp_context", ("layout",)),
+    Need(SRT + "layers.moe.utils.speculative_moe_backend_context"),
+    Need(SRT + "layers.moe.utils.speculative_moe_a2a_backend_context"),
+    Need(WORKER + "EagleDraftWorker.init_attention_backend", ("self",)),
+    Need(WORKER + "EagleDraftWorker._capture_cuda_graphs", ("self",)),
     Need(SRT + "utils.triton_load_watch.mark_serving_started"),
     Need(SRT + "utils.triton_load_watch._serving_started"),
     Need(SRT + "arg_groups.overrides.resolving_view", ("server_args",)),

@@ -114,4 +114,5 @@ NEEDS = (
         fields=("req_pool_idx", "cache_protected_len", "kv_committed_len", "kv_allocated_len"),
     ),
     Need(SRT + "environ.Envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"),
+    Need(SRT + "speculative.spec_info.SpeculativeAlgorithm.is_eagle", ("self",)),
 )

@@ -41,6 +41,7 @@ class DeferredDraftExtend:
         self._running = False  # SGLang's extend is called from here
         self._failed: str | None = None
         self._can_write = kv_only_backend.fits(self._draft)
+        self._pairs = int(worker.speculative_algorithm.is_eagle())  # the prefix cache's keys are pairs of tokens
         self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
         self._rounds = self._extends = self._writes = 0
 
@@ -124,11 +125,15 @@ class DeferredDraftExtend:
 
         The prefix cache keeps the KV of target and draft in the same slots, so it must not keep tokens with pending
         rows; the next request with this prefix computes these few tokens again. With overlap one pending row belongs
-        to a round that is not committed yet, so one more token is left out.
+        to a round that is not committed yet, so one more token is left out. Of n tokens, which are n - 1 pairs, the
+        prefix cache keeps n - 1. It must never get fewer than it protects already: SGLang then ends the scheduler.
         """
         try:
             owed = self._owed(req.kv.req_pool_idx)
-            return min(owned, max(req.kv.cache_protected_len, req.kv.kv_committed_len - owed)) if owed else owned
+            if not owed:
+                return owned
+            kept: int = max(req.kv.cache_protected_len, req.kv.kv_committed_len - owed)
+            return min(owned, kept + self._pairs)
         except Exception as error:
             self._give_up(error)
             return owned

@@ -14,6 +14,8 @@ from tests.engine.in_one_process import ran
 from tests.launch_lab import LaunchLab
 
 SLOTS = 8192
+PROMPT = 24
+"""Tokens of most prompts of `zero_step_scripts`."""
 
 Pair = dict[str, Any]
 
@@ -101,6 +103,24 @@ def test_a_request_that_leaves_keeps_from_the_cache_what_it_owes(sound: list[Pai
         lost[pair["name"]] = pair["wanted"]["cached"].get("b", 0) - pair["held"]["cached"].get("b", 0)
         assert 0 <= lost[pair["name"]] < pair["every"], pair["name"]
     assert max(lost.values()) > 0
+
+
+def test_the_cache_keeps_each_token_that_the_draft_has_processed(sound: list[Pair]) -> None:
+    """It never keeps a text's last token: its keys are pairs, and the draft's row of a token takes in the next one."""
+    ends = [pair for pair in sound if pair["script"] == "second turn" and not pair["written"]]
+    assert len(ends) == 2  # in both loops
+    for pair in ends:
+        rounds = len(pair["held"]["outputs"]["a"]) - 1  # the first token is the prefill's
+        pending = rounds % pair["every"]
+        assert pair["wanted"]["cached"]["b"] - pair["held"]["cached"]["b"] == pending - 1 > 0, pair["name"]
+
+
+def test_a_request_that_leaves_early_keeps_its_prompt_in_the_cache(sound: list[Pair]) -> None:
+    """Where the draft has seen no token of the answer: SGLang asserts that the cache keeps what it protects."""
+    early = [pair for pair in sound if pair["script"] == "leave early"]
+    assert early
+    for pair in early:
+        assert pair["held"]["cached"]["c"] == PROMPT - 1 < pair["wanted"]["cached"]["c"], pair["name"]
 
 
 def test_no_time_is_taken_of_a_round_beside_a_prefill(stepped: dict[str, Any]) -> None:

@@ -30,7 +30,9 @@ from benchmarks.server.simulated import Draw, Meter, chances_of, drawn_ahead
 from benchmarks.server.summary import summary, targets
 from benchmarks.server.workloads.plan import Plan, in_turn, own_p
 from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.scheduler import shadow_acceptance
+from tests import live_controllers
 
 
 @pytest.fixture
@@ -41,6 +43,26 @@ def process(tmp_path: Path) -> Process:
 def request(acceptance: list[float] | None = None, tokens: int = 0) -> SimpleNamespace:
     parameters = None if acceptance is None else {"acceptance": acceptance}
     return SimpleNamespace(sampling_params=SimpleNamespace(custom_params=parameters), output_ids=[0] * tokens)
+
+
+def test_held_steps_change_with_others_in_every_round_and_in_no_other(process: Process) -> None:
+    """The policy's own rounds are left alone."""
+    rounds, alternation = live_controllers.ema(), simulated.Alternation(process)
+
+    def steps(count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            alternation.choose(AdaptiveController.activate_step_by_batch, rounds, 1)
+            found.append(rounds.worker.speculative_num_steps)
+        return found
+
+    process.other_steps = 0
+    assert set(steps(4)) == {3}
+    rounds.force_steps(7)
+    assert steps(4) in ([0, 7, 0, 7], [7, 0, 7, 0])
+    assert rounds.snapshot().forced_steps == 7
+    process.other_steps = None
+    assert steps(3) == [7, 7, 7]
 
 
 # -- the draw ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,46 @@
+"""0019: The parts of a tier that are the target's are built outside the draft's scope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.patch_checks.graph_sizes import graphs, on_a_gpu, replaced
+from tests.patch_checks.on_cpu import buildable
+from tests.patch_checks.parts import adaptive_worker
+from tests.patch_checks.registry import kept, repaired
+
+DRAFT, TARGET = ("draft backends", "draft graphs"), ("target backend", "target graphs")
+
+
+@repaired
+def the_targets_parts_of_a_tier_are_built_in_its_own_scope() -> None:
+    seen = scopes()
+    assert [seen[part] for part in TARGET] == [False, False], f"built in the draft's scope: {seen}"
+
+
+@kept
+def the_drafts_parts_of_a_tier_are_built_in_its_scope() -> None:
+    seen = scopes()
+    assert [seen[part] for part in DRAFT] == [True, True], f"built outside the draft's scope: {seen}"
+
+
+def scopes() -> dict[str, bool]:
+    """Start a worker whose controller builds one tier; return for each part whether the draft's scope was entered."""
+    from sglang.srt.runtime_context import get_flags
+    from sglang.srt.speculative import eagle_worker_v2
+
+    seen: dict[str, bool] = {}
+
+    def note(part: str) -> Any:
+        return lambda *_, **__: seen.update({part: get_flags().moe.speculative_context})
+
+    with graphs(), on_a_gpu(), replaced(eagle_worker_v2, DecodeCudaGraphRunner=note("target graphs")):
+        worker = buildable(adaptive_worker(launch_steps=3))
+        draft, runner = worker._draft_worker, worker._target_worker.model_runner
+        draft.init_attention_backend, draft._capture_cuda_graphs = map(note, DRAFT)
+        runner._get_attention_backend = note("target backend")
+        runner.attn_backend = runner.decode_cuda_graph_runner = None
+        del worker.adaptive_controller._states[1]
+        with replaced(eagle_worker_v2.BaseSpecWorker, init_cuda_graphs=lambda self: None):
+            worker.init_cuda_graphs()
+    return seen
