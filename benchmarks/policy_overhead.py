@@ -55,7 +55,7 @@ def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int, budgets
     profile = shipped_rounds.profile()
     seconds = shipped_rounds.seconds(profile)
     policy, rng = ThroughputPolicy(3, ThroughputOptions(verify_budget=budgets), profile), random.Random(1)
-    policy.allow_budgets()
+    policy.allow_budgets(True)
     name = "throughput, budgets" if budgets else "throughput"
     timed, handed = [], []
     requests = [f"request {index}" for index in range(batch)]

@@ -62,7 +62,7 @@ def throughput(prices: Prices | None, budgets: bool) -> ThroughputPolicy:
     """Return the policy as a server starts it, with the measured rounds of *prices* as its profile if there are any."""
     options = ThroughputOptions(candidate_steps=LADDER, verify_budget=budgets)
     policy = ThroughputPolicy(LAUNCH_STEPS, options, None if prices is None else _profile(prices))
-    policy.allow_budgets()
+    policy.allow_budgets(True)
     return policy
 
 

@@ -49,8 +49,8 @@ class ChoosesBudgets(Protocol):
     budget: int | None
     """Mean drafts to verify of a request in the round that was asked for last; None for all of them."""
 
-    def allow_budgets(self) -> None:
-        """Choose budgets from now on, where the configuration asks for them: the server can verify so."""
+    def allow_budgets(self, allowed: bool) -> None:
+        """Choose budgets from now on, where the configuration asks for them, or none: what the server can verify."""
 
 
 @runtime_checkable

@@ -67,9 +67,9 @@ class Rounds(RuntimeStates):
         self.calibration = Calibration()
         self._adopt(policy)
 
-    def allow_budgets(self) -> None:
-        """Let rounds have budgets from now on: the worker can verify unequal numbers of drafts."""
-        self.budgets_allowed = True
+    def allow_budgets(self, allowed: bool = True) -> None:
+        """Let rounds have budgets from now on, or none: whether the worker can verify unequal numbers of drafts."""
+        self.budgets_allowed = allowed
         self._adopt(self.params)
 
     def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
@@ -160,8 +160,8 @@ class Rounds(RuntimeStates):
         """Use *policy*, and note which optional protocols it implements."""
         self.params = policy
         self._budgets = policy if isinstance(policy, ChoosesBudgets) else None
-        if self._budgets is not None and self.budgets_allowed:
-            self._budgets.allow_budgets()
+        if self._budgets is not None:
+            self._budgets.allow_budgets(self.budgets_allowed)
         self._learner = policy if isinstance(policy, LearnsCost) else None
         self._probes = policy if isinstance(policy, Probes) else None
         self._probed_from = None

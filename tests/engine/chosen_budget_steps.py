@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ordered
 from sglang_adaptive.policy.throughput.budgets import folding
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.sglang_plugin.verify_budget import hooks, looks
+from sglang_adaptive.sglang_plugin.verify_budget import hooks, looks, ranking
 from sglang_adaptive.simulate.ours import KEY
 from tests.engine.budget_steps import TOKENS, BudgetStepper
 from tests.engine.stepping import TIERS
@@ -40,7 +40,7 @@ class Scripted:
         self._turns = itertools.cycle(PLACES)
         self.budget: int | None = None
 
-    def allow_budgets(self) -> None:
+    def allow_budgets(self, allowed: bool) -> None:
         """It chooses them in any case."""
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
@@ -104,6 +104,18 @@ def dear_to_verify() -> ThroughputPolicy:
     return ThroughputPolicy(3, options, CostProfile(KEY, cells))
 
 
+def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *original*, which fails at its tenth call."""
+    calls = itertools.count(1)
+
+    def fail(*args: Any) -> Any:
+        if next(calls) == 10:
+            raise RuntimeError("broken")
+        return original(*args)
+
+    return fail
+
+
 def main() -> None:
     folding.FOLD_ROUNDS = 4
     folding.LEAST_REQUESTS = looks.LEAST_REQUESTS = 1
@@ -115,6 +127,12 @@ def main() -> None:
         "scripted, no overlap": lab.run_by(Scripted(), overlap=False),
         "throughput": lab.run_by(dear_to_verify()),
     }
+    live = hooks._live
+    for part in (ranking, "ranks"), (looks, "completed"):
+        with mock.patch.object(*part, failing(getattr(*part))):
+            found[f"an error in {part[1]}"] = lab.run_by(Scripted())
+        hooks._live, hooks._why_not, hooks._rectangles.in_use = live, None, False
+        lab.controller.allow_budgets()
     print(json.dumps(found))
 
 

@@ -91,9 +91,9 @@ class ThroughputPolicy:
         sizes = self._times.graph_sizes
         return [size for size in sizes if step in self._times.allowed(size)] if sizes else None
 
-    def allow_budgets(self) -> None:
-        """Choose budgets from now on, if the options ask for them."""
-        self._times.allow_budgets(self.options.verify_budget)
+    def allow_budgets(self, allowed: bool) -> None:
+        """Choose budgets from now on, if the options ask for them, or none."""
+        self._times.allow_budgets(allowed and self.options.verify_budget)
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the steps of the round about to start; to be called once a round."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 from sglang_adaptive.sglang_plugin.verify_budget import chances, greedy
 from sglang_adaptive.sglang_plugin.verify_budget.packed_input import packed_input
@@ -26,6 +27,7 @@ _live: PackedRounds | None = None
 """One a process, because SGLang's verify functions do not know the worker."""
 _why_not: str | None = None
 """Why this process packs no rounds although it was asked to."""
+_rectangles = Fallback("adaptive: all requests of a batch verify equally many drafts from now on")
 
 
 def live() -> PackedRounds | None:
@@ -135,14 +137,19 @@ def prepare_for_verify(
     All that follows in the round reads the rectangle: the chains of *verify_input* end at their last verified token,
     and the batch keeps the slots of all its tokens, which the draft extend writes.
     """
-    packing = None if _live is None or batch.forward_mode.is_idle() else _live.packing(verify_input)
-    if packing is None:
+    rounds, packing = _live, None
+    if rounds is not None and not batch.forward_mode.is_idle():
+        with _rectangles:
+            packing = rounds.packing(verify_input)
+            if packing is not None:
+                slots = _slots(verify_input, req_to_token_pool, batch)
+                packed = packed_input(verify_input, packing, slots, rounds.padded_tokens(packing))
+                rounds.borrow_graphs(packing)
+        _stop_after_an_error()
+    if packing is None or _live is None:
         return original(verify_input, req_to_token_pool, batch, target_worker)
-    slots = _slots(verify_input, req_to_token_pool, batch)
-    assert _live is not None
-    batch.spec_info = packed_input(verify_input, packing, slots, _live.padded_tokens(packing))
-    _live.borrow_graphs(packing)
-    prepared = original(batch.spec_info, req_to_token_pool, batch, target_worker)
+    batch.spec_info = packed
+    prepared = original(packed, req_to_token_pool, batch, target_worker)
     if not prepared[1]:
         # Without a graph the backend of all steps has room for the rows; that of fewer has not.
         _live.give_graphs_back()
@@ -178,11 +185,29 @@ def sample(
                 logits_output.hidden_states = packing.spread(logits_output.hidden_states)
             if greedy.is_plain(batch, grammar_mask, watermark_state):
                 found = greedy.accept(verify_input, packing.spread(logits_output.next_token_logits.argmax(-1)))
-                _live.look(verify_input, found[1] - 1)
+                _look(verify_input, found[1] - 1)
                 return found
             logits_output.next_token_logits = packing.spread(logits_output.next_token_logits)
     options["watermark_state"] = watermark_state
     found = original(verify_input, batch, logits_output, grammar_mask, *more, **options)
-    if _live is not None:
-        _live.look(verify_input, found[1] - 1)
+    _look(verify_input, found[1] - 1)
     return found
+
+
+def _look(verify_input: Any, accepted: Any) -> None:
+    if _live is not None:
+        with _rectangles:
+            _live.look(verify_input, accepted)
+        _stop_after_an_error()
+
+
+def _stop_after_an_error() -> None:
+    """Verify all drafts of each round from now on, if what chooses or tells of them has failed."""
+    global _live, _why_not
+    if _live is None or not _rectangles.in_use:
+        return
+    _live.give_graphs_back()
+    controller = controller_of(_live.worker)
+    if controller is not None:
+        controller.allow_budgets(False)
+    _live, _why_not = None, "an error, which the log has"

@@ -47,7 +47,7 @@ class PackedRounds:
         *exponent* says the power of the draft's chances that was right lately. Budgets of *ladder*, ascending, are
         looked at. *graphs* is None on a backend that needs no graph.
         """
-        self.draft = worker._draft_worker
+        self.worker, self.draft = worker, worker._draft_worker
         self.graphs = graphs
         self.rounds = 0
         """Rounds whose requests could verify unequal numbers of drafts."""

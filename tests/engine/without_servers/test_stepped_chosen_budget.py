@@ -41,6 +41,18 @@ def test_requests_write_what_they_write_without_drafts(found: dict[str, Run], ru
     assert run["free_slots"] == SLOTS
 
 
+@pytest.mark.parametrize("part", ["ranks", "completed"])
+def test_after_an_error_all_drafts_are_verified(found: dict[str, Run], part: str) -> None:
+    run = found[f"an error in {part}"]
+    assert written(run) == written(found["undrafted"])
+    assert run["free_slots"] == SLOTS
+    assert run["report"]["reason"] == "an error, which the log has"
+    budgets = [one["budget"] for one in run["told"]]
+    last = max(at for at, budget in enumerate(budgets) if budget is not None)
+    assert 3 < last < len(budgets) / 2
+    assert {one["steps"] for one in run["told"][last + 1 :]} == {0, 1, 3, 7}
+
+
 def test_the_script_switches_among_zero_steps_rectangles_and_budgets(found: dict[str, Run]) -> None:
     for name in ("scripted", "scripted, no overlap"):
         assert {(0, None), (3, None), (7, None), (3, 1), (7, 1), (7, 3)} <= places(found[name])

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from benchmarks.served import equality, hook_times, loop, table
+from benchmarks.served import equality, hook_times, loop, phases, table
 from benchmarks.served.arrivals import GROUPS, figures, times_of
 from benchmarks.served.hook_times import Spent
 from benchmarks.served.overhead import by_hook
@@ -361,3 +361,18 @@ def test_the_page_s_tables_do_without_results(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(served_tables, "RESULTS", tmp_path)
     assert served_tables.tables() == {}
     sys.modules.pop("served_tables")
+
+
+def test_one_server_is_several_contenders() -> None:
+    asked: list[Any] = []
+    policy = SimpleNamespace(config={"throughput": {"margin": 0.02}}, ours=True)
+    client = SimpleNamespace(configure=asked.append, force_budget=asked.append)
+    server: Any = SimpleNamespace(name="throughput-budgets", policy=policy, client=client, force=asked.append)
+    choice: Any = SimpleNamespace(depths=[0, 3], pairs=[(5, 3)])
+    contenders = phases._on_one_server(server, choice)
+    names = ["static-0", "static-3", "5-verified-3", "throughput", "throughput-budgets"]
+    assert [one.name for one in contenders] == names
+    for one in contenders[2:]:
+        one.take_over()
+    rectangles, budgets = ({"throughput": {"margin": 0.02, "verify_budget": on}} for on in (False, True))
+    assert asked == [5, 3, rectangles, None, 0, budgets, None, 0]

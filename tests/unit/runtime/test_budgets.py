@@ -31,10 +31,10 @@ class Chooser(ScriptedPolicy):
     def __init__(self) -> None:
         super().__init__([0, 1, 3, 7], 7)
         self.budget: int | None = 3
-        self.allowed = 0
+        self.allowed = False
 
-    def allow_budgets(self) -> None:
-        self.allowed += 1
+    def allow_budgets(self, allowed: bool) -> None:
+        self.allowed = allowed
 
 
 def choosing() -> tuple[AdaptiveController, Chooser, Ticks]:
@@ -72,11 +72,13 @@ def test_a_policy_that_knows_no_budgets_verifies_all() -> None:
 
 def test_policies_are_told_that_budgets_are_allowed() -> None:
     controller, policy, _ = choosing()
-    assert policy.allowed == 0
+    assert not policy.allowed
     controller.allow_budgets()
     later = Chooser()
     controller.replace_policy(later, by="a test")
-    assert (policy.allowed, later.allowed) == (1, 1)
+    assert (policy.allowed, later.allowed) == (True, True)
+    controller.allow_budgets(False)
+    assert not later.allowed
 
 
 def test_a_held_budget_goes_with_held_steps() -> None:

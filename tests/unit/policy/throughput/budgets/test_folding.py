@@ -38,7 +38,7 @@ PROFILE = CostProfile(
 def policy(budgets: bool = True, allowed: bool = True) -> ThroughputPolicy:
     made = ThroughputPolicy(3, ThroughputOptions(candidate_steps=LADDER, verify_budget=budgets), PROFILE)
     if allowed:
-        made.allow_budgets()
+        made.allow_budgets(True)
     return made
 
 
@@ -126,7 +126,7 @@ def test_the_next_start_knows_the_times_of_pairs() -> None:
     pairs = [cell for cell in learnt.cells if cell.budget is not None]
     assert pairs
     again = ThroughputPolicy(3, ThroughputOptions(candidate_steps=LADDER, verify_budget=True), learnt)
-    again.allow_budgets()
+    again.allow_budgets(True)
     cell = max(pairs, key=lambda cell: cell.rounds or 0)
     row = again._times.at(cell.batch_size)
     assert row.log_base[cell.steps, cell.budget or 0] == pytest.approx(math.log(cell.seconds))
