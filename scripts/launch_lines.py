@@ -21,7 +21,9 @@ from tests.launch_lines import verdicts
 
 SHORT = {
     "speculative_eagle_topk=": "a tree of drafts",
+    "local-control-broadcast": "attention DP with local control",
     "attention DP": "attention DP",
+    "enable_multi_layer_eagle": "drafts of several layers with attention DP",
     "enable_two_batch_overlap": "two-batch overlap",
     "a prefill server": "a prefill server drafts nothing",
     "LoRA": "LoRA",

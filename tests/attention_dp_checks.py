@@ -10,7 +10,7 @@ from unittest.mock import patch
 from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
-from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY
+from sglang_adaptive.sglang_plugin.attention_dp.setup_check import SWITCH
 from sglang_adaptive.sglang_plugin.launch import without_device
 from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import ranks_pad_alike
 from sglang_adaptive.sglang_plugin.scheduler.profile_key import _attention
@@ -21,44 +21,45 @@ from tests.patch_checks.parts import published
 GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 
 
-def it_is_refused_by_default() -> None:
-    """With SGLang's reason, also for another value of the variable."""
-    assert "not synchronized" in (_reason() or "")
-    assert "not synchronized" in (_reason({TRY: "0"}) or "")
+def it_is_taken() -> None:
+    """For every name of EAGLE, also with another value of the variable."""
+    assert [_reason(speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
+    assert _reason({SWITCH: "1"}) is None
 
 
-def it_is_taken_when_it_is_to_be_tried() -> None:
-    """For every name of EAGLE."""
-    assert [_reason({TRY: "1"}, speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
+def it_is_refused_when_it_is_turned_off() -> None:
+    """With SGLang's reason."""
+    assert "not synchronized" in (_reason({SWITCH: "0"}) or "")
 
 
 def what_else_cannot_adapt_is_still_refused() -> None:
     """SGLang's other reasons come through."""
-    assert "topk" in (_reason({TRY: "1"}, speculative_eagle_topk=4) or "")
-    assert "two_batch" in (_reason({TRY: "1"}, enable_two_batch_overlap=True) or "")
+    assert "topk" in (_reason(speculative_eagle_topk=4) or "")
+    assert "two_batch" in (_reason(enable_two_batch_overlap=True) or "")
 
 
 def other_workers_are_refused() -> None:
     """Their rounds are made elsewhere."""
     for name in ("STANDALONE", "NGRAM"):
-        assert name in (_reason({TRY: "1"}, speculative_algorithm=name) or "")
-    assert "FROZEN_KV_MTP" in (_reason({TRY: "1"}, speculative_draft_model_path=str(GEMMA_4_ASSISTANT)) or "")
+        assert name in (_reason(speculative_algorithm=name) or "")
+    assert "FROZEN_KV_MTP" in (_reason(speculative_draft_model_path=str(GEMMA_4_ASSISTANT)) or "")
 
 
 def a_skipped_gather_is_refused() -> None:
     """Ranks would each run their own steps."""
-    assert "skip the gather" in (_reason({TRY: "1", "SGLANG_SCHEDULER_SKIP_ALL_GATHER": "1"}) or "")
+    assert "skip the gather" in (_reason({"SGLANG_SCHEDULER_SKIP_ALL_GATHER": "1"}) or "")
 
 
 def coordinated_prefills_are_refused() -> None:
     """They draft at zero steps."""
     name = "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"
-    assert name in (_reason({TRY: "1", name: "1"}) or "")
+    assert name in (_reason({name: "1"}) or "")
 
 
 def a_line_without_attention_dp_is_as_before() -> None:
-    """Whatever the environment asks."""
-    assert _reason({TRY: "1"}, dp=False) is None
+    """Whatever the environment says."""
+    assert _reason(dp=False) is None
+    assert _reason({SWITCH: "0"}, dp=False) is None
 
 
 def ranks_pad_alike_unless_nothing_gathers_their_tokens() -> None:

@@ -24,9 +24,14 @@ _DSPARK = (
     "--speculative-algorithm EAGLE --speculative-eagle-topk 1"
 )
 _ATTENTION_DP = (
-    "tensor parallelism alone adapts: leave out --enable-dp-attention, --dp-size and --attn-dp-size. Lines for low "
-    "latency are published so; with many requests at once attention DP is usually worth more (not measured here). "
-    "Steps that all ranks agree on are off until two GPUs have run them (docs/attention-dp.md)"
+    "with attention DP EAGLE, EAGLE3 and NEXTN adapt, but not with SGLANG_ADAPTIVE_ATTENTION_DP=0, "
+    "SGLANG_SCHEDULER_SKIP_ALL_GATHER, SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION or "
+    "--enable-dp-attention-local-control-broadcast: leave those out (docs/attention-dp.md). Other algorithms adapt "
+    "with tensor parallelism alone: leave out --enable-dp-attention, --dp-size and --attn-dp-size"
+)
+_SEVERAL_LAYERS = (
+    "drafts of several layers adapt with tensor parallelism alone: leave out --enable-dp-attention, --dp-size and "
+    "--attn-dp-size. With many requests at once attention DP is usually worth more (not measured here)"
 )
 
 
@@ -76,7 +81,7 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "DFLASH": _EAGLE3,
     "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
     "--mamba-backend": _without("--mamba-backend"),
-    "enable_multi_layer_eagle": f"drafts of several layers adapt without attention DP: {_ATTENTION_DP}",
+    "enable_multi_layer_eagle": _SEVERAL_LAYERS,
     "enable_two_batch_overlap": _without("--enable-two-batch-overlap"),
     "enable_pdmux": _without("--enable-pdmux"),
     "--enable-unified-memory": _without("--enable-unified-memory"),

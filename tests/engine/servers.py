@@ -15,7 +15,6 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.names import PLUGIN
 from sglang_adaptive.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY
 from tests.engine import assistant
 from tests.engine.fault import write_fault_plugin, write_liar_plugin
 from tests.forked_servers import ForkedServer
@@ -127,7 +126,7 @@ def attention_dp(folder: Path) -> CpuServer:
     adaptive = ("--speculative-eagle-topk", "1", "--speculative-adaptive-config", config)
     # The last --model-path counts.
     arguments = (*speculation, *adaptive, *tiny.ARGUMENTS, "--model-path", target)
-    return _two(folder, "attention_dp", *arguments, "--dp-size", "2", "--enable-dp-attention", **{TRY: "1"})
+    return _two(folder, "attention_dp", *arguments, "--dp-size", "2", "--enable-dp-attention")
 
 
 def throughput(folder: Path, profiles: Path) -> CpuServer:

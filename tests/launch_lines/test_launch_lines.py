@@ -16,7 +16,6 @@ pytestmark = pytest.mark.engine
 LINES = {line["name"]: line for line in lines()}
 STOPPED_BY = {
     "topk_gt_1": "speculative_eagle_topk=",
-    "dp_attention": "attention DP",
     "dspark": "=DSPARK",
     "dflash": "=DFLASH",
     "two_batch_overlap": "enable_two_batch_overlap",
@@ -24,6 +23,7 @@ STOPPED_BY = {
     "pd_prefill": "a prefill server drafts nothing",
 }
 """What each kind of setup, as the collection labels it, must be stopped by; a line of several kinds by one of them."""
+LOCAL_CONTROL = "--enable-dp-attention-local-control-broadcast"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,11 +47,15 @@ def test_every_line_has_an_expected_verdict() -> None:
 @pytest.mark.parametrize("name", LINES)
 def test_verdict_fits_the_labels_of_the_collection(name: str) -> None:
     """The labels were made by reading the lines, before there was a verdict."""
-    reasons = [words for kind, words in STOPPED_BY.items() if kind in LINES[name]["kinds"]]
-    found = expected()[name]
+    kinds, found = set(LINES[name]["kinds"]), expected()[name]
+    reasons = [words for kind, words in STOPPED_BY.items() if kind in kinds]
+    if kinds >= {"dp_attention", "multi_layer_mtp"}:
+        reasons.append("enable_multi_layer_eagle=")
+    if LOCAL_CONTROL in LINES[name]["argv"]:
+        reasons.append(LOCAL_CONTROL)
     if not reasons:
         assert found["verdict"] in (ADAPTS, WITH_LESS)
-        assert (found["verdict"] == WITH_LESS) == bool({"tokenizer_workers", "pd_decode"} & set(LINES[name]["kinds"]))
+        assert (found["verdict"] == WITH_LESS) == bool({"tokenizer_workers", "pd_decode"} & kinds)
     else:
         assert found["verdict"] == STATIC and any(words in found["reason"] for words in reasons)
 

@@ -29,7 +29,6 @@ from benchmarks.server.process import Process
 from benchmarks.server.ranks import file_of
 from benchmarks.server.servers import Server
 from benchmarks.server.shapes import TARGETS, draft_of
-from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY
 
 RANKS = 2
 DP = ("--tp-size", str(RANKS), "--dp-size", str(RANKS), "--enable-dp-attention")
@@ -116,7 +115,7 @@ class Place:
             name, self.pair, "EAGLE" if own else "EAGLE3", "NextN" if own else "EAGLE-3", target,
             None if own else (tiny.DRAFT if self.cpu else shapes.eagle3_of(target)),
             arguments=(*tiny.ARGUMENTS, *DP) if self.cpu else _SMALL,
-            variables={TRY: "1", **SIDE_BY_SIDE, **(tiny.VARIABLES if self.cpu else {})},
+            variables={**SIDE_BY_SIDE, **(tiny.VARIABLES if self.cpu else {})},
             depths=DEPTHS, warm_up=True,
         )  # fmt: skip
         if name == "reference":
@@ -130,8 +129,6 @@ class Place:
         config = {"policy": "throughput", "warm_up": name == "rated" and not self.cpu}
         speculates = name != "none"
         variables = {**SIDE_BY_SIDE, **(tiny.VARIABLES if self.cpu else {})}
-        if speculates:
-            variables[TRY] = "1"
         own = replace(POLICIES["throughput" if speculates else "none"], name=name, variables=variables)
         policy = replace(own, config=config) if speculates else own
         server = Server(policy, self._host(name), self.folder, self.folder / f"{name}-profiles")

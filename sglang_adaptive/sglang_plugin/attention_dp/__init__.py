@@ -1,6 +1,6 @@
 """One number of steps a round for all ranks of attention DP, agreed in the gather that SGLang makes before a round.
 
-Off unless ``SGLANG_ADAPTIVE_ATTENTION_DP=1``: no two GPUs have run it yet. May import hooking, scheduler and runtime.
+``SGLANG_ADAPTIVE_ATTENTION_DP=0`` turns it off. May import hooking, scheduler and runtime.
 """
 
 from __future__ import annotations

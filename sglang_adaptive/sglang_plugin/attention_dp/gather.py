@@ -12,7 +12,6 @@ from typing import Any
 from sglang_adaptive.policy.vote.ballot import silent, width
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
-from sglang_adaptive.sglang_plugin.attention_dp.setup_check import TRY, wanted
 from sglang_adaptive.sglang_plugin.scheduler.worker import LARGEST_BATCH, controller_of, interrupt_for_prefill
 
 logger = logging.getLogger(__name__)
@@ -25,10 +24,12 @@ def install(result: None, worker: Any) -> None:
     """After EAGLEWorkerV2.init_cuda_graphs: run agreed steps from now on, with attention DP."""
     from sglang.srt.runtime_context import get_parallel
 
-    controller = controller_of(worker)
-    if controller is not None and wanted() and get_parallel().attn_dp_size > 1:
-        logger.warning("adaptive: attention DP with agreed steps, which no two GPUs have run yet, because of %s=1", TRY)
-        join(controller, get_parallel().attn_dp_rank)
+    controller, parallel = controller_of(worker), get_parallel()
+    if controller is not None and parallel.attn_dp_size > 1:
+        if parallel.tp_rank == 0:
+            ranks = parallel.attn_dp_size
+            logger.info("adaptive: before each round the %d ranks of attention DP agree on its steps", ranks)
+        join(controller, parallel.attn_dp_rank)
 
 
 def join(controller: AdaptiveController, rank: int) -> None:

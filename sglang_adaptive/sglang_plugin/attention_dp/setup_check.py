@@ -1,4 +1,4 @@
-"""Whether attention DP is to be tried, and where it cannot work."""
+"""Whether a server with attention DP adapts, and where that cannot work."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
 
-TRY = "SGLANG_ADAPTIVE_ATTENTION_DP"
-"""Environment variable that turns it on with "1"."""
+SWITCH = "SGLANG_ADAPTIVE_ATTENTION_DP"
+"""Environment variable that turns it off with "0"."""
 _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 
 
 def wanted() -> bool:
-    """Return whether the environment asks for it."""
-    return os.environ.get(TRY) == "1"
+    """Return whether the environment leaves it on."""
+    return os.environ.get(SWITCH) != "0"
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Around SGLang's adaptive_unsupported_reason: accept attention DP where it is to be tried and can work."""
+    """Around SGLang's adaptive_unsupported_reason: accept attention DP where it can work, unless it is turned off."""
     from sglang.srt.arg_groups.overrides import resolved_view
     from sglang.srt.environ import envs
 
     if not wanted() or resolved_view(server_args).attn_dp_size == 1:
         return original(server_args)
+    if (reason := original(AsIf(server_args, attn_dp_size=1))) is not None:
+        return reason
     if server_args.speculative_algorithm not in _ALGORITHMS:
         return f"attention DP is not supported with {server_args.speculative_algorithm}"
     if envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER.get() or resolved_view(server_args).dwdp_size > 1:
@@ -33,4 +35,4 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return "attention DP is not supported with --enable-dp-attention-local-control-broadcast"
     if envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION.get():
         return "attention DP is not supported with SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION, which always drafts"
-    return original(AsIf(server_args, attn_dp_size=1))
+    return None

@@ -1,4 +1,4 @@
-"""Attention DP is off by default; where it is tried, what cannot work is refused by name. With SGLang's own check."""
+"""Attention DP adapts unless it is turned off, and what cannot work is refused by name. With SGLang's own check."""
 
 from __future__ import annotations
 
