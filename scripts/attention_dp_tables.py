@@ -1,4 +1,4 @@
-"""Writes the tables of docs/attention-dp.md from benchmarks/results/attention_dp/; ``--check`` only compares."""
+"""Writes the tables of docs/attention-dp.md from benchmarks/results/attention_dp*/; ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from generated import DOCS, update
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "attention_dp"
 PROBES = RESULTS.with_name("attention_dp_probes")
+SERVED = RESULTS.with_name("attention_dp_served")
 STARTS = {"true": "the true one", "wrong": "each time off by 15%", "none": "none"}
 
 
@@ -48,6 +49,17 @@ def probes() -> Iterator[str]:
         yield f"| {words} | {rates} | {signs} of {len(cells)} | {switches[0]:.0f}, {switches[1]:.0f} |"
 
 
+def served() -> Iterator[str]:
+    """Yield by load what two GPUs served: the policy's tokens a second, over the best held depth, and over none."""
+    found = json.loads((SERVED / "rates.json").read_text(encoding="utf-8"))["ratios"]
+    yield from _head("load, and requests of each rank", ["tokens/s", "over the best held depth", "over no speculation"])
+    for scene, rates in found.items():
+        steps = int(rates["best"].removeprefix("static-"))
+        best = f"{rates['policy_over_best']:.3f} ({steps} step{'s' * (steps != 1)})"
+        tokens = rates["tokens_per_second"]["policy"]
+        yield f"| {scene} | {tokens:.0f} | {best} | {rates['policy_over_none']:.2f} |"
+
+
 def _table(title: str, key: Callable[[dict[str, Any]], str]) -> Iterator[str]:
     cells = _cells()
     names = list(cells[0]["ways"])
@@ -75,5 +87,5 @@ def _cells(folder: Path = RESULTS) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    tables = {"scenes": scenes(), "sizes": sizes(), "switches": switches(), "probes": probes()}
+    tables = {"scenes": scenes(), "sizes": sizes(), "switches": switches(), "probes": probes(), "served": served()}
     sys.exit(update(DOCS / "attention-dp.md", {f"attention-dp-{name}": lines for name, lines in tables.items()}))

@@ -10,7 +10,13 @@ from typing import Any
 
 from generated import DOCS, update
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "verify_budget"
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
+
+from benchmarks.served import table  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "verify_budget"
+SERVED = RESULTS.with_name("served") / "replay-32b.json"
 LEARNT, BEFOREHAND = "learnt by probability and position", "known beforehand"
 DEAR = ", dear drafts"
 
@@ -106,4 +112,5 @@ def _reports() -> list[dict[str, Any]]:
 if __name__ == "__main__":
     tables = {"budgets": budgets(), "early": early(), "beliefs": beliefs(), "fits": fits()}
     tables |= {"policy": policy(), "policy-ratios": ratios()}
+    tables["served"] = table.budgets(json.loads(SERVED.read_text(encoding="utf-8")))
     sys.exit(update(DOCS / "verify-budget.md", {f"verify-budget-{name}": lines for name, lines in tables.items()}))

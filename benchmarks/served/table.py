@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+from benchmarks.served.contenders import BUDGETS
 from benchmarks.served.race import OURS, mean_rate, rates_by_name
 from benchmarks.served.ratios import Ratio, best_single, mean_ratio, ratio
 
@@ -17,6 +18,11 @@ TITLES = {OURS: "`throughput`", NONE: "no speculation", EMA: "SGLang's EMA"}
 def is_static(name: str) -> bool:
     """Return whether this is a depth that drafts, held for good; zero steps are what "no speculation" stands for."""
     return name.startswith("static-") and name != "static-0"
+
+
+def is_pair(name: str) -> bool:
+    """Return whether this is a pair of steps and a verify budget, held for good."""
+    return "-verified-" in name
 
 
 def title(name: str) -> str:
@@ -95,6 +101,20 @@ def rates(content: Content) -> Iterator[str]:
     for name in order:
         cells = [f"{rate[name]:.0f}" if name in rate else "" for rate in found.values()]
         yield f"| {title(name)} | {' | '.join(cells)} |"
+
+
+def budgets(content: Content) -> Iterator[str]:
+    """Yield by batch size what the policy serves without and with verify budgets, and the best pair that is held, over
+    the best static depth of that batch size, with standard errors."""
+    yield "| batch | the best static depth, tokens/s | `throughput` | with budgets | the best held pair | turns |"
+    yield "|---|---|---|---|---|---|"
+    for size, turns in batches(content).items():
+        rates = means(turns)
+        best, pair = (max(filter(of_kind, rates), key=rates.__getitem__) for of_kind in (is_static, is_pair))
+        held = "{} steps, {} verified".format(*pair.split("-verified-"))
+        cells = [str(over(turns, best, name)) for name in (OURS, BUDGETS, pair)]
+        cells[-1] += f" ({held})"
+        yield f"| {size} | {rates[best]:.0f} ({title(best)}) | {' | '.join(cells)} | {len(turns)} |"
 
 
 def poisson(content: Content) -> Iterator[str]:
