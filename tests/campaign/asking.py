@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.client import Client, RequestError
-from tests.campaign import gpu
+from tests.campaign import gpu, ties
 from tests.campaign.kinds import KINDS
 from tests.campaign.record import Unit
 
@@ -84,9 +84,9 @@ def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Questio
         if said and KINDS[question.kind].known:
             unit.tried[what] += 1
             unit.known[question.kind] += 1
-        elif said and gpu.used and gpu.is_tie(plain, question.body, ours, theirs):
+        elif said and ties.is_tie(plain, question.body, ours, theirs):
             unit.tried[what] += 1
-            unit.known[gpu.TIE] += 1
+            unit.known[ties.NAME] += 1
         else:
             unit.check(not said, what, f"{said}; asked {json.dumps(question.body)[:700]}")
 
@@ -129,7 +129,7 @@ def _timeless(value: Any) -> str:
 def _near(ours: Any, theirs: Any) -> bool:
     """Return whether numbers are as near as can be told and everything else is equal."""
     if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, abs_tol=gpu.NEAR if gpu.used else LOGPROB_TOLERANCE)
+        return math.isclose(ours, theirs, abs_tol=ties.BFLOAT16 if gpu.used else LOGPROB_TOLERANCE)
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(_near, ours, theirs))
     return bool(ours == theirs)

@@ -1,11 +1,11 @@
-"""What the campaign on a GPU takes for a tie, asked of a server without speculation."""
+"""What the campaign takes for a tie, asked of a server without speculation."""
 
 from __future__ import annotations
 
 import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.campaign import gpu
+from tests.campaign import ties
 
 
 def test_a_tie_is_as_wide_as_the_two_tokens_lie_apart(plain: CpuServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def test_a_tie_is_as_wide_as_the_two_tokens_lie_apart(plain: CpuServer, monkeypa
     best, second = answer["meta_info"]["output_top_logprobs"][at]
     other = {"output_ids": [*answer["output_ids"][:at], second[1], 5]}
     for width, tie in ((1.01, True), (0.99, False)):
-        monkeypatch.setattr(gpu, "NEAR", width * (best[0] - second[0]))
-        assert gpu.is_tie(plain, body, other, answer) is tie
-        assert gpu.is_tie(plain, {**body, "text": [body["text"]] * 2}, [answer, other], [answer] * 2) is tie
-    assert not gpu.is_tie(plain, body, "refused", answer)
+        monkeypatch.setattr(ties, "FLOAT32", width * (best[0] - second[0]))
+        assert ties.is_tie(plain, body, other, answer) is tie
+        assert ties.is_tie(plain, {**body, "text": [body["text"]] * 2}, [answer, other], [answer] * 2) is tie
+    assert not ties.is_tie(plain, body, "refused", answer)
