@@ -81,13 +81,15 @@ class AcceptanceEstimator:
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
         now = self.levels.bins
-        self._mix = {bin: now.count(bin) / len(now) for bin in range(BINS) if bin in now}
+        self._mix = {bin: now.count(bin) / len(now) for bin in sorted(set(now))}
         self._rounds += 1
         if not steps or self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
             self._refresh()
         else:
-            self._find_slope()
-            self._bring_up_to_date(list(self._mix)[self._rounds % len(self._mix)])
+            turn = self._rounds % len(self._mix)
+            if not turn:
+                self._find_slope()
+            self._bring_up_to_date(list(self._mix)[turn])
 
     def slower(self, live: int) -> Sequence[float]:
         """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""
