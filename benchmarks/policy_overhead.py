@@ -50,7 +50,9 @@ def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEviden
     return BudgetEvidence(steps, whole, *(dict(zip(budgets, found, strict=True)) for found in (ranked, uniform)))
 
 
-def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int, budgets: bool) -> dict[str, list[float]]:
+def time_throughput(
+    drawn: Sequence[list[int]], batch: int, rounds: int, budgets: bool = False
+) -> dict[str, list[float]]:
     """Return nanoseconds of each round, and of each hand-over."""
     profile = shipped_rounds.profile()
     seconds = shipped_rounds.seconds(profile)
@@ -127,7 +129,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     drawn = draw(options.batch)
-    timed = time_throughput(drawn, options.batch, options.rounds, budgets=False)
+    timed = time_throughput(drawn, options.batch, options.rounds)
     timed |= time_throughput(drawn, options.batch, options.rounds, budgets=True)
     timed["SGLang EMA"] = time_sglang(drawn, options.batch, options.rounds, sglang_ema)
     result = {name: summary(values) for name, values in timed.items()}
