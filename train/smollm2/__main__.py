@@ -23,7 +23,7 @@ from train.smollm2.store import Shards, read
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC_BENCH = ROOT / "benchmarks" / "traces" / "spec_bench" / "question.jsonl"
-SHIPPED = ROOT / "train" / "smollm2" / "draft"
+SHIPPED = ROOT / "train" / "smollm2" / "draft2"
 SIZES = ("asked", "contexts", "translations", "passages", "wave", "answer_tokens", "write_tokens", "vocabulary")
 MORE_SIZES = ("train_tokens", "rate", "measured", "positions", "record_tokens", "seed")
 
