@@ -24,14 +24,13 @@ from benchmarks import shipped_rounds
 from sglang_adaptive.policy.config.throughput_options import DEFAULT_LADDER, ThroughputOptions
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime.look_turns import LOOKS, budgets_seen
 from sglang_adaptive.simulate.provenance import about
 
 DEEPEST = 7
 ACCEPTANCE = (0.75, 0.97)
 DRAWN_ROUNDS = 512
 WARMUP_ROUNDS = 1000
-LOOKS = 4
-"""Rounds of which one is looked at, as in ``sglang_plugin/verify_budget/looks.py``."""
 
 
 def draw(batch: int) -> list[list[int]]:
@@ -42,7 +41,7 @@ def draw(batch: int) -> list[list[int]]:
 
 def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEvidence | None:
     """Return what a look at the round says, where a budget saves 60% of what a uniform cut loses."""
-    budgets = [b for b in DEFAULT_LADDER if 0 < b < steps and (budget is None or b <= budget)]
+    budgets = budgets_seen(DEFAULT_LADDER, steps, budget)
     if not budgets:
         return None
     whole, *uniform = (sum(min(count, cut) for count in raw) for cut in (steps, *budgets))

@@ -87,6 +87,10 @@ class Client:
         held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_budget": budget}})
         return held
 
+    def flush_cache(self) -> None:
+        """Empty the prefix cache, once the last request has left. Raises RequestError if one is there for a minute."""
+        self.post("/flush_cache?timeout=60", {})
+
     def generate(self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any) -> Any:
         """Return SGLang's answer: `text`, `output_ids`, `meta_info`; a list of those for a list of prompts.
 

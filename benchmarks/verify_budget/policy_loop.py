@@ -1,8 +1,8 @@
 """The policy itself in the closed loop: it chooses steps and budget before every round, as on a server.
 
 As in ``sglang_adaptive.simulate``, the result of a round arrives after the next one was chosen, and the policy reads
-round times with noise. Every ``LOOKS``-th round says what smaller budgets would have kept; drafts that nobody verified
-are drawn by their chances, as the server does.
+round times with noise. The rounds that a server looks at say what smaller budgets would have kept; drafts that nobody
+verified are drawn by their chances, as the server does.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ordered
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.calibration import BINS, UNITS, Calibration
+from sglang_adaptive.runtime.look_turns import budgets_seen, looked_steps
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.engine import hand_over_cost
 from sglang_adaptive.simulate.ours import KEY
@@ -29,8 +30,6 @@ from sglang_adaptive.simulate.trace import clock_factors
 from sglang_adaptive.traces import Trace
 
 LADDER = (0, 1, 2, 3, 5, 7)
-LOOKS, LEAST_REQUESTS = 4, 8
-"""As in ``sglang_plugin/verify_budget/looks.py``, which needs torch."""
 LAUNCH_STEPS = 3
 Place = tuple[int, int]
 """Steps and budget, the steps again without one."""
@@ -144,9 +143,9 @@ class _Loop:
             whole = self._completed(chances, verified, right)
             seen.budget, seen.verified, seen.completed = budget, verified.tolist(), whole.tolist()
         seen.num_correct_drafts_per_req = right.tolist()
-        looked = self._looked(steps, budget)
+        looked = looked_steps(self._round, self._batch, steps, seen.budget, LADDER)
         if looked:
-            seen.evidence = _evidence(chances[:, :looked], whole, [b for b in LADDER if 0 < b < looked and b <= budget])
+            seen.evidence = _evidence(chances[:, :looked], whole, budgets_seen(LADDER, looked, seen.budget))
             self._calibrate(chances, right, verified)
         self._flying = seen, seconds * self._noise[self._round % 4096]
         return right
@@ -160,14 +159,6 @@ class _Loop:
             policy.observe(seen)
             if policy.cost_sync_due:
                 hand_over_cost(policy)
-
-    def _looked(self, steps: int, budget: int) -> int:
-        if self._round % LOOKS or self._batch < LEAST_REQUESTS:
-            return 0
-        turns = [s for s in LADDER if 2 <= s <= steps]
-        if budget < steps or not turns:
-            return steps if budget < steps else 0
-        return turns[self._round // LOOKS % len(turns)]
 
     def _completed(self, chances: FloatArray, verified: IntArray, right: IntArray) -> IntArray:
         coins = self._draw.random(chances.shape) < chances**self._calibration.exponent

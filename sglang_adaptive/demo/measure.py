@@ -36,7 +36,7 @@ def force_steps(client: Client, steps: int | None) -> None:
 
 def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> PhaseResult:
     """Run *phase* on an idle server, from an empty prefix cache; *tick* is called at intervals."""
-    client.post("/flush_cache?timeout=60", None)
+    client.flush_cache()
     before = adaptive_state(client)
     log = SwitchLog(before)
     begin, start = time.time(), time.perf_counter()

@@ -121,4 +121,5 @@ def _table_notes() -> str:
 
 def _unseen(run: Run) -> list[str]:
     count = sum(phase.switches_unseen for phase in run.phases)
-    return [f"  {count} switches came too fast to be drawn"] if count else []
+    switches = "1 switch" if count == 1 else f"{count} switches"
+    return [f"  {switches} came too fast to be drawn"] if count else []

@@ -12,7 +12,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.telemetry import Probes
 from sglang_adaptive.runtime.calibration import Calibration
 from sglang_adaptive.runtime.counters import Counters, SwitchRecord
-from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.runtime.drafted import Drafted, Look
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -20,6 +20,9 @@ from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
 
 logger = logging.getLogger(__name__)
+
+_NOTHING = Look()
+"""Of a round that was not looked at."""
 
 
 class Rounds(RuntimeStates):
@@ -136,24 +139,23 @@ class Rounds(RuntimeStates):
         drafted = drafted or Drafted(self.worker.speculative_num_steps)
         # Rounds of several ranks take as long as that of the largest batch.
         batch_size = drafted.largest_batch or batch_size
-        look = drafted.look
-        budget = None if look is None else look.budget
-        if look is not None and look.trials:
+        look = drafted.look or _NOTHING
+        if look.trials:
             self.calibration.add(look.trials, look.believed, look.accepted)
         return RoundObservation(
             steps=drafted.steps,
             num_correct_drafts_per_req=counts,
             batch_size=batch_size,
-            seconds=self._clock.read(drafted.steps, batch_size, budget),
+            seconds=self._clock.read(drafted.steps, batch_size, look.budget),
             context_tokens=drafted.context_tokens,
             chosen=self._forced_steps is None,
             shadow_accepts=drafted.shadow_accepts,
             extended=drafted.extended,
             requests=drafted.requests,
-            budget=budget,
-            verified=() if look is None else look.verified,
-            completed=() if look is None else look.completed,
-            evidence=None if look is None else look.evidence,
+            budget=look.budget,
+            verified=look.verified,
+            completed=look.completed,
+            evidence=look.evidence,
         )
 
     def _adopt(self, policy: AdaptivePolicy) -> None:

@@ -22,6 +22,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ordered
 from sglang_adaptive.policy.throughput.budgets import folding
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime import look_turns
 from sglang_adaptive.sglang_plugin.verify_budget import hooks, looks, ranking
 from sglang_adaptive.simulate.ours import KEY
 from tests.engine.budget_steps import TOKENS, BudgetStepper
@@ -118,7 +119,7 @@ def failing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     folding.FOLD_ROUNDS = 4
-    folding.LEAST_REQUESTS = looks.LEAST_REQUESTS = 1
+    folding.LEAST_REQUESTS = look_turns.LEAST_REQUESTS = 1
     lab = ChoosingStepper(Path(sys.argv[1]), "EAGLE3", None)
     torch.manual_seed(0)
     found = {

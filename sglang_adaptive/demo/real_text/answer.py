@@ -19,7 +19,7 @@ Grown = Callable[[str, int], None]
 
 def measure_answer(client: Client, phase: Phase, prompt: Sequence[int], grown: Grown) -> PhaseResult:
     """Let an idle server answer *prompt*, from an empty prefix cache; greedy, up to the end of the turn."""
-    client.post("/flush_cache?timeout=60", None)
+    client.flush_cache()
     before = adaptive_state(client)
     log = SwitchLog(before)
     begin, start = time.time(), time.perf_counter()

@@ -61,7 +61,7 @@ def _rates(policy: ThroughputPolicy, row: RoundTimeRow, batch_size: int) -> list
     rates = []
     for rung, (steps, seconds) in enumerate(row.seconds.items()):
         budget = row.budgets.get(steps)
-        took = row.took[steps, steps if budget is None else budget]
+        took = row.took[steps, budget or steps]
         rates.append(
             {
                 "steps": steps,

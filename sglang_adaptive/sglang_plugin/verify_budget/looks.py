@@ -4,7 +4,8 @@ Of a round with a budget each request's verified drafts, and what it would have 
 none of the verified ones was rejected, the others are drawn by their chances. Without that, what deep drafts bring
 would be learnt from those alone that the draft believed in.
 
-Of every ``LOOKS``-th round also what each smaller budget would have kept, and how often drafts of a chance were right.
+Of some rounds (``runtime.look_turns``) also what each smaller budget would have kept, and how often drafts of a chance
+were right.
 """
 
 from __future__ import annotations
@@ -17,11 +18,6 @@ from sglang_adaptive.runtime.calibration import BINS, UNITS
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-LOOKS = 4
-"""Rounds between two looks at what smaller budgets would have kept."""
-LEAST_REQUESTS = 8
-"""Requests from which on rounds without a budget are looked at."""
 
 
 def completed(chances: Tensor, verified: Tensor, accepted: Tensor, exponent: float, draw: Any) -> Tensor:

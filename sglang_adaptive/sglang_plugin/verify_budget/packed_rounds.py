@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sglang_adaptive.runtime.look_turns import budgets_seen, looked_steps
 from sglang_adaptive.sglang_plugin.scheduler.round_looks import Told
 from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
@@ -52,7 +53,7 @@ class PackedRounds:
         self.rounds = 0
         """Rounds whose requests could verify unequal numbers of drafts."""
         self._budget, self._exponent = budget, exponent
-        self._ladder = tuple(steps for steps in ladder if steps)
+        self._ladder = ladder
         self._seen = 0
         self._chances: Tensor | None = None
         self._round: _Round | None = None
@@ -83,7 +84,7 @@ class PackedRounds:
             self.rounds += 1
         else:
             budget = None
-        looked = self._looked(requests, width - 1, budget)
+        looked = looked_steps(self._seen, requests, width - 1, budget, self._ladder)
         if packing is not None or looked:
             self._round = _Round(verify_input, chances, budget, packing, looked)
         return packing
@@ -131,7 +132,7 @@ class PackedRounds:
             verified = noted.packing.lengths - 1
             whole = looks.completed(chances, verified, accepted, self._exponent(), self._coins(chances.device))
             parts += [verified, whole]
-        budgets = [b for b in self._ladder if b < noted.looked and (noted.budget is None or b <= noted.budget)]
+        budgets = budgets_seen(self._ladder, noted.looked, noted.budget)
         if budgets:
             seen, first = whole.clamp(max=noted.looked), chances[:, : noted.looked]
             rungs = torch.tensor(budgets, pin_memory=chances.is_cuda).to(chances.device, non_blocking=True)
@@ -149,15 +150,6 @@ class PackedRounds:
 
     def _fits(self, budget: int, requests: int, width: int) -> bool:
         return self.graphs is None or self.graphs.tokens(budget, requests, width) is not None
-
-    def _looked(self, requests: int, steps: int, budget: int | None) -> int:
-        """Return how many steps of the round are looked at; without a budget fewer than all of them in turn."""
-        if self._seen % looks.LOOKS or requests < looks.LEAST_REQUESTS:
-            return 0
-        turns = [s for s in self._ladder[1:] if s <= steps]
-        if budget is not None or not turns:
-            return steps if budget is not None else 0
-        return turns[self._seen // looks.LOOKS % len(turns)]
 
     def _coins(self, device: Any) -> torch.Generator:
         if self._draw is None:  # of its own, so that sampled tokens do not depend on it

@@ -28,8 +28,3 @@ def prefixes(ranked: Tensor, budget: int) -> Tensor:
     *ranked* [requests, steps] are from `ranks`; the answer is int64 [requests]. Needs 0 <= *budget* <= steps.
     """
     return (ranked < ranked.shape[0] * budget).sum(1)
-
-
-def likeliest_prefixes(chances: Tensor, budget: int) -> Tensor:
-    """Return how many drafts of each request to verify, int64 [requests], `requests * budget` in all."""
-    return prefixes(ranks(chances), budget)

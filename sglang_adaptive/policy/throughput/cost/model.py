@@ -86,8 +86,8 @@ class CostModel:
 
     def pair(
         self, batch_size: int, steps: int, budget: int, row: tuple[list[float], list[float]], plain: Sequence[float]
-    ) -> tuple[float, float]:
-        """Return seconds and their relative standard deviation of a round with a budget.
+    ) -> tuple[float, float, float]:
+        """Return seconds of a round with a budget, their relative standard deviation, and the base's seconds.
 
         *row* is that of the batch, and *plain* its base. Until it was measured the round is off from its base as much
         as one of *budget* steps is.
@@ -98,9 +98,9 @@ class CostModel:
         deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
         own = self.pairs.get((self.anchor(batch_size), steps, budget))
         if own is None:
-            return guess, deviation
+            return guess, deviation, base
         part = deviation**2 / (deviation**2 + own[1] ** 2)
-        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part)
+        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part), base
 
     def anchor(self, batch_size: int) -> int:
         """Return the anchor that readings at *batch_size* are filed under: that of the smaller ratio."""

@@ -35,7 +35,7 @@ class RoundTimeRow:
     """Seconds at zero steps; None when 0 is no candidate."""
     took: Mapping[tuple[int, int], float]
     """Seconds by steps and budget, the steps again where all drafts are verified."""
-    packed: Mapping[int, tuple[tuple[int, float, float], ...]]
+    packed: Mapping[int, Sequence[tuple[int, float, float]]]
     """By steps, (budget, seconds, relative standard deviation) of the budgets that may go with them; empty without."""
     budgets: Mapping[int, int]
     """By steps, the budget that ``rungs``, ``seconds`` and ``deviation`` are of, where there is one."""
@@ -102,13 +102,16 @@ class RoundTimes:
         seconds, deviations = self._cost.row(batch_size)
         base = self._cost.base.seconds(batch_size)
         allowed = frozenset(self.allowed(batch_size))
-        packed = self._packed(batch_size, allowed, (seconds, deviations), base)
         log_base = {(steps, steps): math.log(t) for steps, t in zip(ladder, base, strict=True)}
         took = {(steps, steps): t for steps, t in zip(ladder, seconds, strict=True)}
-        for steps, pairs in packed.items():
-            for budget, t, _ in pairs:
-                took[steps, budget] = t
-                log_base[steps, budget] = math.log(self._cost.base.pair_seconds(batch_size, steps, budget, base)[0])
+        packed: dict[int, list[tuple[int, float, float]]] = {}
+        for steps in allowed if self._with_budgets else ():
+            pairs = packed[steps] = []
+            for budget in sorted(allowed):  # a pair runs where both have graphs
+                if 0 < budget < steps:
+                    t, doubt, start = self._cost.pair(batch_size, steps, budget, (seconds, deviations), base)
+                    pairs.append((budget, t, doubt))
+                    took[steps, budget], log_base[steps, budget] = t, math.log(start)
         return RoundTimeRow(
             padded=batch_size,
             anchor=anchor,
@@ -122,21 +125,6 @@ class RoundTimes:
             packed=packed,
             budgets={},
         )
-
-    def _packed(
-        self, batch_size: int, allowed: frozenset[int], row: tuple[list[float], list[float]], base: list[float]
-    ) -> dict[int, tuple[tuple[int, float, float], ...]]:
-        """Return the pairs of steps and budget that may run: those of which both have graphs."""
-        if not self._with_budgets:
-            return {}
-        return {
-            steps: tuple(
-                (budget, *self._cost.pair(batch_size, steps, budget, row, base))
-                for budget in sorted(allowed)
-                if 0 < budget < steps
-            )
-            for steps in allowed
-        }
 
     def _padded(self, batch_size: int) -> int:
         at = bisect_left(self._graph_sizes, batch_size)

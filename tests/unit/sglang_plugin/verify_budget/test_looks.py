@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sglang_adaptive.runtime import look_turns
 from sglang_adaptive.runtime.calibration import BINS, UNITS
 from sglang_adaptive.runtime.drafted import Look
 from sglang_adaptive.sglang_plugin.scheduler.round_looks import look_of
 from sglang_adaptive.sglang_plugin.verify_budget import looks
 from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
-from sglang_adaptive.sglang_plugin.verify_budget.ranking import likeliest_prefixes, ranks
+from sglang_adaptive.sglang_plugin.verify_budget.ranking import prefixes, ranks
 
 LADDER = (0, 1, 2, 3, 5)
 
@@ -30,8 +31,8 @@ class Lab:
     """Rounds with a budget, as the hooks drive them; every round is looked at."""
 
     def __init__(self, budget: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(looks, "LOOKS", 1)
-        monkeypatch.setattr(looks, "LEAST_REQUESTS", 1)
+        monkeypatch.setattr(look_turns, "LOOKS", 1)
+        monkeypatch.setattr(look_turns, "LEAST_REQUESTS", 1)
         self.rounds = PackedRounds(SimpleNamespace(_draft_worker=None), lambda: budget, ladder=LADDER)
 
     def told(self, chances: torch.Tensor, whole: list[int]) -> tuple[Look | None, list[int]]:
@@ -73,7 +74,7 @@ def test_sums_are_those_of_every_draft(
         wanted = [b for b in LADDER if 0 < b < seen.steps and (not packed or b <= (budget or 0))]
         assert seen.whole == sum(counts) and list(seen.ranked) == list(seen.uniform) == wanted
         for b in wanted:
-            kept = likeliest_prefixes(chances[:, : seen.steps], b).tolist()
+            kept = prefixes(ranks(chances[:, : seen.steps]), b).tolist()
             assert seen.ranked[b] == sum(map(min, counts, kept))
             assert seen.uniform[b] == sum(min(count, b) for count in counts)
         assert (told.trials, told.believed, told.accepted) == by_hand(chances, verified, accepted)
@@ -120,8 +121,8 @@ def test_sampled_tokens_do_not_depend_on_the_coins(monkeypatch: pytest.MonkeyPat
 
 def test_only_some_rounds_say_more_than_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(2, monkeypatch)
-    monkeypatch.setattr(looks, "LOOKS", 3)
-    monkeypatch.setattr(looks, "LEAST_REQUESTS", 8)
+    monkeypatch.setattr(look_turns, "LOOKS", 3)
+    monkeypatch.setattr(look_turns, "LEAST_REQUESTS", 8)
     chances, whole = drawn(8, 5, 1)
     found = [lab.told(chances, whole)[0] for _ in range(6)]
     assert [one is not None and one.evidence is not None for one in found] == [False, False, True] * 2

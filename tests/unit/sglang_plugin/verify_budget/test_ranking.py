@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.sglang_plugin.verify_budget.ranking import likeliest_prefixes
+from sglang_adaptive.sglang_plugin.verify_budget.ranking import prefixes, ranks
 
 EIGHTHS = 8
 """Products of up to 7 of them are exact in float32."""
@@ -28,7 +28,7 @@ def products(chain: list[int]) -> list[Fraction]:
 
 
 def kept(chances: list[list[float]], budget: int) -> list[int]:
-    found: list[int] = likeliest_prefixes(torch.tensor(chances), budget).tolist()
+    found: list[int] = prefixes(ranks(torch.tensor(chances)), budget).tolist()
     return found
 
 
@@ -64,4 +64,4 @@ def test_chances_that_are_none_are_the_last_ones() -> None:
 
 
 def test_an_empty_batch_keeps_nothing() -> None:
-    assert likeliest_prefixes(torch.empty(0, 3), 2).tolist() == []
+    assert prefixes(ranks(torch.empty(0, 3)), 2).tolist() == []
