@@ -25,9 +25,13 @@ class Told:
     to tell of, the accepted drafts, those of ``looks.kept``, and those of ``looks.calibration``."""
 
     requests: int
+    """Of the round."""
     budget: int | None
+    """Mean drafts verified of a request; None for all."""
     steps: int
+    """The first so many steps that were looked at."""
     budgets: Sequence[int]
+    """Those that the look tells of, ascending; empty where only the round's own is told of."""
 
     def attach(self, result: Any) -> None:
         """Let *result*, of this round, carry them."""

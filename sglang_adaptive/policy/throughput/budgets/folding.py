@@ -20,6 +20,7 @@ from sglang_adaptive.policy.throughput.budgets.yields import BudgetYields
 from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow
 
 FOLD_ROUNDS = 32
+"""Rounds from one folding of a row to the next, while its times stay."""
 MARGIN = 0.005
 """Gain that another budget must promise, for the same steps."""
 LEAST_REQUESTS = 8
@@ -50,16 +51,17 @@ class Budgets:
         seconds, deviation = dict(row.seconds), dict(row.deviation)
         budgets: dict[int, int] = {}
         for steps in row.allowed:
-            worth: dict[int | None, tuple[float, float]] = {None: (seconds[steps] * (1.0 - deviation[steps]), 0.0)}
+            # By budget, the seconds that it stands for, and their doubt; None is a round that verifies all.
+            found: dict[int | None, tuple[float, float]] = {None: (seconds[steps] * (1.0 - deviation[steps]), 0.0)}
             for budget, took, doubt in row.packed.get(steps, ()):
                 kept = tokens[budget] + self.yields.share(steps, budget) * (tokens[steps] - tokens[budget])
-                worth[budget] = took * tokens[steps] / kept, doubt
-            best = min(worth, key=lambda budget: worth[budget][0])
-            now = before.get(steps)
-            if now in worth and worth[best][0] > (1.0 - MARGIN) * worth[now][0]:
-                best = now
+                found[budget] = took * tokens[steps] / kept, doubt
+            best = min(found, key=lambda budget: found[budget][0])
+            former = before.get(steps)
+            if former in found and found[best][0] > (1.0 - MARGIN) * found[former][0]:
+                best = former
             if best is not None:
                 budgets[steps] = best
-                seconds[steps], deviation[steps] = worth[best]
+                seconds[steps], deviation[steps] = found[best]
         rungs = tuple((rung, steps, seconds[steps]) for rung, steps, _ in row.rungs)
         return replace(row, rungs=rungs, seconds=seconds, deviation=deviation, budgets=budgets)
