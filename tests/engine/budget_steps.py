@@ -137,8 +137,7 @@ class BudgetStepper(Stepper):
                 logprob_start_len=-1, top_logprobs_num=0, token_ids_logprob=None, stream=False,
             )
         )  # fmt: skip
-        waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
-        self.reqs[rid] = next(req for req in waiting if req.rid == rid)
+        self._sent(rid)
 
 
 def _full_once() -> Callable[..., bool]:

@@ -11,6 +11,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,7 @@ class Stepper:
                 top_logprobs_num=0, token_ids_logprob=None, stream=False,
             )
         )  # fmt: skip
-        waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
-        self.reqs[rid] = next(req for req in waiting if req.rid == rid)
+        self._sent(rid)
 
     def abort(self, rid: str) -> None:
         from sglang.srt.managers.io_struct import AbortReq
@@ -155,6 +155,13 @@ class Stepper:
 
     def done(self, *rids: str) -> bool:
         return all(self.reqs[rid].finished() and not self.reqs[rid].kv.holds_kv for rid in rids or self.reqs)
+
+    def _sent(self, rid: str) -> None:
+        """Keep the request that was just sent, once its grammar is compiled: another thread's speed is not scripted."""
+        waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
+        req = self.reqs[rid] = next(req for req in waiting if req.rid == rid)
+        if isinstance(req.grammar, Future):
+            wait([req.grammar])
 
     def _forget_keys_and_values(self) -> None:
         """Overwrite the draft's, or a run would find those of the one before it where it wrote none itself."""

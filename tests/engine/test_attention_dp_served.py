@@ -15,6 +15,8 @@ from tests.engine.workload import wait_until
 
 LOADS = ((4, 1), (1, 6), (3, 0), (0, 2))
 TOKENS = 32
+ENDLESS = 8000
+"""Tokens that nobody waits for; the context has 8192."""
 
 
 def rounds(server: CpuServer, rank: int) -> list[str]:
@@ -26,13 +28,16 @@ def states(server: CpuServer) -> list[dict[str, Any]]:
     return [state["adaptive"] for state in server.server_info()["internal_states"]]
 
 
-def ask(server: CpuServer, rank: int, requests: int, tokens: int = TOKENS) -> list[list[int]]:
-    """Return the greedy outputs of as many requests to one rank, sent at once."""
+def body(rank: int, requests: int, tokens: int) -> dict[str, Any]:
     draw = random.Random(rank)
     prompts = [[draw.randrange(16, 500) for _ in range(12)] for _ in range(requests)]
     sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
-    body = {"input_ids": prompts, "sampling_params": sampling, "routed_dp_rank": rank}
-    return [answer["output_ids"] for answer in server.post("/generate", body)]
+    return {"input_ids": prompts, "sampling_params": sampling, "routed_dp_rank": rank}
+
+
+def ask(server: CpuServer, rank: int, requests: int, tokens: int = TOKENS) -> list[list[int]]:
+    """Return the greedy outputs of as many requests to one rank, sent at once."""
+    return [answer["output_ids"] for answer in server.post("/generate", body(rank, requests, tokens))]
 
 
 def asked(server: CpuServer, load: Sequence[int]) -> list[list[list[int]]]:
@@ -42,12 +47,17 @@ def asked(server: CpuServer, load: Sequence[int]) -> list[list[list[int]]]:
 
 
 @contextmanager
-def decoding(server: CpuServer, rank: int, tokens: int) -> Iterator[None]:
-    """Let one request decode on a rank meanwhile."""
+def decoding(server: CpuServer, rank: int) -> Iterator[None]:
+    """Let one request decode on a rank from before the block until after it, however long the block takes."""
+    before = len(rounds(server, rank))
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(ask, server, rank, 1, tokens)
-        yield
-        assert len(answer.result()[0]) == tokens
+        answer = pool.submit(server.post, "/generate", body(rank, 1, ENDLESS) | {"rid": ["endless"]})
+        wait_until(lambda: any(int(line.split()[0]) for line in rounds(server, rank)[before:]), "the rank decodes")
+        try:
+            yield
+        finally:
+            server.abort("endless")
+        assert answer.result()[0]["meta_info"]["finish_reason"]["type"] == "abort"
 
 
 def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attention_dp: CpuServer) -> None:
@@ -73,7 +83,7 @@ def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> 
 
 def test_a_configuration_reaches_both_ranks_while_one_decodes(attention_dp: CpuServer) -> None:
     options = {"candidate_steps": list(TIERS), "margin": 0.02}
-    with decoding(attention_dp, 0, 100):
+    with decoding(attention_dp, 0):
         assert set(attention_dp.configure({"throughput": options})) == {True}
     assert [state["config"]["throughput"]["margin"] for state in states(attention_dp)] == [0.02, 0.02]
     assert [len(outputs) for outputs in asked(attention_dp, (1, 2))] == [1, 2]
@@ -96,7 +106,7 @@ def test_a_prefill_of_the_other_rank_keeps_rounds_from_being_timed(attention_dp:
         return ran - timed
 
     prefills = 8
-    with decoding(attention_dp, 0, 400):
+    with decoding(attention_dp, 0):
         before = untimed = go_on(4)
         for _ in range(prefills):
             ask(attention_dp, 1, 1, 1)
