@@ -13,7 +13,7 @@ from sglang_adaptive.models.errors import ModelError
 from sglang_adaptive.models.smollm2 import NAME, Tick
 
 WITHOUT_DRAFT = (
-    "no draft: the installed package holds none; run this in a checkout, or add --draft with its train/smollm2/draft2"
+    "no draft: the installed package holds none; run this in a checkout, or add --draft with its train/smollm2/draft3"
 )
 
 
@@ -27,7 +27,7 @@ def parser() -> CommandParser:
         "below $XDG_CACHE_HOME/sglang-adaptive (~/.cache without it) and half a minute; a second call is instant.",
         [
             ("get smollm2", "make it, and print the folders of the target and of the draft"),
-            ("get smollm2 --draft train/smollm2/draft2", "with the draft in this folder"),
+            ("get smollm2 --draft train/smollm2/draft3", "with the draft in this folder"),
         ],
         "0 done; 1 the package is missing, the disk is full, or a check failed; 2 bad usage",
     )  # fmt: skip

@@ -12,19 +12,19 @@ from sglang_adaptive.models.folders import make_whole
 from sglang_adaptive.models.hashes import sha256_of_file
 from sglang_adaptive.models.smollm2 import target_folder
 
-SHA256 = "e1eeaeeb75eb9dd0b19c48af6dc3a526f597208bd53768c7bff48467a183720f"
+SHA256 = "39f92e1be55d2e9d27097ffdbe2877792b299104df235b4098f0d12c7f8bca52"
 """Of model.safetensors of the draft that the figures of train/smollm2/README.md belong to."""
 
 FILES = ("config.json", "model.safetensors")
 FITS = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 576, "vocab_size": 49152}
 """What the config of a draft for this target says."""
 
-_IN_CHECKOUT = Path(__file__).parents[2] / "train" / "smollm2" / "draft2"
+_IN_CHECKOUT = Path(__file__).parents[2] / "train" / "smollm2" / "draft3"
 
 
 def draft_folder() -> Path:
     """Return where the draft is, or would be."""
-    return target_folder().with_name("draft2")
+    return target_folder().with_name("draft3")
 
 
 def get_draft(given: Path | None = None) -> Path | None:

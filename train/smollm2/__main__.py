@@ -20,10 +20,11 @@ from train.smollm2.plan import STAGES, Plan
 from train.smollm2.questions import Questions, folders
 from train.smollm2.speaker import Speaker
 from train.smollm2.store import Shards, read
+from train.smollm2.together import Together
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC_BENCH = ROOT / "benchmarks" / "traces" / "spec_bench" / "question.jsonl"
-SHIPPED = ROOT / "train" / "smollm2" / "draft2"
+SHIPPED = ROOT / "train" / "smollm2" / "draft3"
 SIZES = ("asked", "contexts", "translations", "passages", "wave", "answer_tokens", "write_tokens", "vocabulary")
 MORE_SIZES = ("train_tokens", "rate", "measured", "positions", "record_tokens", "seed")
 
@@ -53,7 +54,8 @@ class Unfinished(Exception):
 def run(options: argparse.Namespace, plan: Plan, leave_at: float, now: Callable[[], float] = time.monotonic) -> None:
     """Run the stages of *options*. Raises Unfinished at *leave_at*; ValueError or OSError where something is wrong."""
     minutes = _minutes(options)
-    device = torch.device(options.device)
+    together = Together.of_environment()
+    device = torch.device(options.device, together.rank) if options.device == "cuda" else torch.device(options.device)
     held_out = HeldOut.of(options.prompts)
     speaker: Speaker | None = None
     for stage in [options.stage] if options.stage else STAGES:
@@ -87,11 +89,12 @@ def write_answers(options: argparse.Namespace, plan: Plan, speaker: Speaker, hel
 
 
 def train(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
-    documents = Shards(options.out / "answers").read()
+    documents = read([Shards(folder / "answers") for folder in (options.out, *options.also)])
     if not len(documents):
         raise ValueError(f"{options.out}: no answers in it; run --stage answers first")
     start = None if options.start == "target" else Path(options.start)
-    return Training(options.out, speaker.target, options.target, documents, plan, start).run(clock)
+    together = Together.of_environment()
+    return Training(options.out, speaker.target, options.target, documents, plan, start, together).run(clock)
 
 
 STAGE = {"questions": write_questions, "answers": write_answers, "train": train}
@@ -118,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "--target", type=Path, default=target_folder(), help="Transformers folder (default: the cache's)"
     )
     parser.add_argument("--start", default=str(SHIPPED), help="draft to start from, or `target` (default: the shipped)")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="other --out, whose answers train it, too")
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="held-out questions (default: Spec-Bench's)")
     parser.add_argument("--draft", type=Path, help="draft that `measure` measures (default: the one in --out)")
     parser.add_argument("--name", default="accept", help="of the files that `measure` writes (default accept)")

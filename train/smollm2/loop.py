@@ -22,7 +22,8 @@ from train.smollm2.model import Draft
 from train.smollm2.packing import epoch_of, packed
 from train.smollm2.plan import STEPS, Plan
 from train.smollm2.saving import new_draft, save_draft
-from train.smollm2.store import Documents
+from train.smollm2.store import Documents, save
+from train.smollm2.together import Together
 
 LAST_RATE = 0.02
 """Share of the rate that the cosine ends at."""
@@ -38,6 +39,7 @@ class Training:
     documents: Documents
     plan: Plan
     start: Path | None = None
+    together: Together = Together()
 
     def run(self, clock: Clock) -> bool:
         """Train until the time is up or the call is to be left; return whether this stage is done."""
@@ -49,36 +51,42 @@ class Training:
         place = checkpoint.load(self.out / "checkpoint.pt", draft, optimiser)
         log = Log(self.out / "train.log", self.plan.log_seconds, clock.used())
         saved = clock.used()
-        while not clock.stop():
+        while not self.together.agreed(clock.stop()):
             batches = epoch_of(self.documents, self.plan, place.epoch)
             if not batches:
                 raise ValueError(f"{self.out}: no answer fits into {max(self.plan.widths)} tokens")
-            for lesson in self._lessons(batches[place.batch :], place.step):
-                now = rate(place.step, clock.share(), self.plan)
+            for lesson in self._lessons(self.together.share(batches[place.batch :]), place.step):
+                now = rate(place.step, self.together.agreed(clock.share()), self.plan)
                 for group in optimiser.param_groups:
                     group["lr"] = now
                 found = self._step(draft, optimiser, lesson, vocabulary, places)
-                place.batch, place.step = place.batch + 1, place.step + 1
-                place.tokens += len(lesson.opinions)
+                place.batch, place.step = place.batch + self.together.world, place.step + 1
+                place.tokens += len(lesson.opinions) * self.together.world
                 place.seconds = clock.used()
-                log.add(place, now, found)
-                if place.seconds - saved >= self.plan.save_seconds:
-                    saved = place.seconds
-                    self._save(place, draft, optimiser, vocabulary, clock)
-                if clock.stop():
+                if self.together.first:
+                    log.add(place, now, found)
+                    if place.seconds - saved >= self.plan.save_seconds:
+                        saved = place.seconds
+                        self._save(place, draft, optimiser, vocabulary, clock)
+                if self.together.agreed(clock.stop()):
                     break
             else:
                 place.epoch, place.batch = place.epoch + 1, 0
-        log.flush(place)
-        self._save(place, draft, optimiser, vocabulary, clock)
+        if self.together.first:
+            log.flush(place)
+            self._save(place, draft, optimiser, vocabulary, clock)
         return clock.over()
 
     def _vocabulary(self) -> Tensor:
         """Return the draft's tokens [V], chosen before the first step: those most frequent in the answers."""
         path = self.out / "vocabulary.npy"
-        if not path.is_file():
-            np.save(path, most_frequent(self.documents, self.target.vocab, self.plan.vocabulary))
-        return torch.from_numpy(np.load(path)).to(self.target.embedding.device)
+        if path.is_file():
+            tokens = np.load(path)
+        else:
+            tokens = most_frequent(self.documents, self.target.vocab, self.plan.vocabulary)
+            if self.together.first:
+                save(path, tokens)
+        return torch.from_numpy(tokens).to(self.target.embedding.device)
 
     def _lessons(self, batches: Sequence[Sequence[Sequence[int]]], step: int) -> Iterator[Lesson]:
         """Yield the lessons of *batches*, the first of them for *step*; the next is prepared in the meantime."""
@@ -105,6 +113,7 @@ class Training:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             found = score(draft, self.target, lesson, opinions, self.plan)
         found.loss.backward()
+        self.together.average_gradients(draft.parameters())
         torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)

@@ -29,15 +29,20 @@ class Score:
 
 
 def score(draft: Draft, target: Llama, lesson: Lesson, opinions: Opinions, plan: Plan) -> Score:
-    """Unroll the *draft* along a batch and compare it with the target's *opinions*."""
+    """Unroll the *draft* along a batch and compare it with the target's *opinions*.
+
+    A chain teaches up to its first wrong draft: what comes after one is never looked at. The deeper a step, the fewer
+    chains get there, and the less it weighs.
+    """
     zero = torch.zeros((), device=lesson.ids.device)
-    loss, weights, right, chains, accepted, alive = zero, 0.0, [], zero, zero, zero
+    loss, right, chains, accepted, alive = zero, [], zero, zero, zero
     for step, hidden in enumerate(draft.unroll(target, lesson, opinions.features, STEPS)):
         judged = lesson.judged[step]
         logits = draft.lm_head(hidden.flatten(0, 1).index_select(0, judged.at))
         best = opinions.best[judged.by]
-        loss = loss + plan.decay**step * distance(logits, opinions, judged.by, best, plan.soft)
-        weights += plan.decay**step
+        # Elsewhere than in the vocabulary no draft can be accepted.
+        counts = (best >= 0) & alive.view(-1)[judged.at] if step else best >= 0
+        loss = loss + (distance(logits, opinions, judged.by, best, plan.soft) * counts).mean() / STEPS
         with torch.no_grad():
             hits = logits.argmax(dim=-1) == best
             right.append(hits.sum())
@@ -50,18 +55,16 @@ def score(draft: Draft, target: Llama, lesson: Lesson, opinions: Opinions, plan:
             alive = whole if step == 0 else alive & whole
             accepted = accepted + alive.sum()
     judged_count = torch.tensor([float(len(one.at)) for one in lesson.judged])
-    return Score(loss / weights, torch.stack(right), judged_count, chains, accepted)
+    return Score(loss, torch.stack(right), judged_count, chains, accepted)
 
 
 def distance(logits: Tensor, opinions: Opinions, by: Tensor, best: Tensor, soft: float) -> Tensor:
-    """Return the mean over the drafts of *soft* times the divergence from the target's distribution (Kullback and
-    Leibler's) and 1 - *soft* times the negative log-likelihood of its most likely token.
+    """Return, for logits [N, V], *soft* times the divergence from the target's distribution (Kullback and Leibler's)
+    and 1 - *soft* times the negative log-likelihood of its most likely token: [N], in nats.
 
-    logits are [N, V]. A draft counts only where that token is in the vocabulary: elsewhere none can be accepted.
+    Without meaning where that token is not in the vocabulary.
     """
     logs = logits.float().log_softmax(dim=-1)
     crossed = -(opinions.shares[by] * logs).sum(dim=-1)
     hard = -logs.gather(1, best.clamp(min=0)[:, None])[:, 0]
-    each = soft * (crossed - opinions.entropy[by]) + (1 - soft) * hard
-    counts = best >= 0
-    return (each * counts).sum() / counts.sum().clamp(min=1)
+    return soft * (crossed - opinions.entropy[by]) + (1 - soft) * hard

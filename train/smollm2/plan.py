@@ -47,8 +47,6 @@ class Plan:
     """Share of a row's positions whose chains go past the first step."""
     soft: float = 0.7
     """Weight of the target's distribution in the loss; the rest is its most likely token's."""
-    decay: float = 0.8
-    """Weight of a draft step in the loss, over the one before it."""
     log_seconds: float = 10.0
     save_seconds: float = 60.0
 

@@ -59,8 +59,8 @@ class Shards:
         if tokens.size and tokens.max() > np.iinfo(np.uint16).max:
             raise ValueError(f"token {tokens.max()}: expected a vocabulary of at most 65,536 tokens")
         number = self.count()
-        _save(self.folder / f"{number:04}.tokens.npy", tokens.astype(np.uint16))
-        _save(self.folder / f"{number:04}.spans.npy", spans)  # last: a shard without it does not count
+        save(self.folder / f"{number:04}.tokens.npy", tokens.astype(np.uint16))
+        save(self.folder / f"{number:04}.spans.npy", spans)  # last: a shard without it does not count
 
     def documents(self) -> int:
         """Return the number of documents."""
@@ -85,7 +85,7 @@ def read(several: Sequence[Shards]) -> Documents:
     return Documents(tokens, np.concatenate([[0], np.cumsum(spans[:, 1], dtype=np.int64)]), spans[:, 0])
 
 
-def _save(path: Path, values: npt.NDArray[np.generic]) -> None:
+def save(path: Path, values: npt.NDArray[np.generic]) -> None:
     partial = path.with_name(path.name + ".part")
     with partial.open("wb") as file:
         np.save(file, values)

@@ -1,0 +1,52 @@
+"""Several processes that train one draft, joined as torchrun joins them; on the CPU."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing as processes
+from torch import nn
+
+from train.smollm2.together import Together
+
+WORLD = 2
+
+
+def alone() -> None:
+    together = Together.of_environment()
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.tensor([1.0, 2.0])
+    together.average_gradients([weight])
+    assert together.first and together.agreed(0.25) == 0.25 and list(together.share([1, 2, 3])) == [1, 2, 3]
+    assert weight.grad.tolist() == [1.0, 2.0]
+
+
+def one_of_two(rank: int, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    together = Together.of_environment()
+    assert (together.rank, together.world, together.first) == (rank, WORLD, rank == 0)
+    assert together.agreed(0.5 + rank) == 0.5
+    # The fifth batch is nobody's: whoever had it would wait for the other's gradients.
+    assert list(together.share(["a", "b", "c", "d", "e"])) == [["a", "c"], ["b", "d"]][rank]
+    matrix, norm, unused = nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(1))
+    matrix.grad, norm.grad = torch.full((2, 3), 1.0 + 2 * rank), torch.arange(3.0) * rank
+    together.average_gradients([matrix, norm, unused])
+    assert torch.equal(matrix.grad, torch.full((2, 3), 2.0))
+    assert torch.equal(norm.grad, torch.arange(3.0) / 2)
+    assert unused.grad is None
+
+
+def test_one_process_alone_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    alone()
+
+
+def test_two_processes_share_batches_and_take_the_mean_of_their_gradients() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes.spawn(one_of_two, (port,), nprocs=WORLD)

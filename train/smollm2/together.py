@@ -1,0 +1,63 @@
+"""Several GPUs that train one draft: each takes its share of the batches, and all take the mean of the gradients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Together:
+    """This process is the one of *rank* among *world*, as torchrun started them. The first writes the files."""
+
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def of_environment(cls) -> Together:
+        """Join the others where torchrun started this process; be alone otherwise."""
+        if "RANK" not in os.environ:
+            return cls()
+        if not dist.is_initialized():
+            gpu = torch.cuda.is_available()
+            if gpu:
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            # Gloo for what the processes agree on: it is on the CPU, so that no GPU has to wait for it.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, batches: Sequence[T]) -> Sequence[T]:
+        """Return this process's of *batches*; as many as every other's, so that none waits for one more."""
+        return batches[self.rank : len(batches) // self.world * self.world : self.world]
+
+    def agreed(self, value: float) -> float:
+        """Return the first process's *value*, in all processes."""
+        if self.world == 1:
+            return value
+        shared = torch.tensor(value, dtype=torch.float64)
+        dist.broadcast(shared, 0)
+        return shared.item()
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give each parameter the mean of the processes' gradients."""
+        if self.world == 1:
+            return
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        flat = torch.cat([one.flatten() for one in gradients])
+        dist.all_reduce(flat)
+        flat /= self.world
+        for gradient, mean in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
