@@ -23,7 +23,7 @@ from train.smollm2.packing import epoch_of, packed
 from train.smollm2.plan import STEPS, Plan
 from train.smollm2.saving import new_draft, save_draft
 from train.smollm2.store import Documents, save
-from train.smollm2.together import Together
+from train.smollm2.together import ALONE, Together
 
 LAST_RATE = 0.02
 """Share of the rate that the cosine ends at."""
@@ -39,7 +39,7 @@ class Training:
     documents: Documents
     plan: Plan
     start: Path | None = None
-    together: Together = Together()
+    together: Together = ALONE
 
     def run(self, clock: Clock) -> bool:
         """Train until the time is up or the call is to be left; return whether this stage is done."""
