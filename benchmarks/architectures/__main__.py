@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--at-once", type=int, default=6, help="families at a time, of two servers each (default 6)")
     add("--budget", type=float, default=420, help="seconds for everything (default 420)")
     add("--each", type=float, default=LONGEST, help=f"seconds for a family (default {LONGEST:.0f})")
-    add("--host", choices=("gpu", "cpu"), default="gpu", help="cpu rehearses with two tiny pairs on the CPU engine")
+    add("--host", choices=("gpu", "cpu"), default="gpu", help="cpu rehearses with tiny models on the CPU engine")
     add("--list", action="store_true", help="print the families and end")
     return parser
 

@@ -9,7 +9,14 @@ from benchmarks.architectures import shapes
 from benchmarks.architectures.shapes import Shape
 
 OWN_LAYERS = None
-"""Draft of a family whose checkpoint holds its draft layers: SGLang reads them from the target's folder."""
+"""Draft of a family whose checkpoint holds its draft layers: SGLang reads them from the target's folder. NGRAM needs no
+draft either."""
+
+LAUNCH_STEPS = 3
+CHAIN = (
+    *("--speculative-eagle-topk", "1", "--speculative-num-steps", str(LAUNCH_STEPS)),
+    *("--speculative-num-draft-tokens", str(LAUNCH_STEPS + 1)),
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,9 @@ class Family:
     variables: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
     """What this family compiles or asks for beside Triton and prebuilt kernels."""
+
+    launch: tuple[str, ...] = CHAIN
+    """What an adaptive server is started with for its drafts."""
 
     depths: tuple[int, ...] = (0, 1, 2, 3, 5)
     warm_up: bool | None = None
@@ -80,6 +90,20 @@ FAMILIES: tuple[Family, ...] = (
         "Gemma-4",
         *("EAGLE", "Frozen-KV MTP", shapes.GEMMA_4, shapes.GEMMA_4_ASSISTANT),
         arguments=("--attention-backend", "triton"),
+    ),
+    Family(
+        "standalone",
+        "Qwen2.5-7B-Instruct and other dense models",
+        *("STANDALONE", "a smaller model", shapes.LLAMA, shapes.LLAMA_CUT),
+        arguments=FA3,
+    ),
+    Family(
+        "ngram",
+        "Qwen2.5-7B-Instruct and other dense models",
+        *("NGRAM", "earlier text", shapes.LLAMA),
+        arguments=FA3,
+        launch=(),
+        depths=(0, 3, 7, 11, 15),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What ``--host cpu`` runs on the CPU engine, with this benchmark's weights: a tiny Llama with three kinds of drafts.
+"""What ``--host cpu`` runs on the CPU engine, with this benchmark's weights: a tiny Llama with five kinds of drafts.
 
 The engine has no sliding window, so Gemma 4's assistant drafts for a Llama here; it reads the keys and values of the
 target's last layer, whatever the target is. For multi-layer EAGLE each layer is a copy of the EAGLE-3 draft.
@@ -71,5 +71,20 @@ REHEARSAL = (
         *("EAGLE3", "multi-layer", TINY, _LAYER),
         arguments=_MANY,
         depths=_DEPTHS,
+    ),
+    Family(
+        "rehearsal-standalone",
+        "none",
+        *("STANDALONE", "its first layers", TINY, {**TINY, "num_hidden_layers": 3}),
+        arguments=_ARGUMENTS,
+        depths=_DEPTHS,
+    ),
+    Family(
+        "rehearsal-ngram",
+        "none",
+        *("NGRAM", "earlier text", TINY),
+        arguments=_ARGUMENTS,
+        launch=(),
+        depths=(0, 3, 7),
     ),
 )

@@ -20,7 +20,6 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.cpu_engine.server import free_port
 
 LARGEST_BATCH = 32
-LAUNCH_STEPS = 3
 _GPU = (
     *("--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache", "--dtype", "bfloat16"),
     # The pool is capped by tokens: a share of memory would depend on which server allocates first.
@@ -59,9 +58,7 @@ class ArchitectureServer(Client):
         target = str(shapes.write(folder / "models" / family.name, family.target))
         given = ["--model-path", target, *(_CPU if cpu else _GPU), *family.arguments]
         if adaptive:
-            given += ["--speculative-algorithm", family.algorithm, "--speculative-eagle-topk", "1"]
-            given += ["--speculative-num-steps", str(LAUNCH_STEPS)]
-            given += ["--speculative-num-draft-tokens", str(LAUNCH_STEPS + 1)]
+            given += ["--speculative-algorithm", family.algorithm, *family.launch]
             if family.draft is not None:
                 draft = shapes.write(folder / "models" / f"{family.name}-draft", family.draft)
                 given += ["--speculative-draft-model-path", str(draft)]

@@ -35,6 +35,8 @@ _DENSE: Shape = {**_COMMON, "hidden_size": 2048, "intermediate_size": 4096, "num
 _LLAMA: Shape = {**_DENSE, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128}
 
 LLAMA: Shape = {**_LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+LLAMA_CUT: Shape = {**LLAMA, "num_hidden_layers": 3}
+"""The first layers of ``LLAMA``, for weights depend on names: a model that drafts for it, and is right at times."""
 QWEN3: Shape = {**_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rms_norm_eps": 1e-6}
 QWEN3_MOE: Shape = {
     **_LLAMA,

@@ -81,7 +81,11 @@ def _asked(arguments: argparse.Namespace) -> Any:
         raise ValueError(f"--workloads: {unknown[0]} is none of {', '.join(WORKLOADS)}")
     plan = _plan(arguments)
     most = max(*plan.batches, *(plan.concurrencies if "load" in arguments.workloads else ()), 1)
-    more = {"extra": tuple(arguments.server_arguments.split()), "strict_loads": arguments.strict_loads}
+    more = {
+        "extra": tuple(arguments.server_arguments.split()),
+        "speculation": tuple(arguments.speculation.split()),
+        "strict_loads": arguments.strict_loads,
+    }
     if arguments.host == "gpu":
         memory = {"kv_tokens": arguments.kv_tokens, "prefill_graphs": arguments.prefill_graphs}
         host: hosts.Host = hosts.gpu(arguments.models, most, **memory, **more)
@@ -93,7 +97,7 @@ def _asked(arguments: argparse.Namespace) -> Any:
     groups = tuple(tuple(chosen(part.replace("+", ","))) for part in _groups(arguments.policies))
     return Matrix(
         groups, tuple(arguments.workloads), tuple(arguments.depths), plan, host, output, profiles,
-        arguments.budget, arguments.start_timeout,
+        arguments.budget, arguments.start_timeout, not arguments.real_acceptance,
     )  # fmt: skip
 
 
@@ -178,6 +182,16 @@ def _matrix_parser(parser: argparse.ArgumentParser, run: Callable[..., int]) -> 
     add("--prefill-graphs", action="store_true", help="capture CUDA graphs for prefills too (gpu)")
     add("--strict-loads", action="store_true", help="a kernel that loads while serving ends an adaptive server")
     add("--server-arguments", default="", help="more arguments for every server, in one string")
+    add(
+        "--speculation",
+        default="",
+        help="arguments of servers that speculate, in one string; default: EAGLE-3 and its draft",
+    )
+    add(
+        "--real-acceptance",
+        action="store_true",
+        help="accept what the models accept; with dummy weights next to nothing",
+    )
     plan = parser.add_argument_group("what a workload does")
     for flag, kind in _PLAN.items():
         plan.add_argument(f"--{flag.replace('_', '-')}", dest=flag, type=kind)

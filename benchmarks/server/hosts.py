@@ -26,6 +26,9 @@ class Host:
     draft: str
     max_requests: int
     extra: tuple[str, ...] = ()
+    speculation: tuple[str, ...] = ()
+    """Arguments of servers that speculate, instead of EAGLE-3 with *draft*."""
+
     prefix_cache: bool = False
     """Whether SGLang's radix cache is on: prompts that come again then cost almost no prefill."""
 
@@ -36,8 +39,8 @@ class Host:
         """Return the server's command line; writes the configuration into *folder*."""
         given = [*self._base(), *self.extra, "--host", "127.0.0.1", "--port", str(port)]
         if policy.speculate:
-            draft = ("--speculative-draft-model-path", self.draft)
-            given += ["--speculative-algorithm", "EAGLE3", *draft, "--speculative-eagle-topk", "1"]
+            eagle = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", self.draft)
+            given += self.speculation or (*eagle, "--speculative-eagle-topk", "1")
             given += [*policy.arguments, *policy.files(folder, profiles)]
         return [sys.executable, "-m", "sglang.launch_server", *given]
 

@@ -47,6 +47,15 @@ _QWEN3: Shape = {
 }
 
 TARGETS: dict[str, Shape] = {
+    "llama1b": {
+        **_LLAMA,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+    },
     "llama8b": {
         **_LLAMA,
         "hidden_size": 4096,
