@@ -30,7 +30,8 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import (
     interrupt_for_prefill,
     take_drafted,
 )
-from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut, roots_alone
+from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepare_roots
+from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut
 
 _BUFFERS = (
     "draft_tokens_batch",
@@ -53,7 +54,6 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         with get_spec().override(speculative_num_draft_tokens=self._widest):
             super().__init__(server_args, gpu_id, *args, **kwargs)
         self._take_width(get_spec().speculative_num_draft_tokens)
-        self.ngram_corpus: Any = _Corpus(self.ngram_corpus, self)
         self._buffers: dict[int, dict[str, Any]] = {}
         policy = build_policy(self.speculative_num_steps, get_spec().speculative_adaptive_config)
         self.adaptive_controller = build_controller(self, policy)
@@ -124,6 +124,12 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         self._widen(result.next_draft_input)
         return result
 
+    def _prepare_for_speculative_decoding(self, batch: Any) -> None:
+        if self.speculative_num_steps == 0 and batch.forward_mode.is_decode():
+            prepare_roots(self, batch)
+        else:
+            super()._prepare_for_speculative_decoding(batch)
+
     def _prepare_draft_tokens(self, batch: Any) -> tuple[Ints, Ints]:
         with self._at_the_widest():
             tokens, mask = super()._prepare_draft_tokens(batch)
@@ -147,28 +153,6 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         missing = self._widest - handed_over.draft_token_num
         handed_over.accept_tokens = torch.nn.functional.pad(accepted, (0, missing)).flatten()
         handed_over.draft_token_num = self._widest
-
-
-class _Corpus:
-    """SGLang's corpus of a worker, which is not queried in a zero-step round."""
-
-    def __init__(self, corpus: Any, worker: AdaptiveNgramWorker) -> None:
-        self._corpus, self._worker = corpus, worker
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._corpus, name)
-
-    def synchronize(self) -> None:
-        """Wait until the corpus has read its new text; zero-step rounds do not wait."""
-        if self._worker.speculative_num_steps > 0:
-            self._corpus.synchronize()
-
-    def batch_get(self, req_ids: list[str], batch_tokens: list[list[int]], total_lens: list[int]) -> tuple[Ints, Ints]:
-        """Return the widest tree of each request, its root alone at zero steps; see ``ngram_trees``."""
-        if self._worker.speculative_num_steps == 0:
-            return roots_alone([tokens[-1] for tokens in batch_tokens], self._worker.draft_token_num)
-        found: tuple[Ints, Ints] = self._corpus.batch_get(req_ids, batch_tokens, total_lens)
-        return found
 
 
 def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:

@@ -30,12 +30,3 @@ def cut(tokens: Ints, mask: Ints, widest: int, width: int) -> tuple[Ints, Ints]:
     kept = np.argsort(np.where(padding, 0, -below), axis=1, kind="stable")[:, :width]
     trees = np.arange(len(kept))[:, None]
     return tokens[trees, kept].ravel(), mask[trees[..., None], kept[:, :, None], kept[:, None, :]].ravel()
-
-
-def roots_alone(roots: list[int], widest: int) -> tuple[Ints, Ints]:
-    """Return trees of *widest* nodes without drafts: the root, and padding below it."""
-    tokens = np.zeros((len(roots), widest), dtype=np.int64)
-    tokens[:, 0] = roots
-    mask = np.eye(widest, dtype=np.int64)
-    mask[:, 0] = 1
-    return tokens.ravel(), np.broadcast_to(mask, (len(roots), widest, widest)).ravel()

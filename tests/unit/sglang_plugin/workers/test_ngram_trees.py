@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.cpu_engine.kernels.tree_links import reconstruct_indices_from_tree_mask
-from sglang_adaptive.sglang_plugin.workers.ngram_trees import cut, roots_alone
+from sglang_adaptive.sglang_plugin.workers.ngram_trees import cut
 from tests.token_trees import links, tree_batches
 
 WIDEST = 12
@@ -60,11 +60,6 @@ def test_the_longest_continuation_is_kept_first(width: int, data: st.DataObject)
     tokens = np.arange(100, 100 + WIDEST)
     tree, _ = cut(tokens, masks([chain]).ravel(), WIDEST, width)
     assert tree[: WIDEST // 2 + 1].tolist() == tokens[: min(width, WIDEST // 2 + 1)].tolist()
-
-
-def test_without_drafts_the_root_is_left() -> None:
-    tokens, mask = cut(*roots_alone([7, 8], WIDEST), WIDEST, 1)
-    assert tokens.tolist() == [7, 8] and mask.tolist() == [1, 1]
 
 
 @given(tree_batches(), st.integers(0, 50))
