@@ -30,7 +30,7 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import (
     interrupt_for_prefill,
     take_drafted,
 )
-from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepare_roots
+from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepared
 from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut
 
 _BUFFERS = (
@@ -125,9 +125,8 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         return result
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
-        if self.speculative_num_steps == 0 and batch.forward_mode.is_decode():
-            prepare_roots(self, batch)
-        else:
+        plain = self.speculative_num_steps == 0 and batch.forward_mode.is_decode()
+        if not (plain and prepared(self, batch)):
             super()._prepare_for_speculative_decoding(batch)
 
     def _prepare_draft_tokens(self, batch: Any) -> tuple[Ints, Ints]:

@@ -3,6 +3,7 @@
 SGLang 0.5.23 reads the accepted tokens of the round before on the host, waits for the corpus and builds every request's
 mask by itself, before it launches the verify. On an H100 with Llama-3.1-8B's shape a zero-step round prepared like that
 takes 1.6 times as long as a plain decode for one request, and 2.4 times for 64.
+SGLANG_ADAPTIVE_NGRAM_ROOTS=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations
@@ -11,18 +12,34 @@ from typing import Any
 
 import numpy as np
 import torch
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
-from sglang.srt.speculative import ngram_worker
-from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+
+_fallback = Fallback(
+    "adaptive: NGRAM's zero-step rounds are prepared on the host from now on", "SGLANG_ADAPTIVE_NGRAM_ROOTS"
+)
 
 
-def prepare_roots(worker: Any, batch: Any) -> None:
+def prepared(worker: Any, batch: Any) -> bool:
     """Instead of NGRAMWorker's ``_prepare_for_speculative_decoding``: make *batch* a verify of trees of one node.
 
-    The corpus reads what the scheduler has taken in so far, and the rest in later rounds.
+    The corpus reads what the scheduler has taken in so far, and the rest in later rounds. Return False, with *batch* as
+    it was, where SGLang is to prepare it.
     """
+    if not _fallback.in_use:
+        with _fallback:
+            _prepare(worker, batch)
+            return True
+    return False
+
+
+def _prepare(worker: Any, batch: Any) -> None:
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+    from sglang.srt.speculative import ngram_worker
+    from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
     size = len(batch.reqs)
-    roots = worker.draft_tokens_batch[size].copy_(_last_tokens(batch.spec_info))
+    roots = worker.draft_tokens_batch[size].copy_(last_tokens(batch.spec_info))
     tree = {
         "positions": worker.positions_batch[size],
         "retrieve_index": worker.retrieve_indexes_batch[size],
@@ -36,8 +53,7 @@ def prepare_roots(worker: Any, batch: Any) -> None:
     worker.prev_token_ids, worker.prev_accept_lens = [], [0] * size
     worker.grammar_tree_host = (np.ones(size, dtype=bool), roots.cpu().numpy()) if batch.has_grammar else None
 
-    batch.forward_mode, batch.input_ids = ForwardMode.TARGET_VERIFY, roots
-    batch.out_cache_loc = ngram_worker.assign_extend_cache_locs_func(
+    slots = ngram_worker.assign_extend_cache_locs_func(
         req_pool_indices=batch.req_pool_indices,
         req_to_token=batch.req_to_token_pool.req_to_token,
         start_offset=batch.seq_lens,
@@ -46,11 +62,13 @@ def prepare_roots(worker: Any, batch: Any) -> None:
         draft_token_num=1,
         device=worker.device,
     )
+    verify = NgramVerifyInput(draft_token=roots, custom_mask=mask, draft_token_num=1, **tree)
     ngram_worker.prepare_mamba_track_for_verify(batch)
-    batch.spec_info = NgramVerifyInput(draft_token=roots, custom_mask=mask, draft_token_num=1, **tree)
+    batch.forward_mode, batch.input_ids, batch.out_cache_loc = ForwardMode.TARGET_VERIFY, roots, slots
+    batch.spec_info = verify
 
 
-def _last_tokens(handed_over: Any) -> torch.Tensor:
+def last_tokens(handed_over: Any) -> torch.Tensor:
     """Return the last accepted token of each request, (requests,), of what the round before handed over."""
     accepted = handed_over.accept_tokens.view(len(handed_over.accept_lens), -1)
     return accepted.gather(1, handed_over.accept_lens.long()[:, None] - 1).flatten()
