@@ -66,10 +66,11 @@ class Race:
         end: float,
         error: float = 0.01,
         ours: str = OURS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*serve* is called with a contender, a batch size and the number of the block; *end* is monotonic time."""
+        """*serve* is called with a contender, a batch size and the number of the block; *end* is a time of *clock*."""
         self._contenders, self._serve, self._report = list(contenders), serve, report
-        self._end, self._error, self._ours = end, error, ours
+        self._end, self._error, self._ours, self._clock = end, error, ours, clock
         self._turns: dict[int, list[Pass]] = {size: [] for size in sizes}
         self._longest = dict.fromkeys(sizes, 0.0)
         self._failed: dict[str, int] = {}
@@ -78,14 +79,14 @@ class Race:
     def run(self) -> None:
         """Go on until every ratio is known well enough, or no turn would end in time."""
         while (size := self._next()) is not None:
-            begin = time.monotonic()
+            begin = self._clock()
             self._turn(size)
-            self._longest[size] = max(self._longest[size], time.monotonic() - begin)
+            self._longest[size] = max(self._longest[size], self._clock() - begin)
             self._report.write()
 
     def _next(self) -> int | None:
         """Return the batch size that needs a turn most, of those that have time for one."""
-        left = self._end - time.monotonic()
+        left = self._end - self._clock()
         open_sizes = [size for size in self._turns if left > 1.05 * self._longest[size] and left > 0]
         few = [size for size in open_sizes if len(self._turns[size]) < LEAST_TURNS]
         if few:
