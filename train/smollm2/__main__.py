@@ -37,14 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = dataclasses.replace(Plan(), **given)
     options.out.mkdir(parents=True, exist_ok=True)
     leave_at = float("inf") if options.leave_after is None else time.monotonic() + 60 * options.leave_after
+    code = 0
     try:
         run(options, plan, leave_at)
     except Unfinished as left:
         print(f"{left}: not done yet; the same command goes on", flush=True)
-        return 3
+        code = 3
     except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    return 0
+    Together.of_environment().leave()
+    return code
 
 
 class Unfinished(Exception):

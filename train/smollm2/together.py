@@ -61,5 +61,11 @@ class Together:
         for gradient, mean in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
 
+    def leave(self) -> None:
+        """Wait for the others, and part: a process that ends within its group may be aborted."""
+        if self.world > 1:
+            dist.all_reduce(torch.zeros(1))
+            dist.destroy_process_group()
+
 
 ALONE = Together()
