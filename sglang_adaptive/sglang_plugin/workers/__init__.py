@@ -23,6 +23,12 @@ HOOKS = (
         "workers.choice:create_worker",
         ("self", "server_args"),
     ),
+    Hook(
+        SRT + "managers.scheduler.decide_needs_cpu_seq_lens",
+        "around",
+        "workers.ngram_lengths:needed_on_host",
+        ("attn_backends",),
+    ),
     Hook(_MULTI_LAYER + "MultiLayerEagleDraftWorker.draft", "around", "workers.multi_layer:draft", ("self", "batch")),
     Hook(
         _MULTI_LAYER + "prepare_for_draft_extend",

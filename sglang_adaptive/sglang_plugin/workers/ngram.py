@@ -30,7 +30,8 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import (
     interrupt_for_prefill,
     take_drafted,
 )
-from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepared
+from sglang_adaptive.sglang_plugin.workers.ngram_lengths import read_lengths
+from sglang_adaptive.sglang_plugin.workers.ngram_roots import is_fa3, prepared
 from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut
 
 _BUFFERS = (
@@ -127,6 +128,7 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         plain = self.speculative_num_steps == 0 and batch.forward_mode.is_decode()
         if not (plain and prepared(self, batch)):
+            read_lengths(batch)
             super()._prepare_for_speculative_decoding(batch)
 
     def _prepare_draft_tokens(self, batch: Any) -> tuple[Ints, Ints]:
@@ -160,9 +162,11 @@ def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int]
 
     runner, live = worker._target_worker.model_runner, worker.draft_token_num
     workspace = runner.init_new_workspace
+    # One node is a chain: fa3 attends once a layer, and not to the prefix and the tree one after the other.
+    chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3(runner.attn_backend) else {}
     worker._take_width(width)
     try:
-        with get_spec().override(**_spec_of(width)):
+        with get_spec().override(**_spec_of(width), **chain):
             backend, graphs = runner._get_attention_backend(init_new_workspace=True), None
             if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
                 graphs = DecodeCudaGraphRunner(
