@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures.families import Family
-from benchmarks.architectures.servers import ArchitectureServer
+from benchmarks.architectures.servers import ArchitectureServer, Kind
 from benchmarks.architectures.texts import BATCHES, Answers, ask, ask_while_switching, prompts, score, takes
 from benchmarks.architectures.verdicts import Text, bound, counted, gaps, judged, unlikely
 from benchmarks.server.starting import NotStarted
@@ -34,25 +34,27 @@ def examine(family: Family, folder: Path, seconds: float, keep: Callable[[Record
     begun = time.monotonic()
     record = _begun(family)
     deadline = begun + seconds
-    adaptive = ArchitectureServer(family, folder, adaptive=True, cpu=cpu)
-    reference = ArchitectureServer(family, folder, adaptive=False, cpu=cpu)
+    adaptive = ArchitectureServer(family, folder, Kind.ADAPTIVE, cpu)
+    reference = ArchitectureServer(family, folder, Kind.REFERENCE, cpu)
+    static = ArchitectureServer(family, folder, Kind.STATIC, cpu) if family.static else None
+    servers = [server for server in (adaptive, reference, static) if server is not None]
     record["command"] = [word.removeprefix(f"{folder}/") for word in adaptive.command[1:]]
     try:
-        adaptive.start()
-        reference.start()
-        reference.wait(deadline)
-        adaptive.wait(deadline)
-        _Family(family, record, adaptive, reference, deadline, keep).run()
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait(deadline)
+        _Family(family, record, adaptive, reference, static, deadline, keep).run()
     except (NotStarted, OutOfTime) as error:
         record["error"] = str(error)
     except (OSError, RequestError, ValueError, KeyError, TypeError) as error:
-        record["error"] = _why(error, adaptive, reference)
+        record["error"] = _why(error, *servers)
     finally:
         record["reference_start_seconds"] = reference.start_seconds
         record["start_seconds"] = adaptive.start_seconds
         _look(record, adaptive)
-        adaptive.stop()
-        reference.stop()
+        for server in servers:
+            server.stop()
         record["seconds"] = round(time.monotonic() - begun, 1)
         keep(record)
     return record
@@ -71,6 +73,7 @@ def _begun(family: Family) -> Record:
         "active": None,
         "depths": [],
         "runs": [],
+        "static_runs": [],
     }
 
 
@@ -104,12 +107,13 @@ class _Family:
         record: Record,
         adaptive: ArchitectureServer,
         reference: ArchitectureServer,
+        static: ArchitectureServer | None,
         deadline: float,
         keep: Callable[[Record], None],
     ) -> None:
         target = family.target.get("text_config", family.target)
         self._prompts = prompts(max(BATCHES), target["vocab_size"])
-        self._record, self._adaptive, self._reference = record, adaptive, reference
+        self._record, self._adaptive, self._reference, self._static = record, adaptive, reference, static
         self._deadline, self._keep = deadline, keep
         self._expected: dict[int, list[list[int]]] = {}
         self._own_gaps: dict[tuple[int, int], list[float]] = {}
@@ -117,22 +121,24 @@ class _Family:
         self._bound = 0.0
 
     def run(self) -> None:
-        """Ask the reference, then the adaptive server at every depth, while switching, and by its policy."""
+        """Ask the reference, the adaptive server at every depth, switching and by its policy, and the static one."""
         _look(self._record, self._adaptive)
         self._keep(self._record)
         self._ask_reference()
         if not self._record["active"]:
-            self._judge_all("launch depth", ask)
+            self._judge_all("launch depth", self._adaptive, ask)
             return
         depths = [tier["steps"] for tier in self._record["startup"]["tiers"]]
         self._record["depths"] = depths
         # The deepest first: a narrower depth after it may read what it left behind.
         for steps in sorted(depths, reverse=True):
             self._adaptive.force_steps(steps)
-            self._judge_all(f"depth {steps}", ask)
-        self._judge_all("switching", lambda server, wanted: ask_while_switching(server, wanted, depths))
+            self._judge_all(f"depth {steps}", self._adaptive, ask)
+        self._judge_all("switching", self._adaptive, lambda server, wanted: ask_while_switching(server, wanted, depths))
         self._adaptive.force_steps(None)
-        self._judge_all("policy", ask)
+        self._judge_all("policy", self._adaptive, ask)
+        if self._static is not None:
+            self._judge_all("static", self._static, ask, into="static_runs")
 
     def _ask_reference(self) -> None:
         """Keep the reference's texts for each batch size, and measure the gaps of its own tokens."""
@@ -165,10 +171,13 @@ class _Family:
         found = [gap for (size, _), own in self._own_gaps.items() if size == batch for gap in own]
         return unlikely(found) / len(found)
 
-    def _judge_all(self, how: str, asked: Callable[[Any, Sequence[list[int]]], Answers]) -> None:
+    def _judge_all(
+        self, how: str, server: ArchitectureServer, asked: Callable[[Any, Sequence[list[int]]], Answers],
+        into: str = "runs",
+    ) -> None:  # fmt: skip
         for batch in BATCHES:
             self._in_time()
-            answers = asked(self._adaptive, self._prompts[:batch])
+            answers = asked(server, self._prompts[:batch])
             judgements = [self._judge(batch, index, output) for index, output in enumerate(answers.outputs)]
             texts = [text for text, _ in judgements]
             tokens = sum(map(len, answers.outputs))
@@ -176,7 +185,7 @@ class _Family:
             run["unlikely_tokens"] = sum(unlikely(found) for _, found in judgements) / tokens
             deepest = self._deepest.setdefault(batch, answers.outputs)
             run["as_deepest"] = sum(one == other for one, other in zip(answers.outputs, deepest, strict=True))
-            self._record["runs"].append({**run, **counted(texts)})
+            self._record[into].append({**run, **counted(texts)})
             self._keep(self._record)
 
     def _judge(self, batch: int, index: int, output: list[int]) -> tuple[Text, list[float]]:

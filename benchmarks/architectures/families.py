@@ -43,6 +43,9 @@ class Family:
     warm_up: bool | None = None
     """As in the adaptive configuration: None warms up on a GPU alone."""
 
+    static: tuple[str, ...] = ()
+    """What SGLang's own server of static speculation at the deepest is started with; without it there is none."""
+
 
 def _eagle3(name: str, models: str, target: Shape, **more: object) -> Family:
     return Family(name, models, "EAGLE3", "EAGLE-3", target, shapes.eagle3_of(target), **more)  # type: ignore[arg-type]
@@ -104,6 +107,7 @@ FAMILIES: tuple[Family, ...] = (
         arguments=FA3,
         launch=(),
         depths=(0, 3, 7, 11, 15),
+        static=("--speculative-num-draft-tokens", "16"),
     ),
 )
 

@@ -86,5 +86,6 @@ REHEARSAL = (
         arguments=_ARGUMENTS,
         launch=(),
         depths=(0, 3, 7),
+        static=("--speculative-num-draft-tokens", "8"),
     ),
 )

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
 from benchmarks.architectures import shapes, weights
@@ -42,26 +43,41 @@ def stop_all() -> None:
         server.stop()
 
 
-class ArchitectureServer(Client):
-    """One server of *family*: adaptive with this package's plugin, or the reference without speculation."""
+class Kind(Enum):
+    """What a server speculates with; each value is the end of its log's name."""
 
-    def __init__(self, family: Family, folder: Path, *, adaptive: bool, cpu: bool = False) -> None:
+    ADAPTIVE = ""
+    """The throughput policy, with this package's plugin."""
+
+    REFERENCE = "-reference"
+    """No speculation."""
+
+    STATIC = "-static"
+    """SGLang's own static speculation."""
+
+
+class ArchitectureServer(Client):
+    """One server of *family*."""
+
+    def __init__(self, family: Family, folder: Path, kind: Kind, cpu: bool = False) -> None:
         super().__init__("127.0.0.1", free_port(), timeout=100)
-        self.name = f"{family.name}{'' if adaptive else '-reference'}"
+        self.name = f"{family.name}{kind.value}"
         self.log = folder / f"{self.name}.log"
         self.start_seconds: float | None = None
-        self.command = self._command(family, folder, adaptive, cpu)
-        self._environment = self._variables(family, folder, adaptive, cpu)
+        self.command = self._command(family, folder, kind, cpu)
+        self._environment = self._variables(family, folder, kind, cpu)
         self._start: Start | None = None
 
-    def _command(self, family: Family, folder: Path, adaptive: bool, cpu: bool) -> list[str]:
+    def _command(self, family: Family, folder: Path, kind: Kind, cpu: bool) -> list[str]:
         target = str(shapes.write(folder / "models" / family.name, family.target))
         given = ["--model-path", target, *(_CPU if cpu else _GPU), *family.arguments]
-        if adaptive:
-            given += ["--speculative-algorithm", family.algorithm, *family.launch]
+        if kind is not Kind.REFERENCE:
+            drafts = family.launch if kind is Kind.ADAPTIVE else family.static
+            given += ["--speculative-algorithm", family.algorithm, *drafts]
             if family.draft is not None:
                 draft = shapes.write(folder / "models" / f"{family.name}-draft", family.draft)
                 given += ["--speculative-draft-model-path", str(draft)]
+        if kind is Kind.ADAPTIVE:
             given += ["--speculative-adaptive-config", str(_configuration(family, folder))]
         if cpu:
             from sglang_adaptive.cpu_engine.launcher import default_arguments
@@ -70,8 +86,8 @@ class ArchitectureServer(Client):
         where = ["--host", self.host, "--port", str(self.port)]
         return [sys.executable, "-m", "sglang.launch_server", *given, *where]
 
-    def _variables(self, family: Family, folder: Path, adaptive: bool, cpu: bool) -> dict[str, str]:
-        plugins = [weights.ENTRY_POINT, *([OURS] if adaptive else [])]
+    def _variables(self, family: Family, folder: Path, kind: Kind, cpu: bool) -> dict[str, str]:
+        plugins = [weights.ENTRY_POINT, *([OURS] if kind is Kind.ADAPTIVE else [])]
         host: Mapping[str, str] = {}
         if cpu:
             from sglang_adaptive.cpu_engine.launcher import environment

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.architectures import shapes
 from benchmarks.architectures.families import FA3, Family
-from benchmarks.architectures.servers import ArchitectureServer
+from benchmarks.architectures.servers import ArchitectureServer, Kind
 from benchmarks.architectures.weights import ENTRY_POINT as WEIGHTS
 from benchmarks.attention_dp.served import round_log, tiny
 from benchmarks.server import hosts
@@ -106,7 +106,8 @@ class Place:
 
     def _checked(self, name: str) -> ArchitectureServer:
         family = self._family(name)
-        return ArchitectureServer(family, self.folder, adaptive=name == "adaptive", cpu=self.cpu)
+        kind = Kind.ADAPTIVE if name == "adaptive" else Kind.REFERENCE
+        return ArchitectureServer(family, self.folder, kind, self.cpu)
 
     def _family(self, name: str) -> Family:
         target = tiny.TARGET if self.cpu else SMALL[self.pair]

@@ -31,7 +31,7 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import (
     take_drafted,
 )
 from sglang_adaptive.sglang_plugin.workers.ngram_lengths import read_lengths
-from sglang_adaptive.sglang_plugin.workers.ngram_roots import is_fa3, prepared
+from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepared
 from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut
 
 _BUFFERS = (
@@ -162,8 +162,9 @@ def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int]
 
     runner, live = worker._target_worker.model_runner, worker.draft_token_num
     workspace = runner.init_new_workspace
-    # One node is a chain: fa3 attends once a layer, and not to the prefix and the tree one after the other.
-    chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3(runner.attn_backend) else {}
+    # A tree of one node is a chain. Told so, fa3 attends once a layer, and not to the prefix and the tree in turn.
+    is_fa3 = hasattr(runner.attn_backend, "fa_impl_ver")
+    chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3 else {}
     worker._take_width(width)
     try:
         with get_spec().override(**_spec_of(width), **chain):

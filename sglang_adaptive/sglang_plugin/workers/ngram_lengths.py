@@ -1,8 +1,8 @@
 """Reads the lengths of NGRAM's requests on the host in the rounds that need them, not before every round.
 
-With overlap the scheduler launches a round while the one before runs. SGLang 0.5.23 waits there for the lengths of
-every NGRAM round, because it builds a mask for each request on the host. A zero-step round needs no mask where the
-attention backend verifies chains, and then nothing has to wait.
+With overlap the scheduler launches a round while the one before runs. SGLang 0.5.23 waits there for the lengths before
+every NGRAM round, because it builds a mask of each request's length on the host. The mask of a zero-step round may be
+too long (``ngram_roots``), so such a round waits only where the attention backend needs lengths.
 """
 
 from __future__ import annotations

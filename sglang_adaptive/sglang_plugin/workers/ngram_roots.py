@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
-from sglang_adaptive.sglang_plugin.workers.ngram_lengths import read_lengths
 
 _fallback = Fallback(
     "adaptive: NGRAM's zero-step rounds are prepared on the host from now on", "SGLANG_ADAPTIVE_NGRAM_ROOTS"
@@ -49,9 +48,9 @@ def _prepare(worker: Any, batch: Any) -> None:
     }
     mask = worker.tree_mask_batch[size].fill_(True)
     ngram_worker.reconstruct_indices_from_tree_mask_func(mask, batch.seq_lens, *tree.values(), size, 1)
-    if ngram_worker.USE_FULL_MASK and not ngram_worker._is_cpu and _mask_is_read(worker.model_runner, batch):
-        read_lengths(batch)
-        mask = torch.ones(int(batch.seq_lens_cpu.sum()) + size, dtype=torch.bool, device=worker.device)
+    if ngram_worker.USE_FULL_MASK and not ngram_worker._is_cpu:
+        length = size + known_tokens(batch, worker.model_runner.model_config.context_len)
+        mask = torch.ones(length, dtype=torch.bool, device=worker.device)
     worker.prev_token_ids, worker.prev_accept_lens = [], [0] * size
     worker.grammar_tree_host = (np.ones(size, dtype=bool), roots.cpu().numpy()) if batch.has_grammar else None
 
@@ -70,15 +69,15 @@ def _prepare(worker: Any, batch: Any) -> None:
     batch.spec_info = verify
 
 
-def is_fa3(backend: Any) -> bool:
-    """Whether *backend* is SGLang's FlashAttention 3 or 4, which attends to a tree in two passes a layer."""
-    return hasattr(backend, "fa_impl_ver")
+def known_tokens(batch: Any, context_len: int) -> int:
+    """Return the sum of the requests' lengths; where the host does not know them, a number that is not below it.
 
-
-def _mask_is_read(runner: Any, batch: Any) -> bool:
-    """Whether attention or a watermark reads the mask over each request's whole length; fa3 does not for chains."""
-    watermark = runner.watermark_state is not None and batch.sampling_info.has_watermark_candidates
-    return watermark or not is_fa3(runner.attn_backend) or runner.attn_backend.topk > 1
+    A request has slots for all tokens that this round may find it with. A mask that lets each token attend to all
+    before it may be too long: who reads it knows where each request begins.
+    """
+    if batch.seq_lens_cpu is not None:
+        return int(batch.seq_lens_cpu.sum())
+    return sum(min(req.kv.kv_allocated_len, context_len) for req in batch.reqs)
 
 
 def last_tokens(handed_over: Any) -> torch.Tensor:
