@@ -52,6 +52,7 @@ def _eagle3(name: str, models: str, target: Shape, **more: object) -> Family:
 
 
 FA3 = ("--attention-backend", "fa3")
+TRITON = ("--attention-backend", "triton")
 HYBRID = (*FA3, "--max-mamba-cache-size", "80")
 NEMOTRON = (*HYBRID, "--moe-runner-backend", "triton")
 """Without it SGLang takes FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
@@ -92,8 +93,9 @@ FAMILIES: tuple[Family, ...] = (
         "gemma-4",
         "Gemma-4",
         *("EAGLE", "Frozen-KV MTP", shapes.GEMMA_4, shapes.GEMMA_4_ASSISTANT),
-        arguments=("--attention-backend", "triton"),
+        arguments=TRITON,
     ),
+    _eagle3("llama-triton", "Llama 3.x on another GPU's backend", shapes.LLAMA, arguments=TRITON),
     Family(
         "standalone",
         "Qwen2.5-7B-Instruct and other dense models",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from sglang_adaptive.sglang_plugin.hooking.hook import SRT, WORKER, Hook, Need, Process
 
+_TRITON = SRT + "layers.attention.triton_backend.TritonAttnBackend."
+
 HOOKS = (
     Hook(
         WORKER + "EAGLEWorkerV2._build_trivial_verify_input",
@@ -41,6 +43,27 @@ HOOKS = (
         ("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
         process=Process.SCHEDULER_CUDA,
     ),
+    Hook(
+        _TRITON + "init_forward_metadata",
+        "around",
+        "zero_steps.triton_decode:init_metadata",
+        ("self", "forward_batch"),
+        process=Process.SCHEDULER_CUDA,
+    ),
+    Hook(
+        _TRITON + "init_forward_metadata_out_graph",
+        "around",
+        "zero_steps.triton_decode:init_metadata",
+        ("self", "forward_batch", "in_capture"),
+        process=Process.SCHEDULER_CUDA,
+    ),
+    Hook(
+        _TRITON + "forward_extend",
+        "around",
+        "zero_steps.triton_decode:forward_extend",
+        ("self", "q", "k", "v", "layer", "forward_batch"),
+        process=Process.SCHEDULER_CUDA,
+    ),
 )
 
 NEEDS = (
@@ -65,6 +88,8 @@ NEEDS = (
     ),
     Need(WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Need(SRT + "layers.attention.verify_mask.VerifyMask", fields=("buffer", "is_read")),
+    Need(_TRITON + "forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")),
+    Need(SRT + "layers.attention.triton_backend.ForwardMetadata", fields=("qo_indptr",)),
     Need(SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
     Need(SRT + "environ.envs.SGLANG_SANITIZE_NAN_LOGITS"),
     Need(

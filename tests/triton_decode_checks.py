@@ -1,0 +1,205 @@
+"""A zero-step round on SGLang's Triton backend, with this package's decode kernel and SGLang's prefill kernel.
+
+``TRITON_INTERPRET=1 python -m tests.triton_decode_checks`` runs the kernels without a device and prints one JSON
+object: null for a check that holds, else why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sglang_adaptive.sglang_plugin.zero_steps import triton_decode
+from tests import checks
+
+HEADS, KV_HEADS, DIM, CONTEXT, ROWS = 8, 2, 64, 128, 4
+LENGTHS = {2: 5, 0: 70, 3: 33}
+"""By row of the request pool: tokens before the one that is verified."""
+
+MAKERS = ("init_forward_metadata", "init_forward_metadata_out_graph")
+
+
+def it_writes_what_the_prefill_kernel_writes() -> None:
+    """With the metadata of a pass without a graph, and with a graph's."""
+    for captured in (False, True):
+        mine, theirs = (_attended(captured, ours) for ours in (True, False))
+        assert mine[1] is None and theirs[1] is not None, "the metadata is not of the kind that was expected"
+        torch.testing.assert_close(mine[0], theirs[0], rtol=0, atol=2e-6)
+        torch.testing.assert_close(mine[0], _expected(), rtol=0, atol=2e-6)
+
+
+def other_passes_are_left_to_sglang() -> None:
+    """Those of more tokens, of a draft, of MLA and of what else a plain decode reads differently."""
+    others = {
+        "num_draft_tokens": 2,
+        "is_draft_runner": True,
+        "use_mla": True,
+        "enable_deterministic": True,
+        "dcp_size": 2,
+        "kv_index_translator": SimpleNamespace(is_translating=True),
+    }
+    for name, value in others.items():
+        backend, batch = _backend(), _batch()
+        seen: list[Any] = []
+        setattr(backend, name, value)
+        triton_decode.init_metadata(lambda _, given, seen=seen: seen.append(given), backend, batch)
+        assert seen == [batch], name
+
+
+def the_batch_is_left_as_it_was() -> None:
+    """SGLang goes on with its lengths and its mode."""
+    batch = _batch()
+    seen: list[Any] = []
+    triton_decode.init_metadata(lambda _, given: seen.append(given), _backend(), batch)
+    assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
+    assert batch.seq_lens.tolist() == list(LENGTHS.values()) and batch.spec_info is not None
+    assert batch.forward_mode.is_target_verify() and seen[0].forward_mode.is_decode()
+
+
+def a_fault_leaves_rounds_to_sglang() -> None:
+    """From then on, and without an exception."""
+    asked: list[Any] = []
+    with checks.not_in_use_afterwards(triton_decode._fallback):
+        backend = SimpleNamespace()  # has none of the backend's attributes
+        for _ in range(2):
+            triton_decode.init_metadata(lambda _, given: asked.append(given), backend, _batch())
+        assert triton_decode._fallback.in_use and len(asked) == 2
+
+
+def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
+    """Return what the round's attention wrote, (requests, heads * dim), and its metadata's query offsets."""
+    backend, batch = _backend(), _batch()
+    make: Callable[..., Any] = getattr(type(backend), MAKERS[captured])
+    if captured:
+        backend.init_cuda_graph_state(ROWS, ROWS)
+    more = {"in_capture": True} if captured else {}
+    if ours:
+        triton_decode.init_metadata(make, backend, batch, **more)
+        run: Callable[..., Any] = triton_decode.forward_extend
+        written = run(type(backend).forward_extend, backend, *_inputs(), _layer(), batch)
+    else:
+        make(backend, batch, **more)
+        written = backend.forward_extend(*_inputs(), _layer(), batch)
+    return written.view(len(LENGTHS), HEADS * DIM), backend.forward_metadata.qo_indptr
+
+
+def _expected() -> torch.Tensor:
+    """Return the same by the formula of attention."""
+    backend, batch = _backend(), _batch()
+    q, k, v = _inputs()
+    pool = backend.token_to_kv_pool
+    pool.keys[batch.out_cache_loc], pool.values[batch.out_cache_loc] = k, v
+    found = []
+    for index, (row, length) in enumerate(LENGTHS.items()):
+        slots = _rows()[row, : length + 1].long()
+        keys, values = (side[slots].repeat_interleave(HEADS // KV_HEADS, 1) for side in (pool.keys, pool.values))
+        shares = torch.einsum("hd,nhd->hn", q.view(-1, HEADS, DIM)[index], keys * DIM**-0.5).softmax(-1)
+        found.append(torch.einsum("hn,nhd->hd", shares, values).flatten())
+    return torch.stack(found)
+
+
+class _Pool:
+    """Keys and values of one layer."""
+
+    def __init__(self) -> None:
+        self.keys, self.values = (_drawn(side, ROWS * CONTEXT, KV_HEADS, DIM) for side in (1, 2))
+
+    def get_key_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.keys
+
+    def get_value_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.values
+
+    def set_kv_buffer(self, layer: Any, where: Any, k: torch.Tensor, v: torch.Tensor) -> None:
+        self.keys[where.loc], self.values[where.loc] = k, v
+
+
+class _Translator:
+    """Reads a request's slots from its row, as SGLang does without unified memory."""
+
+    is_translating = False
+
+    def pack_read_stream(self, plan: Any, *, req_pool_indices: Any, seq_lens: Any, indptr: Any, out: Any) -> bool:
+        for row, length, begin in zip(
+            *(list(map(int, of)) for of in (req_pool_indices, seq_lens, indptr)), strict=False
+        ):
+            out[begin : begin + length] = _rows()[row, :length]
+        return True
+
+
+def _backend() -> Any:
+    """Return SGLang's backend with what these passes read of it; its constructor asks for a device."""
+    from sglang.kernels.ops.attention.decode_attention import (
+        decode_attention_fwd,
+        lean_capture_policy,
+        lean_decode_seqlen_gate,
+    )
+    from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
+    from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
+
+    backend = object.__new__(TritonAttnBackend)
+    off = ("sliding_window_size", "window_kv_indptr", "swa_v_head_dim", "split_tile_size", "enable_lean_attention")
+    no = ("enable_deterministic", "use_sliding_window_kv_pool", "is_draft_runner", "use_mla", "skip_prefill")
+    more_no = ("use_verify_shared_kv", "use_verify_splitkv", "use_dense_fp8_chunked_prefill", "use_pdl")
+    backend.__dict__.update(
+        **dict.fromkeys(off), **dict.fromkeys((*no, *more_no, "allow_bidirectional_attention_in_extend"), False),
+        dcp_size=1, page_size=1, num_draft_tokens=1, target_verify_num_tokens_per_req=1, static_kv_splits=True,
+        device="cpu", device_core_count=0, max_context_len=CONTEXT, max_kv_splits=8, v_head_dim=DIM,
+        num_head=HEADS, num_kv_head=KV_HEADS, lean_total_programs=1, lean_block_m=16,
+        kv_indptr=torch.zeros(ROWS + 1, dtype=torch.int32),
+        qo_indptr=torch.zeros(ROWS + 1, dtype=torch.int64), mask_indptr=torch.zeros(ROWS + 1, dtype=torch.int64),
+        kv_index_translator=_Translator(), token_to_kv_pool=_Pool(), req_to_token_pool=SimpleNamespace(size=ROWS),
+        extend_attention_fwd=extend_attention_fwd, decode_attention_fwd=decode_attention_fwd,
+        _lean_capture_policy=lean_capture_policy, _lean_decode_seqlen_gate=lean_decode_seqlen_gate,
+    )  # fmt: skip
+    return backend
+
+
+def _batch() -> Any:
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    lengths = torch.tensor(list(LENGTHS.values()))
+    return SimpleNamespace(
+        forward_mode=ForwardMode.TARGET_VERIFY, batch_size=len(LENGTHS), seq_lens=lengths, seq_lens_sum=None,
+        req_pool_indices=torch.tensor(list(LENGTHS)), positions=lengths, kv_loc_plan=None, encoder_lens=None,
+        spec_info=SimpleNamespace(num_tokens_per_req=1, kv_indptr=None, custom_mask=None),
+        out_cache_loc=torch.tensor([int(_rows()[row, length]) for row, length in LENGTHS.items()]),
+        out_cache_loc_is_physical=True, mha_one_shot=False, attn_attend_prefix_cache=None, extend_seq_lens_cpu=None,
+    )  # fmt: skip
+
+
+def _layer() -> Any:
+    from sglang.srt.layers.radix_attention import AttentionType
+
+    return SimpleNamespace(
+        tp_q_head_num=HEADS, tp_k_head_num=KV_HEADS, qk_head_dim=DIM, v_head_dim=DIM, scaling=DIM**-0.5, layer_id=0,
+        k_scale=None, v_scale=None, logit_cap=0.0, logit_capping_method="tanh", xai_temperature_len=-1,
+        attn_type=AttentionType.DECODER, is_cross_attention=False, sliding_window_size=-1,
+    )  # fmt: skip
+
+
+def _inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q = _drawn(3, len(LENGTHS), HEADS * DIM)
+    k, v = (_drawn(side, len(LENGTHS), KV_HEADS, DIM) for side in (4, 5))
+    return q, k, v
+
+
+def _rows() -> torch.Tensor:
+    """Return the slots of each row of the request pool."""
+    return torch.randperm(ROWS * CONTEXT, generator=torch.Generator().manual_seed(0)).view(ROWS, CONTEXT)
+
+
+def _drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def main() -> None:
+    """Run the checks and print what came out."""
+    checks.tell("triton_decode_checks", globals())
+
+
+if __name__ == "__main__":
+    main()
