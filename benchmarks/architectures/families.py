@@ -95,7 +95,7 @@ FAMILIES: tuple[Family, ...] = (
         *("EAGLE", "Frozen-KV MTP", shapes.GEMMA_4, shapes.GEMMA_4_ASSISTANT),
         arguments=TRITON,
     ),
-    _eagle3("llama-triton", "Llama 3.x on another GPU's backend", shapes.LLAMA, arguments=TRITON),
+    _eagle3("llama-triton", "Llama 3.x, Triton backend", shapes.LLAMA, arguments=TRITON),
     Family(
         "standalone",
         "Qwen2.5-7B-Instruct and other dense models",

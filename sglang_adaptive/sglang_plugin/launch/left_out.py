@@ -12,6 +12,4 @@ def left_out(server_args: Any) -> list[str]:
         found.append("changing the configuration while serving, and the page: tokenizer workers load no plugins")
     if server_args.disaggregation_mode == "decode":
         found.append("the warm-up: a decode server takes no requests of its own")
-    if server_args.speculative_algorithm == "NGRAM":
-        found.append("a plain decode's speed at zero steps: they have some 0.7 of it, so text should repeat itself")
     return found
