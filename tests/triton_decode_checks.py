@@ -35,6 +35,7 @@ def other_passes_are_left_to_sglang() -> None:
     """Those of more tokens, of a draft, of MLA and of what else a plain decode reads differently."""
     others = {
         "num_draft_tokens": 2,
+        "sliding_window_size": 512,
         "is_draft_runner": True,
         "use_mla": True,
         "enable_deterministic": True,
@@ -57,6 +58,17 @@ def the_batch_is_left_as_it_was() -> None:
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     assert batch.seq_lens.tolist() == list(LENGTHS.values()) and batch.spec_info is not None
     assert batch.forward_mode.is_target_verify() and seen[0].forward_mode.is_decode()
+
+
+def a_backend_keeps_its_kernel() -> None:
+    """A graph that was captured with one kernel is not replayed with the other one's metadata, also after a fault."""
+    backend, seen = _backend(), []
+    with checks.not_in_use_afterwards(triton_decode._fallback):
+        for _ in range(2):
+            triton_decode.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), backend, _batch())
+            triton_decode._fallback.in_use = True
+        triton_decode.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), _backend(), _batch())
+    assert seen == [True, True, False], seen
 
 
 def a_fault_leaves_rounds_to_sglang() -> None:

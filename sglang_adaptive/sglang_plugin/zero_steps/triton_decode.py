@@ -15,6 +15,8 @@ from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 
+_ON_BACKEND = "_sglang_adaptive_decodes"
+
 _fallback = Fallback(
     "adaptive: zero-step rounds use the Triton backend's prefill kernel from now on", "SGLANG_ADAPTIVE_TRITON_DECODE"
 )
@@ -22,11 +24,8 @@ _fallback = Fallback(
 
 def init_metadata(original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
     """Around what makes the metadata of the Triton backend: make a plain decode's for a zero-step round."""
-    if not _fallback.in_use:
-        with _fallback:
-            if _verifies_one(backend, forward_batch):
-                original(backend, _as_decode(forward_batch), *args, **kwargs)
-                return
+    if forward_batch.forward_mode.is_target_verify() and _decodes(backend):
+        forward_batch = _as_decode(forward_batch)
     original(backend, forward_batch, *args, **kwargs)
 
 
@@ -40,11 +39,24 @@ def forward_extend(
     return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
 
 
-def _verifies_one(backend: Any, forward_batch: Any) -> bool:
-    """Whether the pass verifies one token a request, and reads keys and values as a plain decode does."""
+def _decodes(backend: Any) -> bool:
+    """Whether *backend* verifies with the decode kernel. A CUDA graph has one kernel, so this never changes."""
+    if not hasattr(backend, _ON_BACKEND):
+        setattr(backend, _ON_BACKEND, False)
+        if not _fallback.in_use:
+            with _fallback:
+                setattr(backend, _ON_BACKEND, _verifies_one(backend))
+    return bool(getattr(backend, _ON_BACKEND))
+
+
+def _verifies_one(backend: Any) -> bool:
+    """Whether *backend* verifies one token a request, and would read keys and values in a plain decode as usual.
+
+    Sliding windows are left out: no GPU has shown them right.
+    """
     return (
-        forward_batch.forward_mode.is_target_verify()
-        and backend.num_draft_tokens == 1
+        backend.num_draft_tokens == 1
+        and (backend.sliding_window_size or 0) <= 0
         and not backend.is_draft_runner
         and not backend.use_mla
         and not backend.enable_deterministic
