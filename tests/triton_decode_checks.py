@@ -135,9 +135,7 @@ class _Translator:
     is_translating = False
 
     def pack_read_stream(self, plan: Any, *, req_pool_indices: Any, seq_lens: Any, indptr: Any, out: Any) -> bool:
-        for row, length, begin in zip(
-            *(list(map(int, of)) for of in (req_pool_indices, seq_lens, indptr)), strict=False
-        ):
+        for row, length, begin in zip(req_pool_indices, seq_lens, indptr[:-1], strict=True):
             out[begin : begin + length] = _rows()[row, :length]
         return True
 
@@ -153,11 +151,14 @@ def _backend() -> Any:
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     backend = object.__new__(TritonAttnBackend)
-    off = ("sliding_window_size", "window_kv_indptr", "swa_v_head_dim", "split_tile_size", "enable_lean_attention")
-    no = ("enable_deterministic", "use_sliding_window_kv_pool", "is_draft_runner", "use_mla", "skip_prefill")
-    more_no = ("use_verify_shared_kv", "use_verify_splitkv", "use_dense_fp8_chunked_prefill", "use_pdl")
+    none = ("sliding_window_size", "window_kv_indptr", "swa_v_head_dim", "split_tile_size", "enable_lean_attention")
+    false = (
+        *("enable_deterministic", "is_draft_runner", "skip_prefill", "allow_bidirectional_attention_in_extend"),
+        *("use_sliding_window_kv_pool", "use_mla", "use_verify_shared_kv", "use_verify_splitkv", "use_pdl"),
+        "use_dense_fp8_chunked_prefill",
+    )
     backend.__dict__.update(
-        **dict.fromkeys(off), **dict.fromkeys((*no, *more_no, "allow_bidirectional_attention_in_extend"), False),
+        **dict.fromkeys(none), **dict.fromkeys(false, False),
         dcp_size=1, page_size=1, num_draft_tokens=1, target_verify_num_tokens_per_req=1, static_kv_splits=True,
         device="cpu", device_core_count=0, max_context_len=CONTEXT, max_kv_splits=8, v_head_dim=DIM,
         num_head=HEADS, num_kv_head=KV_HEADS, lean_total_programs=1, lean_block_m=16,

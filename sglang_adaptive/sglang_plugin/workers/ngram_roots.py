@@ -49,7 +49,7 @@ def _prepare(worker: Any, batch: Any) -> None:
     mask = worker.tree_mask_batch[size].fill_(True)
     ngram_worker.reconstruct_indices_from_tree_mask_func(mask, batch.seq_lens, *tree.values(), size, 1)
     if ngram_worker.USE_FULL_MASK and not ngram_worker._is_cpu:
-        length = size + known_tokens(batch, worker.model_runner.model_config.context_len)
+        length = size + tokens_at_most(batch, worker.model_runner.model_config.context_len)
         mask = torch.ones(length, dtype=torch.bool, device=worker.device)
     worker.prev_token_ids, worker.prev_accept_lens = [], [0] * size
     worker.grammar_tree_host = (np.ones(size, dtype=bool), roots.cpu().numpy()) if batch.has_grammar else None
@@ -69,7 +69,7 @@ def _prepare(worker: Any, batch: Any) -> None:
     batch.spec_info = verify
 
 
-def known_tokens(batch: Any, context_len: int) -> int:
+def tokens_at_most(batch: Any, context_len: int) -> int:
     """Return the sum of the requests' lengths; where the host does not know them, a number that is not below it.
 
     A request has slots for all tokens that this round may find it with. A mask that lets each token attend to all

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.managers.overlap_utils import decide_needs_cpu_seq_lens
-from sglang.srt.runtime_context import get_spec
-from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+from sglang.srt.runtime_context import get_context, get_spec
 
 from sglang_adaptive.sglang_plugin.workers.ngram_lengths import needed_on_host, read_lengths
 
@@ -20,8 +19,7 @@ DEVICE_ONLY, ON_HOST = SimpleNamespace(needs_cpu_seq_lens=False), SimpleNamespac
 
 @contextmanager
 def launched(**flags: Any) -> Iterator[None]:
-    set_global_server_args_for_scheduler(ServerArgs(model_path="dummy"))
-    with get_spec().override(**flags):
+    with get_context().override_server_args(), get_spec().override(**flags):
         yield
 
 

@@ -28,6 +28,6 @@ def test_an_error_leaves_the_round_to_sglang(monkeypatch: pytest.MonkeyPatch, ca
 def test_a_mask_is_never_too_short() -> None:
     slots = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=slots)) for slots in (96, 4000)]
     batch = SimpleNamespace(reqs=slots, seq_lens_cpu=torch.tensor([80, 1000]))
-    assert ngram_roots.known_tokens(batch, context_len=1024) == 1080
+    assert ngram_roots.tokens_at_most(batch, context_len=1024) == 1080
     batch.seq_lens_cpu = None
-    assert ngram_roots.known_tokens(batch, context_len=1024) == 96 + 1024
+    assert ngram_roots.tokens_at_most(batch, context_len=1024) == 96 + 1024
