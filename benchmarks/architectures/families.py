@@ -53,6 +53,7 @@ def _eagle3(name: str, models: str, target: Shape, **more: object) -> Family:
 
 FA3 = ("--attention-backend", "fa3")
 TRITON = ("--attention-backend", "triton")
+FLASHINFER = ("--attention-backend", "flashinfer")
 HYBRID = (*FA3, "--max-mamba-cache-size", "80")
 NEMOTRON = (*HYBRID, "--moe-runner-backend", "triton")
 """Without it SGLang takes FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
@@ -96,6 +97,13 @@ FAMILIES: tuple[Family, ...] = (
         arguments=TRITON,
     ),
     _eagle3("llama-triton", "Llama 3.x, Triton backend", shapes.LLAMA, arguments=TRITON),
+    _eagle3(
+        "llama-flashinfer",
+        "Llama 3.x, FlashInfer backend",
+        shapes.LLAMA,
+        arguments=FLASHINFER,
+        needs="nvcc compiles FlashInfer's kernels, for minutes at the first start",
+    ),
     Family(
         "standalone",
         "Qwen2.5-7B-Instruct and other dense models",

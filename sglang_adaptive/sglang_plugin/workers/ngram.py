@@ -33,6 +33,7 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import (
 from sglang_adaptive.sglang_plugin.workers.ngram_lengths import read_lengths
 from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepared
 from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut
+from sglang_adaptive.sglang_plugin.zero_steps import host_lengths
 
 _BUFFERS = (
     "draft_tokens_batch",
@@ -127,6 +128,8 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         plain = self.speculative_num_steps == 0 and batch.forward_mode.is_decode()
+        if plain:
+            host_lengths.expect(self, batch)
         if not (plain and prepared(self, batch)):
             read_lengths(batch)
             super()._prepare_for_speculative_decoding(batch)

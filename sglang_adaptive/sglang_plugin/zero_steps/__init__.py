@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from sglang_adaptive.sglang_plugin.hooking.hook import SRT, WORKER, Hook, Need, Process
 
-_TRITON = SRT + "layers.attention.triton_backend.TritonAttnBackend."
+_BACKENDS = (
+    SRT + "layers.attention.triton_backend.TritonAttnBackend.",
+    SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend.",
+)
 
 HOOKS = (
     Hook(
@@ -43,26 +46,38 @@ HOOKS = (
         ("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
         process=Process.SCHEDULER_CUDA,
     ),
-    Hook(
-        _TRITON + "init_forward_metadata",
-        "around",
-        "zero_steps.triton_decode:init_metadata",
-        ("self", "forward_batch"),
-        process=Process.SCHEDULER_CUDA,
+    *(
+        Hook(
+            backend + maker,
+            "around",
+            "zero_steps.decode_kernel:init_metadata",
+            ("self", "forward_batch"),
+            process=Process.SCHEDULER_CUDA,
+        )
+        for backend in _BACKENDS
+        for maker in ("init_forward_metadata", "init_forward_metadata_out_graph")
+    ),
+    *(
+        Hook(
+            backend + "forward_extend",
+            "around",
+            "zero_steps.decode_kernel:forward_extend",
+            ("self", "q", "k", "v", "layer", "forward_batch"),
+            process=Process.SCHEDULER_CUDA,
+        )
+        for backend in _BACKENDS
     ),
     Hook(
-        _TRITON + "init_forward_metadata_out_graph",
-        "around",
-        "zero_steps.triton_decode:init_metadata",
-        ("self", "forward_batch", "in_capture"),
-        process=Process.SCHEDULER_CUDA,
+        WORKER + "EAGLEWorkerV2._build_trivial_verify_input",
+        "before",
+        "zero_steps.host_lengths:expect",
+        ("self", "batch"),
     ),
     Hook(
-        _TRITON + "forward_extend",
+        SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu",
         "around",
-        "zero_steps.triton_decode:forward_extend",
-        ("self", "q", "k", "v", "layer", "forward_batch"),
-        process=Process.SCHEDULER_CUDA,
+        "zero_steps.host_lengths:resolve",
+        ("self", "batch", "stream_ordered"),
     ),
 )
 
@@ -88,8 +103,7 @@ NEEDS = (
     ),
     Need(WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Need(SRT + "layers.attention.verify_mask.VerifyMask", fields=("buffer", "is_read")),
-    Need(_TRITON + "forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")),
-    Need(SRT + "layers.attention.triton_backend.ForwardMetadata", fields=("qo_indptr",)),
+    *(Need(backend + "forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")) for backend in _BACKENDS),
     Need(SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
     Need(SRT + "environ.envs.SGLANG_SANITIZE_NAN_LOGITS"),
     Need(

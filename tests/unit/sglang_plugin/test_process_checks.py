@@ -20,7 +20,7 @@ MODULES: dict[str, dict[str, str]] = {
     "ragged_checks": INTERPRETED,
     "choice_checks": INTERPRETED,
     "layer_checks": INTERPRETED,
-    "triton_decode_checks": INTERPRETED,
+    "decode_kernel_checks": INTERPRETED,
 }
 EVERY = [(module, check) for module in MODULES for check in checks.named_in(module)]
 

@@ -1,6 +1,6 @@
 """A zero-step round on SGLang's Triton backend, with this package's decode kernel and SGLang's prefill kernel.
 
-``TRITON_INTERPRET=1 python -m tests.triton_decode_checks`` runs the kernels without a device and prints one JSON
+``TRITON_INTERPRET=1 python -m tests.decode_kernel_checks`` runs the kernels without a device and prints one JSON
 object: null for a check that holds, else why not.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.zero_steps import triton_decode
+from sglang_adaptive.sglang_plugin.zero_steps import decode_kernel
 from tests import checks
 
 HEADS, KV_HEADS, DIM, CONTEXT, ROWS = 8, 2, 64, 128, 4
@@ -46,7 +46,7 @@ def other_passes_are_left_to_sglang() -> None:
         backend, batch = _backend(), _batch()
         seen: list[Any] = []
         setattr(backend, name, value)
-        triton_decode.init_metadata(lambda _, given, seen=seen: seen.append(given), backend, batch)
+        decode_kernel.init_metadata(lambda _, given, seen=seen: seen.append(given), backend, batch)
         assert seen == [batch], name
 
 
@@ -54,7 +54,7 @@ def the_batch_is_left_as_it_was() -> None:
     """SGLang goes on with its lengths and its mode."""
     batch = _batch()
     seen: list[Any] = []
-    triton_decode.init_metadata(lambda _, given: seen.append(given), _backend(), batch)
+    decode_kernel.init_metadata(lambda _, given: seen.append(given), _backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     assert batch.seq_lens.tolist() == list(LENGTHS.values()) and batch.spec_info is not None
     assert batch.forward_mode.is_target_verify() and seen[0].forward_mode.is_decode()
@@ -63,22 +63,22 @@ def the_batch_is_left_as_it_was() -> None:
 def a_backend_keeps_its_kernel() -> None:
     """A graph that was captured with one kernel is not replayed with the other one's metadata, also after a fault."""
     backend, seen = _backend(), []
-    with checks.not_in_use_afterwards(triton_decode._fallback):
+    with checks.not_in_use_afterwards(decode_kernel._fallback):
         for _ in range(2):
-            triton_decode.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), backend, _batch())
-            triton_decode._fallback.in_use = True
-        triton_decode.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), _backend(), _batch())
+            decode_kernel.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), backend, _batch())
+            decode_kernel._fallback.in_use = True
+        decode_kernel.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), _backend(), _batch())
     assert seen == [True, True, False], seen
 
 
 def a_fault_leaves_rounds_to_sglang() -> None:
     """From then on, and without an exception."""
     asked: list[Any] = []
-    with checks.not_in_use_afterwards(triton_decode._fallback):
+    with checks.not_in_use_afterwards(decode_kernel._fallback):
         backend = SimpleNamespace()  # has none of the backend's attributes
         for _ in range(2):
-            triton_decode.init_metadata(lambda _, given: asked.append(given), backend, _batch())
-        assert triton_decode._fallback.in_use and len(asked) == 2
+            decode_kernel.init_metadata(lambda _, given: asked.append(given), backend, _batch())
+        assert decode_kernel._fallback.in_use and len(asked) == 2
 
 
 def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
@@ -89,8 +89,8 @@ def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
         backend.init_cuda_graph_state(ROWS, ROWS)
     more = {"in_capture": True} if captured else {}
     if ours:
-        triton_decode.init_metadata(make, backend, batch, **more)
-        run: Callable[..., Any] = triton_decode.forward_extend
+        decode_kernel.init_metadata(make, backend, batch, **more)
+        run: Callable[..., Any] = decode_kernel.forward_extend
         written = run(type(backend).forward_extend, backend, *_inputs(), _layer(), batch)
     else:
         make(backend, batch, **more)
@@ -178,7 +178,7 @@ def _batch() -> Any:
     return SimpleNamespace(
         forward_mode=ForwardMode.TARGET_VERIFY, batch_size=len(LENGTHS), seq_lens=lengths, seq_lens_sum=None,
         req_pool_indices=torch.tensor(list(LENGTHS)), positions=lengths, kv_loc_plan=None, encoder_lens=None,
-        spec_info=SimpleNamespace(num_tokens_per_req=1, kv_indptr=None, custom_mask=None),
+        spec_info=SimpleNamespace(num_tokens_per_req=1, kv_indptr=None, custom_mask=None, draft_token_num=1),
         out_cache_loc=torch.tensor([int(_rows()[row, length]) for row, length in LENGTHS.items()]),
         out_cache_loc_is_physical=True, mha_one_shot=False, attn_attend_prefix_cache=None, extend_seq_lens_cpu=None,
     )  # fmt: skip
@@ -211,7 +211,7 @@ def _drawn(seed: int, *shape: int) -> torch.Tensor:
 
 def main() -> None:
     """Run the checks and print what came out."""
-    checks.tell("triton_decode_checks", globals())
+    checks.tell("decode_kernel_checks", globals())
 
 
 if __name__ == "__main__":

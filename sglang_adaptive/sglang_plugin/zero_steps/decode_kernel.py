@@ -1,0 +1,104 @@
+"""Runs the attention of zero-step rounds with the decode kernel, on SGLang's Triton and FlashInfer backends.
+
+A zero-step round verifies one token a request, and for a verify pass both backends of SGLang 0.5.23 use a prefill
+kernel. Triton's has a program for each query head and a tile of queries: for one query the tile is nearly empty, and all
+query heads of a group read the same keys again. On an H100 with Llama-3.1-8B's shape such a round takes 1.07 times as
+long as a plain decode for one request, and 2.2 times for 64. FlashInfer's reads a mask that has to be packed, and is
+planned with tensors that come from the device, for which the host waits. Here such a round gets a plain decode's
+metadata and kernel. SGLANG_ADAPTIVE_DECODE_KERNEL=0 in the server's environment restores SGLang's code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+
+_ON_BACKEND = "_sglang_adaptive_decodes"
+
+_fallback = Fallback(
+    "adaptive: zero-step rounds are attended to with a prefill kernel from now on", "SGLANG_ADAPTIVE_DECODE_KERNEL"
+)
+
+
+def init_metadata(original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+    """Around what makes a backend's metadata: make a plain decode's for a zero-step round."""
+    if _decodes(backend, forward_batch):
+        forward_batch = _as_decode(forward_batch)
+    original(backend, forward_batch, *args, **kwargs)
+
+
+def forward_extend(
+    original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Around a backend's forward_extend: run forward_decode where the metadata is a plain decode's."""
+    if _decodes(backend, forward_batch):
+        return backend.forward_decode(q, k, v, layer, forward_batch, *args, **kwargs)
+    return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+
+
+def _decodes(backend: Any, forward_batch: Any) -> bool:
+    """Whether the pass verifies one token a request, and *backend* does so with its decode kernel.
+
+    A CUDA graph has one kernel, so the latter never changes.
+    """
+    if not forward_batch.forward_mode.is_target_verify():
+        return False
+    if getattr(forward_batch.spec_info, "draft_token_num", None) != 1:
+        return False
+    if not hasattr(backend, _ON_BACKEND):
+        setattr(backend, _ON_BACKEND, False)
+        if not _fallback.in_use:
+            with _fallback:
+                setattr(backend, _ON_BACKEND, _reads_as_usual(backend))
+    return bool(getattr(backend, _ON_BACKEND))
+
+
+def _reads_as_usual(backend: Any) -> bool:
+    """Whether *backend* would read keys and values in a plain decode as it does in a verify pass.
+
+    Sliding windows are left out: no GPU has shown them right. Subclasses attend with kernels of their own.
+    """
+    kinds = {"TritonAttnBackend": _triton_reads_as_usual, "FlashInferAttnBackend": _flashinfer_reads_as_usual}
+    reads_as_usual = kinds.get(type(backend).__name__)
+    return (
+        reads_as_usual is not None
+        and reads_as_usual(backend)
+        and not backend.enable_deterministic
+        and not backend.kv_index_translator.is_translating
+    )
+
+
+def _triton_reads_as_usual(backend: Any) -> bool:
+    return (
+        (backend.sliding_window_size or 0) <= 0
+        and not backend.is_draft_runner
+        and not backend.use_mla
+        and backend.dcp_size == 1
+    )
+
+
+def _flashinfer_reads_as_usual(backend: Any) -> bool:
+    return (
+        backend.dispatch_reason is None  # neither a sliding window nor cross attention
+        and not backend.skip_prefill
+        and not backend.prefill_uses_dequant_workspace
+        and not backend.decode_uses_dequant_workspace
+    )
+
+
+def _as_decode(forward_batch: Any) -> Any:
+    """Return *forward_batch* as a plain decode has it: there the lengths include the token that is decoded."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    decode = copy.copy(forward_batch)
+    decode.forward_mode, decode.spec_info = ForwardMode.DECODE, None
+    decode.seq_lens = forward_batch.seq_lens + 1
+    if forward_batch.seq_lens_cpu is not None:
+        decode.seq_lens_cpu = forward_batch.seq_lens_cpu + 1
+    if forward_batch.seq_lens_sum is not None:
+        decode.seq_lens_sum = forward_batch.seq_lens_sum + forward_batch.batch_size
+    return decode
