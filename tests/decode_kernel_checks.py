@@ -1,5 +1,6 @@
-"""A zero-step round on SGLang's Triton backend, with this package's decode kernel and SGLang's prefill kernel.
+"""A zero-step round on SGLang's Triton and FlashInfer backends, with their decode and with their prefill kernels.
 
+FlashInfer's kernels need a device: here stand-ins for them record what they are given.
 ``TRITON_INTERPRET=1 python -m tests.decode_kernel_checks`` runs the kernels without a device and prints one JSON
 object: null for a check that holds, else why not.
 """
@@ -33,21 +34,39 @@ def it_writes_what_the_prefill_kernel_writes() -> None:
 
 def other_passes_are_left_to_sglang() -> None:
     """Those of more tokens, of a draft, of MLA and of what else a plain decode reads differently."""
-    others = {
-        "num_draft_tokens": 2,
-        "sliding_window_size": 512,
-        "is_draft_runner": True,
-        "use_mla": True,
-        "enable_deterministic": True,
-        "dcp_size": 2,
-        "kv_index_translator": SimpleNamespace(is_translating=True),
+    of_both = {"enable_deterministic": True, "kv_index_translator": SimpleNamespace(is_translating=True)}
+    of_triton = {"sliding_window_size": 512, "is_draft_runner": True, "use_mla": True, "dcp_size": 2}
+    of_flashinfer = {
+        "dispatch_reason": "a sliding window",
+        "skip_prefill": True,
+        "prefill_uses_dequant_workspace": True,
+        "decode_uses_dequant_workspace": True,
     }
-    for name, value in others.items():
-        backend, batch = _backend(), _batch()
-        seen: list[Any] = []
-        setattr(backend, name, value)
-        decode_kernel.init_metadata(lambda _, given, seen=seen: seen.append(given), backend, batch)
-        assert seen == [batch], name
+    for made, others in ((_backend, of_both | of_triton), (_flashinfer, of_both | of_flashinfer)):
+        for name, value in others.items():
+            backend = made()
+            setattr(backend, name, value)
+            assert not _decodes(backend, _batch()), name
+        wider, drafting, subclass = _batch(), _batch(), made()
+        wider.spec_info.draft_token_num = 2
+        drafting.forward_mode = type(drafting.forward_mode).DECODE
+        subclass.__class__ = type("OfAnotherKernel", (type(subclass),), {})
+        assert not _decodes(made(), wider) and not _decodes(made(), drafting) and not _decodes(subclass, _batch())
+        assert _decodes(made(), _batch())
+
+
+def flashinfer_plans_and_runs_a_plain_decode() -> None:
+    """With the lengths that a plain decode of the same token has, on the device and on the host."""
+    backend, batch = _flashinfer(), _batch()
+    decode_kernel.init_metadata(type(backend).init_forward_metadata, backend, batch)
+    q, k, v = _inputs()
+    written = decode_kernel.forward_extend(type(backend).forward_extend, backend, q, k, v, _layer(), batch)
+    after = [n + 1 for n in LENGTHS.values()]
+    (planned,) = backend.planned
+    assert planned["lengths"] == planned["on_host"] == after and planned["sum"] == sum(after)
+    assert planned["spec_info"] is None
+    torch.testing.assert_close(written, q)  # of the stand-in for the decode kernel
+    torch.testing.assert_close(backend.token_to_kv_pool.keys[batch.out_cache_loc].flatten(1), k.flatten(1))
 
 
 def the_batch_is_left_as_it_was() -> None:
@@ -56,7 +75,9 @@ def the_batch_is_left_as_it_was() -> None:
     seen: list[Any] = []
     decode_kernel.init_metadata(lambda _, given: seen.append(given), _backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
-    assert batch.seq_lens.tolist() == list(LENGTHS.values()) and batch.spec_info is not None
+    for lengths in (batch.seq_lens, batch.seq_lens_cpu):
+        assert lengths.tolist() == list(LENGTHS.values())
+    assert batch.spec_info is not None
     assert batch.forward_mode.is_target_verify() and seen[0].forward_mode.is_decode()
 
 
@@ -75,10 +96,18 @@ def a_fault_leaves_rounds_to_sglang() -> None:
     """From then on, and without an exception."""
     asked: list[Any] = []
     with checks.not_in_use_afterwards(decode_kernel._fallback):
-        backend = SimpleNamespace()  # has none of the backend's attributes
+        backend = object.__new__(type(_backend()))  # has none of the backend's attributes
         for _ in range(2):
             decode_kernel.init_metadata(lambda _, given: asked.append(given), backend, _batch())
         assert decode_kernel._fallback.in_use and len(asked) == 2
+
+
+def _decodes(backend: Any, batch: Any) -> bool:
+    """Return whether the pass over *batch* gets a plain decode's metadata."""
+    seen: list[Any] = []
+    decode_kernel.init_metadata(lambda _, given: seen.append(given), backend, batch)
+    assert seen[0].forward_mode.is_decode() or seen == [batch]
+    return seen[0] is not batch
 
 
 def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
@@ -125,7 +154,10 @@ class _Pool:
     def get_value_buffer(self, layer_id: int) -> torch.Tensor:
         return self.values
 
-    def set_kv_buffer(self, layer: Any, where: Any, k: torch.Tensor, v: torch.Tensor) -> None:
+    def get_kv_buffer(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.keys, self.values
+
+    def set_kv_buffer(self, layer: Any, where: Any, k: torch.Tensor, v: torch.Tensor, *scales: None) -> None:
         self.keys[where.loc], self.values[where.loc] = k, v
 
 
@@ -171,12 +203,36 @@ def _backend() -> Any:
     return backend
 
 
+def _flashinfer() -> Any:
+    """Return SGLang's backend for FlashInfer; ``planned`` is what its decode was planned with."""
+    from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
+
+    def plan(lengths: Any, on_host: Any, total: int, **more: Any) -> None:
+        told = {"lengths": lengths.tolist(), "on_host": on_host.tolist(), "sum": total, "spec_info": more["spec_info"]}
+        backend.planned.append(told)
+
+    false = (
+        *("skip_prefill", "prefill_uses_dequant_workspace", "decode_uses_dequant_workspace", "enable_deterministic"),
+        *("use_sliding_window_kv_pool", "is_nvfp4_kvcache"),
+    )
+    backend = object.__new__(FlashInferAttnBackend)
+    backend.__dict__.update(
+        **dict.fromkeys(false, False), dispatch_reason=None, num_wrappers=1, decode_split_tile_size=None,
+        kv_index_translator=_Translator(), token_to_kv_pool=_Pool(), planned=[],
+        indices_updater_decode=SimpleNamespace(update=plan),
+        kv_cache_quant_method=SimpleNamespace(needs_global_scale=lambda: False),
+        decode_wrappers=[SimpleNamespace(forward=lambda q, kv, **more: q)],
+    )  # fmt: skip
+    return backend
+
+
 def _batch() -> Any:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     lengths = torch.tensor(list(LENGTHS.values()))
     return SimpleNamespace(
-        forward_mode=ForwardMode.TARGET_VERIFY, batch_size=len(LENGTHS), seq_lens=lengths, seq_lens_sum=None,
+        forward_mode=ForwardMode.TARGET_VERIFY, batch_size=len(LENGTHS),
+        seq_lens=lengths, seq_lens_cpu=lengths.clone(), seq_lens_sum=int(lengths.sum()),
         req_pool_indices=torch.tensor(list(LENGTHS)), positions=lengths, kv_loc_plan=None, encoder_lens=None,
         spec_info=SimpleNamespace(num_tokens_per_req=1, kv_indptr=None, custom_mask=None, draft_token_num=1),
         out_cache_loc=torch.tensor([int(_rows()[row, length]) for row, length in LENGTHS.items()]),
@@ -188,8 +244,9 @@ def _layer() -> Any:
     from sglang.srt.layers.radix_attention import AttentionType
 
     return SimpleNamespace(
-        tp_q_head_num=HEADS, tp_k_head_num=KV_HEADS, qk_head_dim=DIM, v_head_dim=DIM, scaling=DIM**-0.5, layer_id=0,
-        k_scale=None, v_scale=None, logit_cap=0.0, logit_capping_method="tanh", xai_temperature_len=-1,
+        tp_q_head_num=HEADS, tp_k_head_num=KV_HEADS, qk_head_dim=DIM, head_dim=DIM, v_head_dim=DIM, scaling=DIM**-0.5,
+        k_scale=None, v_scale=None, k_scale_float=None, v_scale_float=None, layer_id=0,
+        logit_cap=0.0, logit_capping_method="tanh", xai_temperature_len=-1,
         attn_type=AttentionType.DECODER, is_cross_attention=False, sliding_window_size=-1,
     )  # fmt: skip
 

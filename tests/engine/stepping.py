@@ -21,7 +21,7 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
+from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks, host_lengths
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
@@ -61,7 +61,10 @@ class Stepper:
         """What the policy was told of them: 1 for right, 0 for wrong."""
         self.cycles = 0
         """Zero-step rounds of which the policy was told that they ended a cycle."""
+        self.lengths = {"known": 0, "waited for": 0, "wrong": 0}
+        """Decode rounds by where the host had the lengths of their requests from; and those with wrong ones."""
         self.reqs: dict[str, Any] = {}
+        self._log_lengths()
         self._log_drafts()
         self._log_choices()
         self._log_shadow_drafts()
@@ -85,6 +88,7 @@ class Stepper:
             log.clear()
         self.cycles = 0
         self.deferred._kv_only_since_output = 0
+        self.lengths = dict.fromkeys(self.lengths, 0)
         before = dict(self.deferred.snapshot())
         steps = script(self)
         ended = False
@@ -111,6 +115,7 @@ class Stepper:
             "shadow_drafts": [(*_next_token(req, position), token) for req, position, token in self.shadow_drafts],
             "shadow_accepts": list(self.shadow_accepts),
             "cycles": self.cycles,
+            "lengths": self.lengths,
             "held_rounds": after["held_rounds"] - before["held_rounds"],
             "extends": after["extends"] - before["extends"],
             "writes": after["writes"] - before["writes"],
@@ -168,6 +173,24 @@ class Stepper:
         pool = self.worker._draft_worker.draft_runner.token_to_kv_pool
         for buffer in (*pool.k_buffer, *pool.v_buffer):
             buffer.normal_(std=30, generator=torch.Generator().manual_seed(0))
+
+    def _log_lengths(self) -> None:
+        """Compare the lengths on the host with those on the device, which a zero-step round's host did not wait for."""
+        future_map, known = self.scheduler.future_map, host_lengths._known
+        resolve = future_map.resolve_seq_lens_cpu
+
+        def logged(batch: Any, **kwargs: Any) -> None:
+            resolve(batch, **kwargs)
+            if batch.forward_mode.is_decode():
+                self.lengths["wrong"] += batch.seq_lens_cpu.tolist() != batch.seq_lens.tolist()
+
+        def asked(batch: Any) -> Any:
+            found = known(batch)
+            if batch.forward_mode.is_decode():
+                self.lengths["waited for" if found is None else "known"] += 1
+            return found
+
+        future_map.resolve_seq_lens_cpu, host_lengths._known = logged, asked
 
     def _log_drafts(self) -> None:
         draft_worker = self.worker._draft_worker

@@ -48,6 +48,15 @@ def test_drafts_and_outputs_are_those_of_an_extend_in_every_round(sound: list[Pa
             assert held[what] == wanted[what], f"{pair['name']}: {what}"
 
 
+def test_the_host_knows_the_lengths_after_zero_steps_without_a_wait(sound: list[Pair]) -> None:
+    """Also where requests come, leave, are aborted or begin again; with overlap, for nothing is waited for without."""
+    for pair in sound:
+        lengths = pair["held"]["lengths"]
+        assert lengths["wrong"] == 0 and (lengths["known"] > 0) == ("overlap" in pair["name"]), pair["name"]
+    forty = next(pair for pair in sound if pair["name"].startswith("resume after 40, every 8, overlap"))
+    assert forty["held"]["lengths"]["known"] == 2 * 40
+
+
 def test_extends_are_as_few_as_promised(sound: list[Pair]) -> None:
     """Two stretches at zero steps each, each with one more extend for what is left when drafting resumes."""
     resumed = [pair for pair in sound if pair["script"].startswith("resume after") and not pair["written"]]
