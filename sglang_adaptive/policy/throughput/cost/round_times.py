@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sglang_adaptive.policy.throughput.cost.model import CostModel
-from sglang_adaptive.policy.throughput.cost.pruning import contenders
 
 MOST_ROWS = 512
 """Rows that are kept: more batch sizes than a server has."""
@@ -50,7 +49,6 @@ class RoundTimes:
         self._rows: dict[int, RoundTimeRow] = {}
         self._graph_sizes: list[int] = []
         self._captured: Mapping[int, frozenset[int]] = {}
-        self._allowed = {anchor: contenders(cost.ladder, *cost.row(anchor)) for anchor in cost.base.anchors}
 
     @property
     def graph_sizes(self) -> Sequence[int]:
@@ -77,16 +75,9 @@ class RoundTimes:
         self._rows.clear()
 
     def allowed(self, batch_size: int) -> tuple[int, ...]:
-        """Return the steps that may run at *batch_size*: all when graphs are off, else those that get graphs.
-
-        Fixed by what was known when graphs were captured, which is once.
-        """
-        if not self._graph_sizes:
-            return self._cost.ladder
-        if batch_size in self._captured:
-            return tuple(steps for steps in self._cost.ladder if steps in self._captured[batch_size])
-        anchors = self._cost.base.anchors
-        return self._allowed[anchors[min(bisect_left(anchors, batch_size), len(anchors) - 1)]]
+        """Return the steps that may run at *batch_size*: all, or those that have graphs where another policy chose."""
+        captured = self._captured.get(batch_size, self._cost.ladder)
+        return tuple(steps for steps in self._cost.ladder if steps in captured)
 
     def allow_budgets(self, allowed: bool) -> None:
         """Say whether rounds may have budgets."""
