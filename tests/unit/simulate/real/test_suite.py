@@ -15,6 +15,7 @@ from sglang_adaptive.simulate.contenders import contenders
 from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.real.cell import Cell, Score, play_cell
 from sglang_adaptive.simulate.real.gates import gates
+from sglang_adaptive.simulate.real.report import gates_table
 from sglang_adaptive.simulate.real.hindsight import ORACLES
 from sglang_adaptive.simulate.real.suite import Setting, places, play_all
 from sglang_adaptive.simulate.real.texts import Texts
@@ -77,9 +78,27 @@ def test_gates_take_the_worst_cell() -> None:
     assert worst.measured == 0.99 and worst.met
     (ema,) = (gate for title, gate in found.items() if "EMA" in title)
     assert ema.measured == 0.99 and not ema.met
-    (slowest,) = (gate for gate in found.values() if gate.ceiling)
+    (slowest,) = (gate for gate in found.values() if gate.ceiling and gate.bound)
     assert slowest.measured == 1.1 and not slowest.met
     assert all(replace(gate, bound=None).met for gate in found.values())
+
+
+def test_a_gate_says_what_an_oracle_that_sees_no_drafts_reaches() -> None:
+    played = [cell("math", load, 0.99) for load in ("4", "16")]
+    knows = {"4": (1.0, 1.004, 1.3), "16": (1.002, 1.0, 1.2)}  # kinds, contexts, drafts
+    for each in played:
+        names = ("knows-kinds", "knows-contexts", "knows-drafts")
+        oracles = zip(names, knows[each.load], strict=True)
+        assert isinstance(each.scores, dict)
+        each.scores.update({name: Score(over, 0.0, 1.0) for name, over in oracles})
+    found = {gate.title.rsplit(", ", 1)[1]: gate for gate in gates(played) if "categories" in gate.title}
+    mean, worst = found["mean"], found["worst"]
+    assert mean.hindsight == pytest.approx(1.002) and not mean.met and not mean.within_reach  # of 1.001 and 1.002
+    assert worst.hindsight == 1.0 and worst.met
+    table = gates_table([mean, worst]).splitlines()
+    assert "MISSED, in hindsight too" in table[1] and table[2].rstrip().endswith("met")
+    del played[0].scores["knows-kinds"], played[0].scores["knows-contexts"]  # type: ignore[attr-defined]
+    assert all(gate.hindsight is None for gate in gates(played))
 
 
 def test_the_command_plays_recordings_and_a_policy_by_name(
