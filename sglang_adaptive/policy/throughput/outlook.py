@@ -33,4 +33,4 @@ def follow(policy: ThroughputPolicy, batch_size: int, steps: int, running: int, 
     if leads and prober.wanted(row) in (None, running):
         prober.take_round(row)
     elif not leads:
-        prober.hear(None if running == steps else running, row, policy._acceptance, policy._round)
+        prober.hear(None if running == steps else running, row, policy._round)

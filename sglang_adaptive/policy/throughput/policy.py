@@ -20,6 +20,7 @@ from sglang_adaptive.policy.telemetry import Forecast, ProbeTotals, RoundPrices
 from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.acceptance.shadow_trust import ShadowTrust
 from sglang_adaptive.policy.throughput.budgets.folding import Budgets
+from sglang_adaptive.policy.throughput.choice.probing import ROUNDS as PROBE_ROUNDS
 from sglang_adaptive.policy.throughput.choice.probing import Prober
 from sglang_adaptive.policy.throughput.choice.step_choice import StepChoice
 from sglang_adaptive.policy.throughput.cost.model import CostModel
@@ -151,7 +152,6 @@ class ThroughputPolicy:
         if self._cost.load(payload["drift"], payload["cells"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it
-        self._prober.timed_share = payload["share"]
 
     def inherit_from(self, former: ThroughputPolicy) -> None:
         """Go on where *former* stops: with the acceptance that it has learnt, and its accounts.
@@ -223,6 +223,7 @@ class ThroughputPolicy:
             self._budgets.yields.learn(observation.evidence)
         if counts := observation.of_all_drafts:
             self._acceptance.update(observation.steps, counts, observation.requests)
+            self._prober.draft_seen(self._round)
             if self._trust.verify(counts):
                 self._acceptance.believe_first(self._trust.verified_rate)
 
@@ -233,7 +234,7 @@ class ThroughputPolicy:
             self._acceptance.believe_first(self._trust.verified_rate)
         if self._trust.believed:
             self._acceptance.update(0, accepts, observation.requests)
-            self._prober.shadow_seen(self._round)
+            self._prober.draft_seen(self._round)
 
     def _row(self, batch_size: int) -> RoundTimeRow:
         return self._budgets.fold(self._times.at(batch_size), self._acceptance, self._round)
@@ -249,6 +250,6 @@ class ThroughputPolicy:
 
     def _consider_probe(self, row: RoundTimeRow) -> None:
         if self._choice.live == 0:
-            self._prober.leave_zero(row, self._acceptance, self._choice.losses, self._round)
+            self._prober.leave_zero(row, self._round)
         elif self._prober.consider(row, self._choice.live, self._acceptance, self._round):
-            self._next_sync = self._round + self._prober.length + SYNC_LAG
+            self._next_sync = self._round + PROBE_ROUNDS + SYNC_LAG

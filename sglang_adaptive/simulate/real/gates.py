@@ -14,8 +14,8 @@ from sglang_adaptive.simulate.real.scenes import MIXED, PHASES
 JUDGED = "throughput"
 """The policy that the gates are for."""
 SEEING = ("knows-kinds", "knows-contexts")
-"""Oracles that know no more of a request than a server could, its category or its last rounds, and what each depth brings
-there on average."""
+"""Oracles that know no more of a request than a server could, its category or its last rounds, and what each depth
+brings there on average."""
 TINY = "tiny"
 """How the name of a recording begins whose kinds of text differ very much."""
 OTHER_SCENES = ("drift", "near-copies")

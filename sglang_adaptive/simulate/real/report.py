@@ -83,7 +83,8 @@ def json_report(cells: Sequence[Cell], gates: Sequence[Gate], source: Mapping[st
 def _gate(gate: Gate) -> dict[str, Any]:
     verdict = {} if gate.bound is None else {"at": "most" if gate.ceiling else "least", "met": bool(gate.met)}
     hindsight = {} if gate.hindsight is None else {"hindsight": round(float(gate.hindsight), 5)}
-    return {"figure": gate.title, "measured": round(float(gate.measured), 5), "bound": gate.bound, **hindsight, **verdict}
+    told = {"figure": gate.title, "measured": round(float(gate.measured), 5), "bound": gate.bound}
+    return {**told, **hindsight, **verdict}
 
 
 def _rounded(value: Any) -> Any:

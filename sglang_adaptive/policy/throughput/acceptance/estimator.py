@@ -15,23 +15,20 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import pairwise
 from operator import mul
 
 from sglang_adaptive.policy.throughput.acceptance.levels import BINS, EDGES, MIDDLES, USUAL, RequestLevels
 
 FALL = 0.965
 """Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
-SLOPE_PRIOR, LEAST_SLOPE = 1.0, 0.5
-"""What speaks for bins being what their middles say before any trial: 25 trials at a distance of 0.2; and the least
-that levels are taken to say, for a draft that has always been good may fail at any time. With a slope of 0.7 for ever
-steady load at batch 1 sees 72 switches an hour and not 44, where luck leads into a bin without trials (simulated)."""
+LEAST_SLOPE = 0.5
+"""The least that levels are taken to say: a draft that has always been good may fail at any time. With a slope of 0.7
+for ever steady load at batch 1 sees 72 switches an hour and not 44, where luck leads into a bin without trials
+(simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
 FIRST_ROUNDS = 32
 """Rounds after which a round brings one bin of the batch up to date, and not all: so none takes long."""
-LOWEST, HIGHEST = 0.005, 0.995
-"""Bounds of an acceptance: no draft is accepted, or rejected, for ever."""
 _LARGEST_WEIGHT = 1e9
 
 
@@ -108,9 +105,11 @@ class AcceptanceEstimator:
     @property
     def conditional(self) -> list[float]:
         """Acceptance by position, of the batch as it stands."""
-        tokens = self.tokens
-        gains = [1.0, *(high - low for low, high in pairwise(tokens))]
-        return [max(LOWEST, now / before) if before > 0.0 else LOWEST for before, now in pairwise(gains)]
+        survive, found = list(self._mix.values()), []
+        for chances in zip(*(self._chances[bin] for bin in self._mix), strict=True):
+            before, survive = sum(survive), [*map(mul, survive, chances)]
+            found.append(sum(survive) / before)
+        return found
 
     def trials(self, position: int) -> float:
         """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""
@@ -119,7 +118,7 @@ class AcceptanceEstimator:
     def deviation(self, position: int) -> float:
         """Return the standard deviation of the acceptance of 1-based *position*."""
         h = self.conditional[position - 1]
-        return math.sqrt(h * (1.0 - h) / (self.trials(position) + self.shrinkage))
+        return math.sqrt(max(0.0, h * (1.0 - h)) / (self.trials(position) + self.shrinkage))
 
     def ratio_deviation(self, first: int, second: int) -> float:
         """Return the standard deviation of ln(E[tokens | second] / E[tokens | first]).
@@ -186,7 +185,7 @@ class AcceptanceEstimator:
         firsts = [(middle, h[0], r[0]) for middle, h, r in zip(MIDDLES, self._hits, self._reached, strict=True) if r[0]]
         trials = self._weight + sum(reached for _, _, reached in firsts)
         usual = (USUAL * self._weight + sum(hits for _, hits, _ in firsts)) / trials
-        along = alike = SLOPE_PRIOR * self._weight
+        along = alike = self._weight  # as many trials of a slope of 1, at a distance of 1
         for middle, hits, reached in firsts:
             away = middle - usual
             along += away * (hits - usual * reached)
@@ -210,7 +209,6 @@ class AcceptanceEstimator:
         chances, tokens = [], [1.0]
         for hit, trials in zip(hits, reached, strict=True):
             h = (hit + pull * h * fall) / (trials + pull)
-            h = LOWEST if h < LOWEST else min(h, HIGHEST)
             survives *= h
             chances.append(h)
             tokens.append(tokens[-1] + survives)

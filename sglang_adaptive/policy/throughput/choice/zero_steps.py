@@ -14,8 +14,6 @@ DEVIATIONS_PER_LOST = 0.5
 """Standard deviations by which speculation must promise more than zero steps, for each round lost. A fixed gain would
 keep it away for good: with one request most of a loss is bad luck. With 0.25 a draft that fails at once costs 1.1% of
 500 rounds at batch 1 (simulated)."""
-LEAST_LEFT = 0.25
-"""Rounds in a window that probes may lose even when the allowance is used up, or a draft could never come back."""
 MARGIN = 0.01
 """Gain over zero steps that speculation must promise at least."""
 
@@ -34,7 +32,3 @@ class BaselineLossBudget:
     def demands(self, deviation: float) -> float:
         """Return the gain over zero steps to ask for; *deviation* is that of the promised gain (log)."""
         return max(MARGIN, DEVIATIONS_PER_LOST * self.lost * deviation)
-
-    def spacing(self, loss: float) -> float:
-        """Return the rounds to leave between probes out of zero steps that may lose *loss* each."""
-        return loss * WINDOW_ROUNDS / max(LEAST_LEFT, ALLOWANCE - self.lost)

@@ -26,8 +26,6 @@ ABSENT_ROUNDS = 64
 STALL, STALL_ROUNDS = 0.3, 128
 """A reading too long by this much (log) is set aside, so many rounds in a row: a host that stalls makes rounds twice as
 long for half a second."""
-SHARE_GAIN = 0.02
-"""Weight of the latest round in the part of rounds that could be timed."""
 
 
 class Cell:
@@ -68,8 +66,6 @@ class Readings:
         """By anchor batch size, steps, and budget: the steps again where all drafts are verified."""
         self.drift = 0.0
         """Log of how much slower rounds are than the base table and their cells say."""
-        self.share = 1.0
-        """Part of the latest rounds that could be timed."""
         self._round = 0
         self._current: Cell | None = None
         self._errors: list[float] = []
@@ -79,7 +75,6 @@ class Readings:
     def skip(self, steps: int, extended: bool = True) -> None:
         """Take note of a round of *steps* that could not be timed; *extended* is as in ``RoundObservation``."""
         self._round += 1
-        self.share -= SHARE_GAIN * self.share
         if steps:
             self._cycle.begin()
         else:
@@ -91,7 +86,6 @@ class Readings:
         *base* is the log of the seconds that the base table says for it.
         """
         self._round += 1
-        self.share += SHARE_GAIN * (1.0 - self.share)
         steps = place[1]
         cell = self.cells.get(place)
         if cell is None:
@@ -118,9 +112,9 @@ class Readings:
             self._errors = []
 
     def export(self) -> dict[str, Any]:
-        """Return share, slowdown and cells as builtins; the latter two as ``CostModel.load`` takes them."""
+        """Return slowdown and cells as builtins, as ``CostModel.load`` takes them."""
         cells = [[*place, cell.ratio, cell.weight] for place, cell in self.cells.items()]
-        return {"drift": self.drift, "share": self.share, "cells": cells}
+        return {"drift": self.drift, "cells": cells}
 
     def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:
         """Whether a reading is set aside because it is so much too long that the host must have stalled."""

@@ -116,7 +116,6 @@ def test_the_constants_that_the_page_names() -> None:
     options = ThroughputOptions()
     said = {
         f"level = level + {levels.GAIN:g} * (outcome - level)",
-        f"{estimator.LOWEST:g} <= h <= {estimator.HIGHEST:g}",
         f"`shrinkage` ({options.shrinkage:g} trials)",
         f"the least slope is {estimator.LEAST_SLOPE:g}",
         f"accepted {estimator.FALL:g} times as often as the one before it until trials say otherwise",
@@ -131,13 +130,12 @@ def test_the_constants_that_the_page_names() -> None:
         f"at the best steps above 0 until {zero_steps.ALLOWANCE:g} rounds are lost",
         f"both are forgotten over {zero_steps.WINDOW_ROUNDS} rounds",
         f"For each round lost, drafting must promise {zero_steps.DEVIATIONS_PER_LOST:g} standard deviations",
-        f"waits for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
+        f"A probe takes {probing.ROUNDS} rounds. It waits for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
         f"taken to hold for {probing.HORIZON_ROUNDS:g} rounds",
         f"`probe_budget` ({options.probe_budget:.1%} of the time served)",
         f"at most {probing.ALLOWANCE_ROUNDS:g} rounds' worth",
         f"rests at this batch size for {probing.REST_ROUNDS:,} rounds",
-        f"usual level of requests has moved by {probing.OTHER_TEXT:g}",
-        f"every {probing.SEEN_SPACING:,.0f} rounds while the draft is seen",
+        f"once the draft was not seen for {probing.UNSEEN_ROUNDS} rounds",
         f"fewer than {policy.WELL_SEEN:g} trials",
     }
     words = " ".join(PAGE.split())

@@ -15,8 +15,8 @@ from sglang_adaptive.simulate.contenders import contenders
 from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.real.cell import Cell, Score, play_cell
 from sglang_adaptive.simulate.real.gates import gates
-from sglang_adaptive.simulate.real.report import gates_table
 from sglang_adaptive.simulate.real.hindsight import ORACLES
+from sglang_adaptive.simulate.real.report import gates_table
 from sglang_adaptive.simulate.real.suite import Setting, places, play_all
 from sglang_adaptive.simulate.real.texts import Texts
 from sglang_adaptive.traces import write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from statistics import pstdev
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.policy.throughput.acceptance.estimator import HIGHEST, SATURATION, AcceptanceEstimator
+from sglang_adaptive.policy.throughput.acceptance.estimator import SATURATION, AcceptanceEstimator
 from sglang_adaptive.policy.throughput.acceptance.levels import RequestLevels
 
 LADDER = (0, 1, 2, 3, 5, 7)
@@ -186,9 +187,10 @@ def test_any_rounds_leave_usable_estimates(rounds: list[tuple[int, list[int]]], 
     learner = estimator(shrinkage=shrinkage)
     for steps, counts in rounds:
         learner.update(steps, counts)
-    assert all(0.0 < h <= HIGHEST + 1e-9 for h in learner.conditional)
+    assert all(0.0 < h <= 1.0 + 1e-9 for h in learner.conditional)
     assert all(later >= earlier for earlier, later in itertools.pairwise(learner.tokens))
     assert all(rounds > 0.0 for rounds in learner.slower(3))
+    assert 0.0 <= learner.ratio_deviation(0, 7) < math.inf
 
 
 @given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=64), seed=st.integers(0, 99))
