@@ -38,8 +38,8 @@ REST_ROUNDS = 51_200
 probed 30 times an hour, and gains nothing (simulated)."""
 UNSEEN_ROUNDS = 32
 """Rounds at zero steps without a look at the draft until a probe takes one; shadow accepts come every 29 rounds at the
-latest. Where none come, a draft that has recovered is found later with 40 (0.936 of the oracle in the worst drawn trace,
-and not 0.953), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
+latest. Where none come, a draft that recovers is found later with 40 (0.936 of the oracle in the worst drawn trace, and
+not 0.953), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
 _ROOT = math.sqrt(2.0 * math.pi)
 
 

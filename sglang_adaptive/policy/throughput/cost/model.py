@@ -8,7 +8,7 @@ log-ratio ``e_c`` to the base, and one that was not, ``i`` being the index in th
     guess(n, s) = m + sum_c k_c * (e_c - m) / (PULL + sum_c k_c)       m: mean of all e_c, drawn to 0
     k_c = exp(-|log2(n / n_c)| - |i - i_c| / 2)
 
-A measured cell is averaged with its guess by precision.
+A measured cell is averaged with its guess by precision, and no time is below that of fewer steps (``ascending``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.throughput.cost.ascending import ascending
 from sglang_adaptive.policy.throughput.cost.base import PROFILED, BaseCost
 from sglang_adaptive.policy.throughput.cost.pairs import DOUBT
 
@@ -139,7 +140,7 @@ class CostModel:
                 deviation = own[1] * math.sqrt(part)
             seconds.append(start * math.exp(guess))
             deviations.append(deviation)
-        return seconds, deviations
+        return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
 
 
 def _alike(new: Mapping[Any, tuple[float, float]], old: Mapping[Any, tuple[float, float]]) -> bool:
