@@ -134,10 +134,11 @@ def test_a_probe_is_paid_for_and_not_repeated_by_the_rank_that_becomes_the_large
     assert set(second._rests) == set(first._rests)
     assert second._credit == pytest.approx(first._credit, rel=0.2)
     ranks.requests[0] = 22
-    started = first.started
+    started, rests = first.started, dict(second._rests)
     for _ in range(400):
         ranks.round()
-    assert second.started <= 2 and first.started == started
+    assert first.started == started and 0 < second.started <= len(DEPTHS) - started
+    assert rests.items() <= second._rests.items()  # what it probed was not probed before
 
 
 def test_a_probe_ends_when_its_rank_is_not_the_largest_any_more() -> None:
