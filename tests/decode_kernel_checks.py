@@ -1,12 +1,13 @@
 """A zero-step round on SGLang's Triton and FlashInfer backends, with their decode and with their prefill kernels.
 
-FlashInfer's kernels need a device: here stand-ins for them record what they are given.
+FlashInfer's kernels need a device: here SGLang plans them, and a stand-in takes what they are planned with.
 ``TRITON_INTERPRET=1 python -m tests.decode_kernel_checks`` runs the kernels without a device and prints one JSON
 object: null for a check that holds, else why not.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -56,15 +57,19 @@ def other_passes_are_left_to_sglang() -> None:
 
 
 def flashinfer_plans_and_runs_a_plain_decode() -> None:
-    """With the lengths that a plain decode of the same token has, on the device and on the host."""
+    """When a graph is captured and when it is replayed: each request's slots, with that of the token it verifies."""
     backend, batch = _flashinfer(), _batch()
-    decode_kernel.init_metadata(type(backend).init_forward_metadata, backend, batch)
+    ends = [0, *itertools.accumulate(length + 1 for length in LENGTHS.values())]
+    slots = torch.cat([_rows()[row, : length + 1] for row, length in LENGTHS.items()])
+    for in_capture in (True, False):
+        make = type(backend).init_forward_metadata_out_graph
+        decode_kernel.init_metadata(make, backend, batch, in_capture=in_capture)
+        planned = backend.planned.pop()
+        assert planned["ends"] == ends and not backend.planned
+        assert planned["ends on the host"] == (None if in_capture else ends)
+        torch.testing.assert_close(planned["slots"][: ends[-1]], slots.int())
     q, k, v = _inputs()
     written = decode_kernel.forward_extend(type(backend).forward_extend, backend, q, k, v, _layer(), batch)
-    after = [n + 1 for n in LENGTHS.values()]
-    (planned,) = backend.planned
-    assert planned["lengths"] == planned["on_host"] == after and planned["sum"] == sum(after)
-    assert planned["spec_info"] is None
     torch.testing.assert_close(written, q)  # of the stand-in for the decode kernel
     torch.testing.assert_close(backend.token_to_kv_pool.keys[batch.out_cache_loc].flatten(1), k.flatten(1))
 
@@ -166,7 +171,9 @@ class _Translator:
 
     is_translating = False
 
-    def pack_read_stream(self, plan: Any, *, req_pool_indices: Any, seq_lens: Any, indptr: Any, out: Any) -> bool:
+    def pack_read_stream(
+        self, plan: Any, *, req_pool_indices: Any, seq_lens: Any, indptr: Any, out: Any, **more: Any
+    ) -> bool:
         for row, length, begin in zip(req_pool_indices, seq_lens, indptr[:-1], strict=True):
             out[begin : begin + length] = _rows()[row, :length]
         return True
@@ -204,24 +211,35 @@ def _backend() -> Any:
 
 
 def _flashinfer() -> Any:
-    """Return SGLang's backend for FlashInfer; ``planned`` is what its decode was planned with."""
-    from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
+    """Return SGLang's backend for FlashInfer, whose kernel returns the queries; ``planned`` is what it was told."""
+    from sglang.srt.layers.attention import flashinfer_backend
 
-    def plan(lengths: Any, on_host: Any, total: int, **more: Any) -> None:
-        told = {"lengths": lengths.tolist(), "on_host": on_host.tolist(), "sum": total, "spec_info": more["spec_info"]}
-        backend.planned.append(told)
+    def plan(ends: Any, slots: Any, *_: Any, global_override_indptr_cpu: Any = None, **more: Any) -> None:
+        on_host = None if global_override_indptr_cpu is None else global_override_indptr_cpu.tolist()
+        backend.planned.append({"ends": ends.tolist(), "slots": slots.clone(), "ends on the host": on_host})
 
+    wrapper = SimpleNamespace(
+        is_cuda_graph_enabled=True, begin_forward=plan, forward=lambda q, kv, **more: q,
+        _paged_kv_indices_buf=torch.zeros(ROWS * CONTEXT, dtype=torch.int32),
+    )  # fmt: skip
+    # Without FlashInfer's CUDA the module lacks what plans a replay.
+    flashinfer_backend.fast_decode_plan = lambda of, *given, **more: plan(*given, **more)
     false = (
         *("skip_prefill", "prefill_uses_dequant_workspace", "decode_uses_dequant_workspace", "enable_deterministic"),
-        *("use_sliding_window_kv_pool", "is_nvfp4_kvcache"),
+        *("use_sliding_window_kv_pool", "is_nvfp4_kvcache", "disable_cuda_graph_kv_split"),
     )
-    backend = object.__new__(FlashInferAttnBackend)
+    backend = object.__new__(flashinfer_backend.FlashInferAttnBackend)
+    updater = object.__new__(flashinfer_backend.FlashInferIndicesUpdaterDecode)
+    lengths = {"kv_last_page_len": torch.ones(ROWS), "kv_indptr": [torch.zeros(ROWS + 1, dtype=torch.int32)]}
+    updater.__dict__.update(
+        **lengths, num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, data_type=torch.float32,
+        q_data_type=torch.float32, attn_backend=backend, update=updater.update_single_wrapper,
+    )  # fmt: skip
     backend.__dict__.update(
-        **dict.fromkeys(false, False), dispatch_reason=None, num_wrappers=1, decode_split_tile_size=None,
-        kv_index_translator=_Translator(), token_to_kv_pool=_Pool(), planned=[],
-        indices_updater_decode=SimpleNamespace(update=plan),
-        kv_cache_quant_method=SimpleNamespace(needs_global_scale=lambda: False),
-        decode_wrappers=[SimpleNamespace(forward=lambda q, kv, **more: q)],
+        **dict.fromkeys(false, False), **lengths, dispatch_reason=None, num_wrappers=1, prefill_backend="fa2",
+        kv_index_translator=_Translator(), token_to_kv_pool=_Pool(), planned=[], indices_updater_decode=updater,
+        kv_cache_quant_method=SimpleNamespace(needs_global_scale=lambda: False), decode_cuda_graph_metadata={},
+        _create_decode_wrappers=lambda requests, tokens: [wrapper],
     )  # fmt: skip
     return backend
 
