@@ -104,11 +104,11 @@ class AcceptanceEstimator:
 
     @property
     def conditional(self) -> list[float]:
-        """Acceptance by position, of the batch as it stands."""
+        """Acceptance by position, of the batch as it stands; 0 where the chance to get there is below any float."""
         survive, found = list(self._mix.values()), []
         for chances in zip(*(self._chances[bin] for bin in self._mix), strict=True):
             before, survive = sum(survive), [*map(mul, survive, chances)]
-            found.append(sum(survive) / before)
+            found.append(sum(survive) / before if before else 0.0)
         return found
 
     def trials(self, position: int) -> float:

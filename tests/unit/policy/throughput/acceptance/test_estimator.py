@@ -193,6 +193,15 @@ def test_any_rounds_leave_usable_estimates(rounds: list[tuple[int, list[int]]], 
     assert 0.0 <= learner.ratio_deviation(0, 7) < math.inf
 
 
+def test_a_deep_ladder_of_drafts_that_are_never_right_has_finite_figures() -> None:
+    """Without a pull the chance of the last of 32 is below what a float can hold."""
+    learner = AcceptanceEstimator((0, 1, 32), 3840, 0.0)
+    for _ in range(6000):
+        learner.update(1, [0] * 64)
+    assert all(0.0 <= h < 1e-3 for h in learner.conditional) and learner.tokens[32] == pytest.approx(1.0)
+    assert math.isfinite(learner.deviation(32)) and math.isfinite(learner.ratio_deviation(0, 32))
+
+
 @given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=64), seed=st.integers(0, 99))
 def test_the_order_of_requests_does_not_matter(counts: list[int], seed: int) -> None:
     shuffled = random.Random(seed).sample(counts, len(counts))
