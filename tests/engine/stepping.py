@@ -21,7 +21,8 @@ from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks, host_lengths
+from sglang_adaptive.sglang_plugin.scheduler import host_lengths
+from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192

@@ -20,8 +20,7 @@ from sglang_adaptive.policy.telemetry import Forecast, ProbeTotals, RoundPrices
 from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.acceptance.shadow_trust import ShadowTrust
 from sglang_adaptive.policy.throughput.budgets.folding import Budgets
-from sglang_adaptive.policy.throughput.choice.probing import ROUNDS as PROBE_ROUNDS
-from sglang_adaptive.policy.throughput.choice.probing import Prober
+from sglang_adaptive.policy.throughput.choice.probing import PROBE_ROUNDS, Prober
 from sglang_adaptive.policy.throughput.choice.step_choice import StepChoice
 from sglang_adaptive.policy.throughput.cost.model import CostModel
 from sglang_adaptive.policy.throughput.cost.readings import Readings

@@ -76,6 +76,18 @@ HOOKS = (
         Hook(_WEIGHTS + update, "after", "scheduler.weight_updates:after_update", ("self", "recv_req"))
         for update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update")
     ),
+    Hook(
+        WORKER + "EAGLEWorkerV2._build_trivial_verify_input",
+        "before",
+        "scheduler.host_lengths:expect",
+        ("self", "batch"),
+    ),
+    Hook(
+        SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu",
+        "around",
+        "scheduler.host_lengths:resolve",
+        ("self", "batch", "stream_ordered"),
+    ),
 )
 
 NEEDS = (

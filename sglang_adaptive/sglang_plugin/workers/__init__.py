@@ -1,6 +1,6 @@
 """Adaptive subclasses of workers that SGLang 0.5.23 runs with fixed steps, one file each.
 
-May import hooking, scheduler, fast_path, zero_steps, policy and runtime.
+May import hooking, scheduler, fast_path, policy and runtime.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.fast_path import reserve_ahead
-from sglang_adaptive.sglang_plugin.scheduler import graph_sizes
+from sglang_adaptive.sglang_plugin.scheduler import graph_sizes, host_lengths
 from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
 from sglang_adaptive.sglang_plugin.scheduler.worker import (
     build_controller,
@@ -33,7 +33,6 @@ from sglang_adaptive.sglang_plugin.scheduler.worker import (
 from sglang_adaptive.sglang_plugin.workers.ngram_lengths import read_lengths
 from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepared
 from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut
-from sglang_adaptive.sglang_plugin.zero_steps import host_lengths
 
 _BUFFERS = (
     "draft_tokens_batch",

@@ -67,18 +67,6 @@ HOOKS = (
         )
         for backend in _BACKENDS
     ),
-    Hook(
-        WORKER + "EAGLEWorkerV2._build_trivial_verify_input",
-        "before",
-        "zero_steps.host_lengths:expect",
-        ("self", "batch"),
-    ),
-    Hook(
-        SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu",
-        "around",
-        "zero_steps.host_lengths:resolve",
-        ("self", "batch", "stream_ordered"),
-    ),
 )
 
 NEEDS = (

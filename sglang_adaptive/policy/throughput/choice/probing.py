@@ -23,7 +23,7 @@ HORIZON_ROUNDS = 200.0
 """Rounds for which what a probe teaches is taken to stay true."""
 LEAST_GAIN_ROUNDS = 1.0
 """What a probe must be expected to gain, in rounds of the live steps; going there and back costs a fifth of it."""
-ROUNDS, TIMINGS = 5, 3
+PROBE_ROUNDS, TIMINGS = 5, 3
 """Rounds of a probe, and the times that it brings at least: its first is never timed, and a median of three outvotes an
 outlier."""
 CHECK_ROUNDS = 4
@@ -37,9 +37,9 @@ REST_ROUNDS = 51_200
 """Rounds between two probes of the same steps at one batch size, ten minutes and more: with 6,400 a steady load is
 probed 30 times an hour, and gains nothing (simulated)."""
 UNSEEN_ROUNDS = 32
-"""Rounds at zero steps without a look at the draft until a probe takes one; shadow accepts come every 29 rounds at the
-latest. Where none come, a draft that recovers is found later with 40 (0.936 of the oracle in the worst drawn trace, and
-not 0.953), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
+"""Rounds at zero steps without a look at the draft until a probe takes one; with default options shadow accepts come
+every 29 rounds at the latest. Where none come, a draft that recovers is found later with 40 (0.936 of the oracle in the
+worst drawn trace, and not 0.953), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
 _ROOT = math.sqrt(2.0 * math.pi)
 
 
@@ -134,7 +134,7 @@ class Prober:
         rests = now < self._rests.get((row.anchor, steps), 0)
         if rests or steps == live or live not in row.seconds or not self._pays(steps, live, row, acceptance):
             return False
-        self._start(steps, ROUNDS, row, now)
+        self._start(steps, PROBE_ROUNDS, row, now)
         return True
 
     def leave_zero(self, row: RoundTimeRow, now: int) -> None:
@@ -156,9 +156,9 @@ class Prober:
             return False
         seconds, tokens = row.seconds, acceptance.tokens
         gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
-        if self._credit is None or ROUNDS * gap * seconds[steps] > self._credit:
+        if self._credit is None or PROBE_ROUNDS * gap * seconds[steps] > self._credit:
             return False
-        return HORIZON_ROUNDS * expected_improvement(gap, learnt) - ROUNDS * gap > LEAST_GAIN_ROUNDS
+        return HORIZON_ROUNDS * expected_improvement(gap, learnt) - PROBE_ROUNDS * gap > LEAST_GAIN_ROUNDS
 
     def _start(self, steps: int, rounds: int, row: RoundTimeRow, now: int) -> None:
         self._rests[row.anchor, steps] = now + REST_ROUNDS

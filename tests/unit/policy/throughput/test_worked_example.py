@@ -130,7 +130,8 @@ def test_the_constants_that_the_page_names() -> None:
         f"at the best steps above 0 until {zero_steps.ALLOWANCE:g} rounds are lost",
         f"both are forgotten over {zero_steps.WINDOW_ROUNDS} rounds",
         f"For each round lost, drafting must promise {zero_steps.DEVIATIONS_PER_LOST:g} standard deviations",
-        f"A probe takes {probing.ROUNDS} rounds. It waits for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
+        f"A probe takes {probing.PROBE_ROUNDS} rounds. "
+        f"It waits for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
         f"taken to hold for {probing.HORIZON_ROUNDS:g} rounds",
         f"`probe_budget` ({options.probe_budget:.1%} of the time served)",
         f"at most {probing.ALLOWANCE_ROUNDS:g} rounds' worth",

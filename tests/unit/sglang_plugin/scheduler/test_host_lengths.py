@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive.sglang_plugin.zero_steps import host_lengths
-from sglang_adaptive.sglang_plugin.zero_steps.host_lengths import ExpectedLengths, expect, resolve
+from sglang_adaptive.sglang_plugin.scheduler import host_lengths
+from sglang_adaptive.sglang_plugin.scheduler.host_lengths import ExpectedLengths, expect, resolve
 from tests import checks
 
 
