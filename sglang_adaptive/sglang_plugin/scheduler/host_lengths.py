@@ -20,17 +20,21 @@ _fallback = Fallback(
 
 
 class ExpectedLengths:
-    """What the requests of the latest zero-step round are long after it."""
+    """How long the requests of the latest zero-step round are after it; empty after any other decode round."""
 
     def __init__(self) -> None:
         self._after: dict[Any, int] = {}
+        """Tokens by request, the one that the round brings included."""
 
     def expect(self, requests: Sequence[Any], before: Sequence[int]) -> None:
         """Begin a zero-step round of *requests*, which have *before* tokens."""
         self._after = {request: length + 1 for request, length in zip(requests, before, strict=True)}
 
     def take(self, requests: Sequence[Any]) -> list[int] | None:
-        """Return the lengths at the begin of a decode round, None where one is not known; expect nothing after it."""
+        """Return the lengths of *requests* as a decode round begins, None where one is not known; forget all.
+
+        Who begins a zero-step round says so by ``expect``.
+        """
         after, self._after = self._after, {}
         known = [after.get(request) for request in requests]
         return None if None in known else known  # type: ignore[return-value]
@@ -45,7 +49,7 @@ _lengths = ExpectedLengths()
 
 
 def expect(worker: Any, batch: Any) -> None:
-    """Before a zero-step round: note what its requests will be long after it."""
+    """Before a zero-step round: note how long its requests will be after it."""
     if not _fallback.in_use and batch.seq_lens_cpu is not None:
         with _fallback:
             _lengths.expect(batch.reqs, batch.seq_lens_cpu.tolist())
