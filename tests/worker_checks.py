@@ -96,6 +96,34 @@ def a_further_depth_runs_once_before_its_capture() -> None:
     assert output == "second", output
 
 
+def smaller_graphs_of_a_further_depth_are_captured_without_a_run() -> None:
+    """With several ranks each has one run before it."""
+    events, output = _captured(further=True, captured_before=True)
+    assert events == ["wait", "reset", "wait", "reset", "capture", "run"], events
+    assert output == "first", output
+    events, output = _captured(further=True, captured_before=True, ranks=2)
+    assert events == ["wait", "run", "reset", "wait", "reset", "capture", "run"], events
+
+
+def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
+    """And so is every later one."""
+    with checks.not_in_use_afterwards(further_captures._fallback), further_captures.for_further_depths():
+        for before in (2, 1):
+            calls: list[int] = []
+
+            def original(backend: Any, key: int, forward: Callable[[], Any]) -> None:
+                forward(), forward(), forward()
+
+            def forward() -> None:
+                calls.append(1)
+                if not further_captures._fallback.in_use:
+                    raise RuntimeError("a kernel loads")
+
+            backend = SimpleNamespace(_graphs={1: 1}, _tp_group=SimpleNamespace(world_size=1))
+            further_captures.capture_one(original, backend, 1, forward)
+            assert len(calls) == before + 1, calls
+
+
 def a_fault_in_a_capture_ends_the_single_runs() -> None:
     """The next capture is SGLang's again."""
     with contextlib.suppress(RuntimeError), further_captures.for_further_depths():
@@ -456,7 +484,7 @@ class _Device:
         yield
 
 
-def _captured(further: bool) -> tuple[list[str], Any]:
+def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> tuple[list[str], Any]:
     """Capture one shape; return what happened in which order, and the output that SGLang keeps."""
     from sglang.srt.model_executor.runner_backend.full_cuda_graph_backend import FullCudaGraphBackend
     from sglang.srt.model_executor.runner_utils.pool import GraphPoolPrecarve
@@ -465,8 +493,10 @@ def _captured(further: bool) -> tuple[list[str], Any]:
     events: list[str] = []
     backend = object.__new__(FullCudaGraphBackend)
     backend._graphs, backend._outputs, backend._pool, backend._capture_stream = {}, {}, None, None
+    if captured_before:
+        backend._graphs[8] = object()
     backend._cuda_graph_runner, backend._device_module = SimpleNamespace(), _Device(events)
-    backend._tp_group = SimpleNamespace(barrier=lambda: None)
+    backend._tp_group = SimpleNamespace(barrier=lambda: None, world_size=ranks)
     backend._precarve, backend._reuse_output_buffer, backend._memory_saver_adapter = GraphPoolPrecarve(), False, None
     outputs = iter(["first", "second", "third"])
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
+
+PROGRESS_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,37 @@ class StartUp:
             "warmed_batch_sizes": list(self.warmed_batch_sizes),
             "late_kernel_loads": None if self.late_kernel_loads is None else list(self.late_kernel_loads),
         }
+
+
+class Progress:
+    """Says every ten seconds what start-up is doing, from a thread of its own; a context manager."""
+
+    def __init__(self, say: Callable[[str], None], seconds: float = PROGRESS_SECONDS) -> None:
+        """*say* gets a line such as "warm-up: batch size 16, 8 of 12; 21 s"."""
+        self._say = say
+        self._seconds = seconds
+        self._now = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="start-up progress", daemon=True)
+
+    def now(self, what: str) -> None:
+        """Note what is being done from here on."""
+        self._now = what
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        begun = time.perf_counter()
+        while not self._ended.wait(self._seconds):
+            self._say(f"{self._now}; {time.perf_counter() - begun:.0f} s")
 
 
 def timed_build(

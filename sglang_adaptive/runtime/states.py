@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config.captured_steps import CapturedSteps
-from sglang_adaptive.runtime.start_up import Device, StartUp, TierBuild, timed_build
+from sglang_adaptive.runtime.start_up import Device, Progress, StartUp, TierBuild, timed_build
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.runtime.warm_up import Place, WarmUp
 
@@ -85,8 +85,10 @@ class RuntimeStates:
             self._graphs[steps] = None if every is None else tuple(every)
             self.startup.tiers.append(TierBuild(steps, None, None, self._graphs[steps]))
         # The most steps first: graphs share one memory pool, and the widest pass allocates enough for the others.
-        for steps in reversed(self.candidate_steps):
-            if steps not in self._states:
+        missing = [steps for steps in reversed(self.candidate_steps) if steps not in self._states]
+        with Progress(lambda line: logger.info("adaptive: %s", line)) as progress:
+            for done, steps in enumerate(missing):
+                progress.now(f"building the runtime state of {steps} steps, {done} of {len(missing)} are done")
                 self._build(steps, every)
         if self._launch_steps not in self._states:
             raise ValueError(f"no runtime state for the launch depth, {self._launch_steps} steps; built: {self.tiers}")

@@ -30,6 +30,13 @@ HOOKS = (
         process=Process.LAUNCHER,
     ),
     Hook(
+        SRT + "entrypoints.engine.Engine._launch_scheduler_processes",
+        "before",
+        "launch.compile_ahead:begin",
+        ("server_args",),
+        process=Process.LAUNCHER,
+    ),
+    Hook(
         SRT + "entrypoints.engine._wait_for_scheduler_ready",
         "after",
         "launch.handshake:require_in_schedulers",

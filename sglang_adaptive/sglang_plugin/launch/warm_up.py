@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import requests
 
 from sglang_adaptive.policy.config.config import load_config
+from sglang_adaptive.runtime.start_up import Progress
+from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.launch.activation import NOTE, runs_on_cpu
 from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import BEGIN, END, WARM_UP_KEY
 
@@ -109,42 +112,68 @@ class _Server:
         self._key, self._admin_key = serving.api_key, serving.admin_api_key or serving.api_key
         self._replicas = get_parallel().num_dp_ranks
         self._draw = random.Random(0)
+        self._progress: Progress
 
     def warm_up(self) -> None:
         """Run all batch sizes greedily and a few sampled, then flush the cache."""
         self._wait_until_up()
         begun = time.perf_counter()
-        try:
-            states = self._states()
-            tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
-            missed = self._pass(GREEDY, batch_sizes(largest, _graphs(states)), tiers)
-            greedy_end = time.perf_counter()
-            missed += self._pass(SAMPLED, [size for size in SAMPLED_SIZES if size <= largest], tiers)
-            sampled_end = time.perf_counter()
-            for size in (size for size in PREFILL_SIZES if size <= largest):
-                for length in PREFILL_TOKENS:
-                    self._generate([PREFILL_TOKENS[0]] * (size - 1) + [length], 1, GREEDY)
-        finally:
-            self._set(END)
+        seconds: dict[str, float] = {}
+        with Progress(lambda line: logger.info("adaptive: warm-up: %s", line)) as self._progress:
+            try:
+                states = self._states()
+                tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
+                missed = []
+                for name, sampling, sizes in (
+                    ("greedy", GREEDY, batch_sizes(largest, _graphs(states))),
+                    ("sampled", SAMPLED, SAMPLED_SIZES),
+                ):
+                    pass_begun = time.perf_counter()
+                    if sampling is GREEDY or self._can_sample(compile_ahead.compiler()):
+                        missed += self._pass(name, sampling, [size for size in sizes if size <= largest], tiers)
+                    seconds[name] = time.perf_counter() - pass_begun
+                self._progress.now("prefills")
+                for size in (size for size in PREFILL_SIZES if size <= largest):
+                    for length in PREFILL_TOKENS:
+                        self._generate([PREFILL_TOKENS[0]] * (size - 1) + [length], 1, GREEDY)
+            finally:
+                self._set(END)
         self._send("POST", "/flush_cache", admin=True, params={"timeout": 10.0})
         logger.info(
             "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (greedy %.1f, sampled %.1f), %d rounds%s",
             tiers,
             largest,
             time.perf_counter() - begun,
-            greedy_end - begun,
-            sampled_end - greedy_end,
+            seconds["greedy"],
+            seconds["sampled"],
             self._states()[0]["adaptive"]["startup"]["warm_up_rounds"],
             f"; not every depth ran at batch sizes {missed}" if missed else "",
         )
 
-    def _pass(self, sampling: Mapping[str, Any], sizes: Iterable[int], tiers: Sequence[int]) -> list[int]:
+    def _can_sample(self, compiler: compile_ahead.Compiler | None) -> bool:
+        """Return whether a sampled request would compile nothing; if it would, run one when the compiler is done."""
+        if compiler is None or compiler.succeeded:
+            return True
+        if not compiler.running:
+            logger.warning("adaptive: no sampled warm-up, for its kernels could not be compiled; see above")
+            return False
+        logger.info("adaptive: sampling kernels are still being compiled; the server does not wait for them")
+        threading.Thread(target=self._sample_later, args=(compiler,), name="sampled warm-up", daemon=True).start()
+        return False
+
+    def _sample_later(self, compiler: compile_ahead.Compiler) -> None:
+        if compiler.wait(REQUEST_SECONDS):
+            self._generate([LONG], 2, SAMPLED)
+            logger.info("adaptive: sampling kernels are compiled and loaded")
+
+    def _pass(self, name: str, sampling: Mapping[str, Any], sizes: Sequence[int], tiers: Sequence[int]) -> list[int]:
         """Run every size with *sampling*; return the sizes at which not all steps ran."""
         self._set(BEGIN)
         # Enough for one round at each number of steps, even when every draft is accepted.
         tokens = sum(steps + 1 for steps in tiers) + 1
         missed = []
-        for size in sizes:
+        for done, size in enumerate(sizes):
+            self._progress.now(f"{name} batches of {size}, {done} of {len(sizes)} sizes are done")
             for attempt in range(ATTEMPTS):
                 # One prompt is long and the others are short, so that prefills of several lengths run as well.
                 lengths = [5 + row % 12 if row else LONG + size for row in range(size)]

@@ -4,7 +4,8 @@
   three quarters of the start-up of one state of an 8B model on an H200. Here all earlier objects are frozen while a
   further state is built, and only newer ones are collected.
 - SGLang runs the model twice before each capture, to load kernels and to create objects that are needed once. The
-  capture of the launch steps has done that. The kernels for another number of draft tokens load in one run.
+  capture of the launch steps has done that. The kernels for another number of draft tokens load in one run, before
+  the first and largest graph of a kind; the smaller ones are captured without a run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+
 _active = False
+_fallback = Fallback("adaptive: a graph could not be captured without a run before it; each gets one from now on")
 
 
 @contextlib.contextmanager
@@ -47,8 +51,16 @@ def capture_one(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Around FullCudaGraphBackend.capture_one: for a further runtime state run the model once before the capture."""
-    original(backend, shape_key, _second_from_first(forward_fn) if _active else forward_fn, *args, **kwargs)
+    """Around FullCudaGraphBackend.capture_one: for a further runtime state run the model once before the first capture.
+
+    With several ranks before each one: a capture that fails on one of them alone could not be repeated there.
+    """
+    if not _active:
+        return original(backend, shape_key, forward_fn, *args, **kwargs)
+    if backend._graphs and backend._tp_group.world_size == 1 and not _fallback.in_use:
+        with _fallback:
+            return original(backend, shape_key, _third_alone(forward_fn), *args, **kwargs)
+    original(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
 
 
 def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:
@@ -65,5 +77,17 @@ def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:
         if calls == 1:
             kept.append(outcome)
         return outcome
+
+    return call
+
+
+def _third_alone(forward: Callable[[], Any]) -> Callable[[], Any]:
+    """Return *forward* with two calls before it that run nothing."""
+    calls = 0
+
+    def call() -> Any:
+        nonlocal calls
+        calls += 1
+        return forward() if calls > 2 else None
 
     return call

@@ -1,0 +1,135 @@
+"""Compiling ahead: FlashInfer's real specifications in a real process, with compilers that hang or are missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from sglang_adaptive.sglang_plugin.launch import compile_ahead
+from sglang_adaptive.sglang_plugin.launch.activation import NOTE
+
+LAUNCHER = """
+import sys, time
+from sglang_adaptive.sglang_plugin.launch.compile_ahead import Compiler, Setup
+compiler = Compiler(Setup(None))
+print(compiler._process.pid, flush=True)
+print(compiler.wait(600), flush=True)
+"""
+
+
+class Spec:
+    """What `compile_all` reads of FlashInfer's JitSpec."""
+
+    def __init__(self, name: str, compiled: bool = False, error: str | None = None) -> None:
+        self.name, self.is_compiled, self._error = name, compiled, error
+
+    def build(self, verbose: bool, need_lock: bool) -> None:
+        assert need_lock and not self.is_compiled
+        if self._error is not None:
+            raise RuntimeError(self._error)
+        self.is_compiled = True
+
+
+def test_what_is_compiled_is_left_and_a_failure_costs_the_others_nothing() -> None:
+    specs = [Spec("there", compiled=True), Spec("broken", error="ninja\n\nx.cu(3): error: no such\nmore"), Spec("new")]
+    lines: list[str] = []
+    assert not compile_ahead.compile_all(iter(specs), lines.append)
+    assert sorted(line.split(": ", 1)[1].split(" in ")[0] for line in lines) == [
+        "compiled new",
+        "could not compile broken ahead: RuntimeError: x.cu(3): error: no such",
+    ]
+    assert specs[2].is_compiled
+    assert compile_ahead.compile_all(iter([specs[0], specs[2]]), lines.append)
+    assert len(lines) == 2
+
+
+def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_ahead, "Compiler", lambda setup: pytest.fail("started"))
+    for note, device in (({"reason": "no draft"}, "cuda"), ({"reason": None}, "cpu")):
+        compile_ahead.begin(object, SimpleNamespace(device=device, **{NOTE: note}))
+    compile_ahead.begin(object, SimpleNamespace(device="cuda"))
+    assert compile_ahead.compiler() is None
+
+
+@pytest.mark.parametrize("fault", ["no compiler", "no cache"])
+def test_a_host_that_cannot_compile_says_so_in_one_line(tmp_path: Path, fault: str) -> None:
+    cache = tmp_path / "cache"
+    if fault == "no cache":
+        cache.write_text("")  # a file where a folder has to be made; a superuser may write to any folder
+    ended = subprocess.run(
+        [sys.executable, "-c", LAUNCHER],
+        env=_environment(cache, cuda=tmp_path / "nothing"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.stdout.split()[1:] == ["False"]
+    lines = [line for line in ended.stderr.splitlines() if "adaptive:" in line]
+    assert len(lines) == 1, ended.stderr
+    assert ("could not compile sampling ahead" if fault == "no compiler" else "nothing is compiled ahead") in lines[0]
+
+
+def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(f"#!/bin/sh\ncase $* in *--version*) echo release 13.0;; *) echo $$ >{begun}; exec sleep 600;; esac\n")
+    nvcc.chmod(0o755)
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER],
+        env=_environment(tmp_path / "cache", cuda=tmp_path / "cuda"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    family: list[psutil.Process] = []
+    try:
+        assert launcher.stdout is not None
+        compiler = psutil.Process(int(launcher.stdout.readline()))
+        family.append(compiler)
+        with begun.open() as pids:  # waits until nvcc runs
+            assert pids.readline()
+        family += compiler.children(recursive=True)
+        assert {"ninja", "sleep"} <= {process.name() for process in family}
+        launcher.kill()
+        left = psutil.wait_procs(family, timeout=60)[1]
+        assert left == []
+    finally:
+        launcher.kill()
+        launcher.wait()
+        for process in family:
+            if process.is_running():
+                process.kill()
+
+
+def test_the_server_does_not_wait_and_samples_once_the_kernels_are_there() -> None:
+    from sglang_adaptive.sglang_plugin.launch import warm_up
+
+    ended, sampled = threading.Event(), threading.Event()
+    server = warm_up._Server.__new__(warm_up._Server)
+    server._generate = lambda *given: sampled.set()  # type: ignore[method-assign]
+    compiler = SimpleNamespace(running=True, succeeded=False, wait=lambda seconds: ended.wait(60))
+    assert not server._can_sample(compiler)  # type: ignore[arg-type]
+    assert not sampled.is_set()
+    ended.set()
+    assert sampled.wait(60)
+    assert not server._can_sample(SimpleNamespace(running=False, succeeded=False))  # type: ignore[arg-type]
+    assert server._can_sample(SimpleNamespace(running=False, succeeded=True))  # type: ignore[arg-type]
+    assert server._can_sample(None)
+
+
+def _environment(cache: Path, cuda: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "FLASHINFER_WORKSPACE_BASE": str(cache),
+        "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
+        "CUDA_HOME": str(cuda),
+        "PYTHONPATH": str(Path(__file__).parents[4]),
+    }
