@@ -107,21 +107,21 @@ def smaller_graphs_of_a_further_depth_are_captured_without_a_run() -> None:
 
 def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
     """And so is every later one."""
+    runs: list[str] = []
+
+    def original(backend: Any, key: int, forward: Callable[[], Any]) -> None:
+        forward(), forward(), forward()
+
+    def forward() -> None:
+        runs.append("failed" if not further_captures._fallback.in_use else "run")
+        if runs[-1] == "failed":
+            raise RuntimeError("a kernel loads")
+
+    backend = SimpleNamespace(_graphs={8: object()}, _tp_group=SimpleNamespace(world_size=1))
     with checks.not_in_use_afterwards(further_captures._fallback), further_captures.for_further_depths():
-        for before in (2, 1):
-            calls: list[int] = []
-
-            def original(backend: Any, key: int, forward: Callable[[], Any]) -> None:
-                forward(), forward(), forward()
-
-            def forward() -> None:
-                calls.append(1)
-                if not further_captures._fallback.in_use:
-                    raise RuntimeError("a kernel loads")
-
-            backend = SimpleNamespace(_graphs={1: 1}, _tp_group=SimpleNamespace(world_size=1))
-            further_captures.capture_one(original, backend, 1, forward)
-            assert len(calls) == before + 1, calls
+        for key in (4, 2):
+            further_captures.capture_one(original, backend, key, forward)
+    assert runs == ["failed", "run", "run", "run", "run"], runs
 
 
 def a_fault_in_a_capture_ends_the_single_runs() -> None:

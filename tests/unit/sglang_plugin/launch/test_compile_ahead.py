@@ -81,7 +81,9 @@ def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     os.mkfifo(begun)
     nvcc = tmp_path / "cuda" / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(f"#!/bin/sh\ncase $* in *--version*) echo release 13.0;; *) echo $$ >{begun}; exec sleep 600;; esac\n")
+    nvcc.write_text(
+        f"#!/bin/sh\ncase $* in *--version*) echo release 13.0;; *) echo $$ >{begun}; exec sleep 600;; esac\n"
+    )
     nvcc.chmod(0o755)
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER],
