@@ -1,9 +1,10 @@
 """Compiles CUDA modules in a process of their own, from the launcher's first second on.
 
-FlashInfer compiles a module when it is first used, in the scheduler, while every request waits. Its sampling module
-alone takes a core two minutes. A stock server pays that at its first sampled request; the warm-up would pay it before
-the server is ready. Here it runs beside the imports, the weights and the graphs instead. FlashInfer holds a file lock
-while it compiles a module, so a scheduler that needs one early waits for the rest of it, and nothing is compiled twice.
+SGLang and FlashInfer compile a module when it is first used, in the scheduler, one after the other. On a fresh host
+with an H100 a stock server compiles for 30 s before it is ready, and for 95 s at its first sampled request, while every
+other request waits. Here the modules are compiled side by side while weights load. Both libraries hold a file lock
+while they compile a module and look again when they get it, so a scheduler that needs one early waits for the rest of
+its compilation, and nothing is compiled twice.
 
 ``python -m sglang_adaptive.sglang_plugin.launch.compile_ahead SETUP`` is that process; SETUP is JSON of `Setup`.
 """
@@ -14,12 +15,14 @@ import ctypes
 import dataclasses
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,17 +33,30 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 5
 """Below the server's own start-up, where cores are few."""
+_SLOW = 1.0
+"""Seconds from which on a module was compiled, and not only found."""
 
 _started: Compiler | None = None
 """The launcher's one compiler; None where nothing is compiled ahead."""
+
+Job = tuple[str, Callable[[], Any]]
+"""A module's name, and what compiles it where it is not compiled yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What decides which modules a server needs."""
 
-    attention: tuple[str, str, int] | None
-    """Data type of the model and of its KV cache, and the size of a head, where FlashInfer computes attention."""
+    dtype: str
+    """Of the model, by torch's name."""
+    kv_dtype: str
+    vocabulary: int
+    head: int | None
+    """Numbers of a head's key; None where keys and values are not stored by head, as with MLA."""
+    kv_heads: int
+    """On one rank."""
+    flashinfer: bool
+    """Whether FlashInfer computes attention."""
 
 
 class Compiler:
@@ -50,7 +66,7 @@ class Compiler:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(setup))],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # its compilers end with it, as one group
+            start_new_session=True,  # nvcc and ninja end with it, as one group
         )
 
     @property
@@ -90,71 +106,97 @@ def _setup(server_args: Any) -> Setup:
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolved_view
 
-    cfg = resolved_view(server_args)
-    if cfg.attention_backend != "flashinfer":
-        return Setup(None)
-    model = model_config_of(server_args)
-    if model.attention_arch.name != "MHA":
-        return Setup(None)
+    cfg, model = resolved_view(server_args), model_config_of(server_args)
     dtype = str(model.dtype).removeprefix("torch.")
-    kv = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}.get(cfg.kv_cache_dtype, dtype)
-    return Setup((dtype, kv, model.head_dim))
+    ranks = cfg.tp_size // cfg.attn_dp_size
+    return Setup(
+        dtype,
+        {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}.get(cfg.kv_cache_dtype, dtype),
+        model.vocab_size,
+        model.head_dim if model.attention_arch.name == "MHA" else None,
+        model.get_num_kv_heads(ranks),
+        cfg.attention_backend == "flashinfer",
+    )
 
 
-def modules(setup: Setup) -> Iterator[Any]:
-    """Yield FlashInfer's specifications of the modules that *setup* needs, the slowest first."""
+def jobs(setup: Setup) -> Iterator[Job]:
+    """Yield the modules that a server of *setup* needs, the slowest first.
+
+    A module that is not needed after all, or a missing one, costs a few seconds of a core here or of the start there.
+    """
+    import torch
     from flashinfer.jit.sampling import gen_sampling_module
 
-    yield gen_sampling_module()
-    if setup.attention is not None:
-        import torch
+    dtype, kv = getattr(torch, setup.dtype), getattr(torch, setup.kv_dtype)
+    yield _of_flashinfer(gen_sampling_module())
+    if setup.flashinfer and setup.head is not None:
         from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_prefill_module
 
-        dtype, kv, head = (getattr(torch, setup.attention[0]), getattr(torch, setup.attention[1]), setup.attention[2])
         # No rotary positions in the kernel, no sliding window, no cap on logits.
-        shape = (dtype, kv, dtype, torch.int32, head, head, 0, False, False)
-        yield gen_batch_prefill_module("fa2", *shape, False)
-        yield gen_batch_decode_module(*shape)
+        shape = (dtype, kv, dtype, torch.int32, setup.head, setup.head, 0, False, False)
+        yield _of_flashinfer(gen_batch_prefill_module("fa2", *shape, False))
+        yield _of_flashinfer(gen_batch_decode_module(*shape))
+
+    from sglang.kernels.ops.activation.activation import activation_module
+    from sglang.kernels.ops.attention.rope import _jit_fused_rope_module
+    from sglang.kernels.ops.kvcache.kvcache import can_use_store_cache
+    from sglang.kernels.ops.speculative.sampling import _jit_sampling_module
+    from sglang.kernels.ops.speculative.tree import _jit_tree_module
+
+    yield "speculative_sampling", lambda: _jit_sampling_module(math.gcd(4, setup.vocabulary), True)
+    yield "speculative_tree", _jit_tree_module
+    yield "activation", lambda: activation_module(dtype)
+    if setup.head is not None:
+        head, row = setup.head, setup.head * setup.kv_heads * kv.itemsize
+        yield "fused_rope", lambda: _jit_fused_rope_module(True, head, dtype, dtype)
+        yield "kvcache", lambda: can_use_store_cache(row, row)
 
 
-def compile_all(specs: Iterator[Any], say: Callable[[str], None]) -> bool:
-    """Compile each of *specs* that is not there yet, all at once, one line each; return whether all are there."""
-    from concurrent.futures import ThreadPoolExecutor
+def compile_all(wanted: Iterable[Job], say: Callable[[str], None]) -> bool:
+    """Compile *wanted* side by side; say in a line what took how long, and in one what failed.
 
-    def one(spec: Any) -> bool:
-        if spec.is_compiled:
-            return True
-        begun = time.perf_counter()
-        try:
-            spec.build(verbose=False, need_lock=True)
-        except Exception as error:
-            # A compiler's output follows the first line; its end has the error itself.
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            reason = next((line for line in lines if "error" in line.lower()), lines[0] if lines else repr(error))
-            say(f"adaptive: could not compile {spec.name} ahead: {type(error).__name__}: {reason[:300]}")
-            return False
-        say(f"adaptive: compiled {spec.name} in {time.perf_counter() - begun:.1f} s, beside the server's start")
-        return True
-
-    with ThreadPoolExecutor() as pool:
-        return all(list(pool.map(one, specs)))
+    Returns whether all are there.
+    """
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        running = [(name, pool.submit(_timed, compile_one)) for name, compile_one in wanted]
+    failed = {name: error for name, future in running if (error := future.exception()) is not None}
+    seconds = {name: future.result() for name, future in running if name not in failed}
+    if failed:
+        error = next(iter(failed.values()))
+        say(f"adaptive: could not compile {', '.join(failed)} ahead: {type(error).__name__}: {_reason(error)}")
+    if took := [f"{name} {seconds[name]:.1f}" for name in seconds if seconds[name] >= _SLOW]:
+        say(f"adaptive: compiled beside the server's start, in seconds: {', '.join(took)}")
+    return not failed
 
 
 def main(setup: str) -> int:
     """Compile the modules of *setup*; return 0 when all are there."""
     _end_with_the_launcher()
     os.nice(_NICENESS)
-    # nvcc optimises one file on every core; not one of FlashInfer's flags, because another flag is another module.
+    # nvcc optimises the parts of one file on every core. Not one of FlashInfer's flags: another flag, another module.
     flags = os.environ.get("NVCC_APPEND_FLAGS", "")
     os.environ["NVCC_APPEND_FLAGS"] = f"{flags} --split-compile=0".strip()
-    given = json.loads(setup)
-    attention = given["attention"]
     try:
-        specs = list(modules(Setup(None if attention is None else tuple(attention))))
+        return 0 if compile_all(jobs(Setup(**json.loads(setup))), _say) else 1
     except Exception as error:
-        _say(f"adaptive: nothing is compiled ahead: {type(error).__name__}: {error}")
+        _say(f"adaptive: no further module is compiled ahead: {type(error).__name__}: {_reason(error)}")
         return 1
-    return 0 if compile_all(iter(specs), _say) else 1
+
+
+def _of_flashinfer(spec: Any) -> Job:
+    return spec.name, lambda: spec.is_compiled or spec.build(verbose=False, need_lock=True)
+
+
+def _timed(compile_one: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    compile_one()
+    return time.perf_counter() - begun
+
+
+def _reason(error: BaseException) -> str:
+    """Return the line that says most: a compiler's first error, which stands among all that it printed."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")[:300]
 
 
 def _end_with_the_launcher() -> None:

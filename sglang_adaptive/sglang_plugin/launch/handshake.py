@@ -7,6 +7,7 @@ from typing import Any
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
 from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.sglang_plugin.scheduler import further_captures
 from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 
 KEY = "sglang_adaptive_hooks"
@@ -15,10 +16,11 @@ BUILT = "sglang_adaptive_built"
 
 
 def report(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
-    """After Scheduler.get_init_info: check that every hook of this process is applied, and report it."""
+    """After Scheduler.get_init_info, which ends start-up: report that every hook of this process is applied."""
     registry.require(registry.problems_of_scheduler())
     wanted = registry.of_scheduler()
     registry.require_landed((*registry.hooks(Process.EVERY), *wanted))
+    further_captures.thaw()
     controller = controller_of(scheduler.draft_worker)
     built = {} if controller is None else {BUILT: controller.built.as_pairs()}
     return {**info, KEY: len(wanted), **built}

@@ -61,14 +61,13 @@ def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -
     original(*call.args, **call.kwargs)
 
 
-def batch_sizes(largest: int, graphs: Iterable[int] = ()) -> list[int]:
-    """Return 1, 2, 3, 4, 7, 8, 13, 16, 25, 32, ... up to *largest*, which is the last, and the sizes of *graphs*.
+def batch_sizes(largest: int) -> list[int]:
+    """Return 1, 2, 3, 4, 7, 8, 13, 16, 25, 32, ... up to *largest*, which is the last.
 
     Triton specialises by the next power of two, where a kernel has it as a constant, and by whether a number is 1 or a
-    multiple of 16. So from 16 on there are two sizes for each power of two, one a multiple of 16. A CUDA graph is
-    uploaded at its first launch.
+    multiple of 16. So from 16 on there are two sizes for each power of two, one a multiple of 16.
     """
-    sizes, power = {1, largest, *(size for size in graphs if size <= largest)}, 2
+    sizes, power = {1, largest}, 2
     while power <= largest:
         sizes |= {power, 3 * power // 4 + (power > 4)}
         power *= 2
@@ -125,7 +124,7 @@ class _Server:
                 tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
                 missed = []
                 for name, sampling, sizes in (
-                    ("greedy", GREEDY, batch_sizes(largest, _graphs(states))),
+                    ("greedy", GREEDY, batch_sizes(largest)),
                     ("sampled", SAMPLED, SAMPLED_SIZES),
                 ):
                     pass_begun = time.perf_counter()
@@ -169,19 +168,18 @@ class _Server:
     def _pass(self, name: str, sampling: Mapping[str, Any], sizes: Sequence[int], tiers: Sequence[int]) -> list[int]:
         """Run every size with *sampling*; return the sizes at which not all steps ran."""
         self._set(BEGIN)
-        # Enough for one round at each number of steps, even when every draft is accepted.
-        tokens = sum(steps + 1 for steps in tiers) + 1
-        missed = []
-        for done, size in enumerate(sizes):
-            self._progress.now(f"{name} batches of {size}, {done} of {len(sizes)} sizes are done")
-            for attempt in range(ATTEMPTS):
+        missed = list(sizes)
+        for attempt in range(ATTEMPTS):
+            # One token a round where every draft of a random text is rejected, which the first attempt hopes for.
+            tokens = (len(tiers) + 1) * (attempt + 1) ** 2
+            for done, size in enumerate(missed):
+                self._progress.now(f"{name} batches of {size}, {done} of {len(missed)} sizes are done")
                 # One prompt is long and the others are short, so that prefills of several lengths run as well.
                 lengths = [5 + row % 12 if row else LONG + size for row in range(size)]
-                self._generate(lengths, tokens * (attempt + 1), sampling)
-                if self._covered(size):
-                    break
-            else:
-                missed.append(size)
+                self._generate(lengths, tokens, sampling)
+            missed = self._missed(missed)
+            if not missed:
+                break
         return missed
 
     def _generate(self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any]) -> None:
@@ -191,8 +189,10 @@ class _Server:
         parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
         self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters})
 
-    def _covered(self, size: int) -> bool:
-        return all(size in state["adaptive"]["startup"]["warmed_batch_sizes"] for state in self._states())
+    def _missed(self, sizes: Iterable[int]) -> list[int]:
+        """Return those of *sizes* at which not all steps have run on every replica."""
+        covered = [set(state["adaptive"]["startup"]["warmed_batch_sizes"]) for state in self._states()]
+        return [size for size in sizes if not all(size in replica for replica in covered)]
 
     def _states(self) -> list[dict[str, Any]]:
         states: list[dict[str, Any]] = self._send("GET", "/server_info").json()["internal_states"]
@@ -234,12 +234,6 @@ class _Server:
         )
         answer.raise_for_status()
         return answer
-
-
-def _graphs(states: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return every batch size with a CUDA graph at any number of steps."""
-    every = [tier["graph_batch_sizes"] for state in states for tier in state["adaptive"]["startup"]["tiers"]]
-    return {size for sizes in every for size in sizes or ()}
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:

@@ -35,11 +35,14 @@ HOOKS = (
         "scheduler.further_captures:capture_one",
         ("self", "shape_key", "forward_fn"),
     ),
-    Hook(
-        EXECUTOR + "runner.decode_cuda_graph_runner.freeze_gc",
-        "around",
-        "scheduler.further_captures:freeze_gc",
-        ("enable_cudagraph_gc",),
+    *(
+        Hook(
+            EXECUTOR + f"runner.{phase}_cuda_graph_runner.freeze_gc",
+            "around",
+            "scheduler.further_captures:freeze_gc",
+            ("enable_cudagraph_gc",),
+        )
+        for phase in ("prefill", "decode")
     ),
     Hook(
         WORKER + "EAGLEWorkerV2.apply_runtime_state",

@@ -1,11 +1,14 @@
-"""Captures the CUDA graphs of further runtime states, beside that of the launch steps, faster than SGLang 0.5.23.
+"""Captures CUDA graphs faster than SGLang 0.5.23: those of the launch steps, and of further runtime states beside them.
 
-- SGLang collects garbage over the whole process before and after each kind of graph, six times a state and 0.4 s each:
-  three quarters of the start-up of one state of an 8B model on an H200. Here all earlier objects are frozen while a
-  further state is built, and only newer ones are collected.
+- SGLang collects garbage over the whole process before and after each kind of graph, 0.5 s each: five kinds at start-up
+  and three more for each state. Here what lives is frozen before each kind, until start-up is over, so that the next
+  collection looks at newer objects alone.
 - SGLang runs the model twice before each capture, to load kernels and to create objects that are needed once. The
   capture of the launch steps has done that. The kernels for another number of draft tokens load in one run, before
   the first and largest graph of a kind; the smaller ones are captured without a run.
+
+An 8B model on an H100, graphs to batch 64: five further states take 5.1 s and not 11.7 s, and SGLang's own captures
+take 5 s less.
 """
 
 from __future__ import annotations
@@ -24,23 +27,30 @@ _fallback = Fallback("adaptive: a graph could not be captured without a run befo
 
 @contextlib.contextmanager
 def for_further_depths() -> Iterator[None]:
-    """Use the faster captures inside the ``with``."""
+    """Leave out runs of the model inside the ``with``."""
     global _active
     _active = True
-    gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
         _active = False
 
 
 def freeze_gc(original: Callable[[bool], AbstractContextManager[None]], enable: bool) -> AbstractContextManager[None]:
-    """Around the freeze_gc of SGLang's capture: collect only objects that a further runtime state created."""
-    if not _active:
+    """Around the freeze_gc of SGLang's captures: collect only what is newer than the capture before.
+
+    With *enable* garbage is collected during the capture, too, and SGLang does that.
+    """
+    if enable:
         return original(enable)
     gc.collect()
+    gc.freeze()
     return contextlib.nullcontext()
+
+
+def thaw() -> None:
+    """Let collections look at all objects again; once start-up is over."""
+    gc.unfreeze()
 
 
 def capture_one(

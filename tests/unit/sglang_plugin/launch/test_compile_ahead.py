@@ -18,36 +18,25 @@ from sglang_adaptive.sglang_plugin.launch.activation import NOTE
 LAUNCHER = """
 import sys, time
 from sglang_adaptive.sglang_plugin.launch.compile_ahead import Compiler, Setup
-compiler = Compiler(Setup(None))
+compiler = Compiler(Setup("bfloat16", "bfloat16", 256, 64, 2, False))
 print(compiler._process.pid, flush=True)
 print(compiler.wait(600), flush=True)
 """
 
 
-class Spec:
-    """What `compile_all` reads of FlashInfer's JitSpec."""
-
-    def __init__(self, name: str, compiled: bool = False, error: str | None = None) -> None:
-        self.name, self.is_compiled, self._error = name, compiled, error
-
-    def build(self, verbose: bool, need_lock: bool) -> None:
-        assert need_lock and not self.is_compiled
-        if self._error is not None:
-            raise RuntimeError(self._error)
-        self.is_compiled = True
-
-
-def test_what_is_compiled_is_left_and_a_failure_costs_the_others_nothing() -> None:
-    specs = [Spec("there", compiled=True), Spec("broken", error="ninja\n\nx.cu(3): error: no such\nmore"), Spec("new")]
+def test_a_failure_costs_the_others_nothing_and_is_one_line() -> None:
+    compiled: list[str] = []
     lines: list[str] = []
-    assert not compile_ahead.compile_all(iter(specs), lines.append)
-    assert sorted(line.split(": ", 1)[1].split(" in ")[0] for line in lines) == [
-        "compiled new",
-        "could not compile broken ahead: RuntimeError: x.cu(3): error: no such",
-    ]
-    assert specs[2].is_compiled
-    assert compile_ahead.compile_all(iter([specs[0], specs[2]]), lines.append)
-    assert len(lines) == 2
+
+    def broken() -> None:
+        raise RuntimeError("ninja failed\n\nx.cu(3): error: no such\nmore")
+
+    wanted = [("broken", broken), ("worse", broken), ("right", lambda: compiled.append("right"))]
+    assert not compile_ahead.compile_all(wanted, lines.append)
+    assert compiled == ["right"]
+    assert lines == ["adaptive: could not compile broken, worse ahead: RuntimeError: x.cu(3): error: no such"]
+    assert compile_ahead.compile_all(wanted[2:], lines.append)
+    assert len(lines) == 1  # what was found in no time is not worth one
 
 
 def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +62,9 @@ def test_a_host_that_cannot_compile_says_so_in_one_line(tmp_path: Path, fault: s
     assert ended.stdout.split()[1:] == ["False"]
     lines = [line for line in ended.stderr.splitlines() if "adaptive:" in line]
     assert len(lines) == 1, ended.stderr
-    assert ("could not compile sampling ahead" if fault == "no compiler" else "nothing is compiled ahead") in lines[0]
+    assert ("could not compile sampling" if fault == "no compiler" else "no further module is compiled ahead") in lines[
+        0
+    ]
 
 
 def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
@@ -99,7 +90,7 @@ def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         with begun.open() as pids:  # waits until nvcc runs
             assert pids.readline()
         family += compiler.children(recursive=True)
-        assert {"ninja", "sleep"} <= {process.name() for process in family}
+        assert "ninja" in {process.name() for process in family}
         launcher.kill()
         left = psutil.wait_procs(family, timeout=60)[1]
         assert left == []

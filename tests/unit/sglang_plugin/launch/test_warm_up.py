@@ -18,12 +18,6 @@ def test_each_power_of_two_has_a_size_that_is_no_multiple_of_16() -> None:
     assert batch_sizes(40) == [1, 2, 3, 4, 7, 8, 13, 16, 25, 32, 40]
 
 
-def test_every_graph_runs_once() -> None:
-    assert batch_sizes(16, {1, 6, 12, 16, 24}) == [1, 2, 3, 4, 6, 7, 8, 12, 13, 16]
-    tiers = [{"graph_batch_sizes": [1, 6]}, {"graph_batch_sizes": None}, {"graph_batch_sizes": [6, 12]}]
-    assert warm_up._graphs([{"adaptive": {"startup": {"tiers": tiers}}}]) == {1, 6, 12}
-
-
 def test_ours_runs_before_sglangs_and_its_failure_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
@@ -70,7 +64,7 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     loads = [body for path, body in server.sent if path == "/generate"]
     # One request a replica; then one sampled pass; then prefills of either kind of length.
     assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2]
-    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [6, 12, 6, 1, 1]
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 1, 1]
     assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 1.0, 0.0, 0.0]
     assert [[len(ids) for ids in load["input_ids"]] for load in loads[3:]] == [[32, 32], [33, 33]]
     first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
