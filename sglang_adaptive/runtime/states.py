@@ -86,9 +86,9 @@ class RuntimeStates:
             self.startup.tiers.append(TierBuild(steps, None, None, self._graphs[steps]))
         # The most steps first: graphs share one memory pool, and the widest pass allocates enough for the others.
         missing = [steps for steps in reversed(self.candidate_steps) if steps not in self._states]
-        with Progress(lambda line: logger.info("adaptive: %s", line)) as progress:
+        with Progress(lambda line: logger.info("adaptive: building runtime states: %s", line)) as progress:
             for done, steps in enumerate(missing):
-                progress.now(f"building the runtime state of {steps} steps, {done} of {len(missing)} are done")
+                progress.now(f"{steps} steps, {done} of {len(missing)} are done")
                 self._build(steps, every)
         if self._launch_steps not in self._states:
             raise ValueError(f"no runtime state for the launch depth, {self._launch_steps} steps; built: {self.tiers}")

@@ -152,8 +152,8 @@ def jobs(setup: Setup) -> Iterator[Job]:
         yield "kvcache", lambda: can_use_store_cache(row, row)
 
 
-def compile_all(wanted: Iterable[Job], say: Callable[[str], None]) -> bool:
-    """Compile *wanted* side by side; say in a line what took how long, and in one what failed.
+def compile_all(wanted: Iterable[Job]) -> bool:
+    """Compile *wanted* side by side; log in a line what took how long, and in one what failed.
 
     Returns whether all are there.
     """
@@ -163,23 +163,24 @@ def compile_all(wanted: Iterable[Job], say: Callable[[str], None]) -> bool:
     seconds = {name: future.result() for name, future in running if name not in failed}
     if failed:
         error = next(iter(failed.values()))
-        say(f"adaptive: could not compile {', '.join(failed)} ahead: {type(error).__name__}: {_reason(error)}")
+        logger.warning("adaptive: could not compile %s ahead: %s", ", ".join(failed), _reason(error))
     if took := [f"{name} {seconds[name]:.1f}" for name in seconds if seconds[name] >= _SLOW]:
-        say(f"adaptive: compiled beside the server's start, in seconds: {', '.join(took)}")
+        logger.info("adaptive: compiled beside the server's start, in seconds: %s", ", ".join(took))
     return not failed
 
 
 def main(setup: str) -> int:
     """Compile the modules of *setup*; return 0 when all are there."""
+    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     _end_with_the_launcher()
     os.nice(_NICENESS)
     # nvcc optimises the parts of one file on every core. Not one of FlashInfer's flags: another flag, another module.
     flags = os.environ.get("NVCC_APPEND_FLAGS", "")
     os.environ["NVCC_APPEND_FLAGS"] = f"{flags} --split-compile=0".strip()
     try:
-        return 0 if compile_all(jobs(Setup(**json.loads(setup))), _say) else 1
+        return 0 if compile_all(jobs(Setup(**json.loads(setup)))) else 1
     except Exception as error:
-        _say(f"adaptive: no further module is compiled ahead: {type(error).__name__}: {_reason(error)}")
+        logger.warning("adaptive: no further module is compiled ahead: %s", _reason(error))
         return 1
 
 
@@ -196,7 +197,8 @@ def _timed(compile_one: Callable[[], Any]) -> float:
 def _reason(error: BaseException) -> str:
     """Return the line that says most: a compiler's first error, which stands among all that it printed."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")[:300]
+    line = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
+    return f"{type(error).__name__}: {line[:300]}"
 
 
 def _end_with_the_launcher() -> None:
@@ -211,10 +213,6 @@ def _end_with_the_launcher() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher:  # it ended before the call above
         end()
-
-
-def _say(line: str) -> None:
-    print(time.strftime("[%Y-%m-%d %H:%M:%S] ") + line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -24,19 +24,18 @@ print(compiler.wait(600), flush=True)
 """
 
 
-def test_a_failure_costs_the_others_nothing_and_is_one_line() -> None:
+def test_a_failure_costs_the_others_nothing_and_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     compiled: list[str] = []
-    lines: list[str] = []
 
     def broken() -> None:
         raise RuntimeError("ninja failed\n\nx.cu(3): error: no such\nmore")
 
     wanted = [("broken", broken), ("worse", broken), ("right", lambda: compiled.append("right"))]
-    assert not compile_ahead.compile_all(wanted, lines.append)
+    assert not compile_ahead.compile_all(wanted)
     assert compiled == ["right"]
-    assert lines == ["adaptive: could not compile broken, worse ahead: RuntimeError: x.cu(3): error: no such"]
-    assert compile_ahead.compile_all(wanted[2:], lines.append)
-    assert len(lines) == 1  # what was found in no time is not worth one
+    assert caplog.messages == ["adaptive: could not compile broken, worse ahead: RuntimeError: x.cu(3): error: no such"]
+    assert compile_ahead.compile_all(wanted[2:])
+    assert len(caplog.messages) == 1  # what was found in no time is not worth one
 
 
 def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
