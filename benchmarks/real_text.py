@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words)
     try:
         setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
-        contenders = real.pick(list(real.POLICIES), setting)
+        contenders, _ = real.pick(list(real.POLICIES), setting)
         cells = real.play(
             setting, contenders, () if options.quick or options.no_oracles else tuple(ORACLES), progress=True
         )

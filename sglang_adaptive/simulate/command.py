@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sglang_adaptive.command_line import CommandParser
-from sglang_adaptive.simulate.contenders import Contender, chosen
+from sglang_adaptive.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.profile_file import SHIPPED, load_cost
 from sglang_adaptive.simulate.provenance import provenance
@@ -109,11 +109,11 @@ def _run(options: argparse.Namespace, words: list[str]) -> int:
     name, cost = load_cost(options.profile)
     setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed)
     suites = [SUITES[suite] for suite in SUITES if not options.suite or suite in options.suite]
-    contenders = chosen(options.policy, setting.ladder, options.ablate)
+    contenders, left_out = fitting(chosen(options.policy, setting.ladder, options.ablate), setting.ladder)
     results = _play(suites, setting, contenders, not options.no_progress)
     judged = outcomes(results)
-    source = provenance(words, name, setting)
-    print(text_report(results, judged))
+    source = provenance(words, name, setting) | ({"left_out": left_out} if left_out else {})
+    print("\n\n".join([text_report(results, judged), *left_out]))
     if options.json:
         _write(options.json, as_json(json_report(results, judged, source)))
     if options.html:
@@ -131,7 +131,7 @@ def _run_real(options: argparse.Namespace, words: list[str]) -> int:
 
 def _run_trace(options: argparse.Namespace, words: list[str]) -> int:
     found = traffic.replay(options, words)
-    print(traffic_report.text_report(found))
+    print("\n\n".join([traffic_report.text_report(found), *found.source.get("left_out", ())]))
     if options.json:
         _write(options.json, json.dumps(traffic_report.json_report(found), indent=1) + "\n")
     if options.html:

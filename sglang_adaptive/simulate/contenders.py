@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive.command_line import listed
 from sglang_adaptive.policy.config.config import BUILT_IN_EMA, check_config
 from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.simulate.engine import Drivable
@@ -28,6 +29,8 @@ class Contender:
     name: str
     title: str
     make: Make
+    steps: tuple[int, ...] = ()
+    """Steps that it chooses from, whatever the ladder; empty for those of the ladder."""
 
 
 class StaticPolicy:
@@ -75,6 +78,9 @@ def _oracle(launch: Launch) -> Drivable:
     return OraclePolicy(launch)
 
 
+_BUILT_IN_STEPS = tuple(check_config(BUILT_IN_EMA, "simulator").candidate_steps)
+
+
 def _sglang_ema(slots: dict[str, Any] | None) -> Make:
     def make(launch: Launch) -> Drivable:
         given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
@@ -89,7 +95,7 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
 
 def static(steps: int) -> Contender:
     """Return the contender that always runs *steps*."""
-    return Contender(f"static-{steps}", f"always {steps} steps", lambda launch: StaticPolicy(steps))
+    return Contender(f"static-{steps}", f"always {steps} steps", lambda launch: StaticPolicy(steps), (steps,))
 
 
 def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
@@ -97,7 +103,7 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     named = [
         Contender("oracle", "oracle", _oracle),
         Contender("throughput", "throughput", _ours(WHOLE)),
-        Contender("ema", "SGLang EMA, built-in config", _sglang_ema(dict(BUILT_IN_EMA))),
+        Contender("ema", "SGLang EMA, built-in config", _sglang_ema(dict(BUILT_IN_EMA)), _BUILT_IN_STEPS),
         Contender("ema-all", "SGLang EMA, all tiers", _sglang_ema(None)),
         *(static(steps) for steps in ladder),
     ]
@@ -120,6 +126,24 @@ def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> l
     if ablate:
         wanted += ABLATIONS
     return [known[name] for name in known if name in wanted]
+
+
+def fitting(wanted: Sequence[Contender], ladder: Iterable[int]) -> tuple[list[Contender], list[str]]:
+    """Return those of *wanted* that choose from the steps of *ladder* alone, and a sentence on each other one.
+
+    Raises:
+        SimulationError: there are only others.
+    """
+    fit, left_out, known = [], [], set(ladder)
+    for contender in wanted:
+        missing = sorted(set(contender.steps) - known)
+        if missing:
+            left_out.append(f"{contender.name} is left out: no round times of {listed(missing)} steps in the profile")
+        else:
+            fit.append(contender)
+    if left_out and not fit:
+        raise SimulationError("; ".join(left_out))
+    return fit, left_out
 
 
 def _ours(part: Ablation) -> Make:

@@ -40,6 +40,8 @@ class RoundCost:
             raise SimulationError(
                 f"{source}: batch_size {batch}, steps {step} missing; expected a full grid from 0 steps"
             )
+        if steps == (0,):
+            raise SimulationError(f"{source}: no steps but 0; expected a time of at least one depth above it")
         seconds = np.array([[cells[b, s] for s in steps] for b in batches], dtype=float)
         if not np.all(np.isfinite(seconds) & (seconds > 0)):
             raise SimulationError(f"{source}: a time is not positive; expected seconds above 0")

@@ -29,14 +29,12 @@ class Chart:
 
     def x(self, value: float) -> float:
         """Return the horizontal position of *value*, kept inside the plot."""
-        low, high = self.x_range
-        share = min(1.0, max(0.0, (value - low) / (high - low)))
+        share = _share(value, *self.x_range)
         return round(self.left + share * (WIDTH - self.left - self.right), 1)
 
     def y(self, value: float) -> float:
         """Return the vertical position of *value*, kept inside the plot."""
-        low, high = self.y_range
-        share = min(1.0, max(0.0, (value - low) / (high - low)))
+        share = _share(value, *self.y_range)
         return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 1)
 
     def x_ticks(self, ticks: Sequence[tuple[float, str]], grid: bool = False) -> None:
@@ -91,3 +89,8 @@ class Chart:
             f'<svg viewBox="0 0 {WIDTH:g} {self.height:g}" role="img" aria-label="{escape(self.label)}">'
             f"{''.join(self.parts)}</svg>"
         )
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Return where *value* is between *low* and *high*, in [0, 1]; they may be equal."""
+    return min(1.0, max(0.0, (value - low) / (high - low or 1.0)))

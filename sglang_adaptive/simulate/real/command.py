@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.policy.profile.shipped import shipped_config
-from sglang_adaptive.simulate.contenders import Contender, chosen
+from sglang_adaptive.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.profile_file import load_cost
@@ -35,12 +35,13 @@ def run(options: argparse.Namespace, words: list[str]) -> tuple[str, dict[str, A
     texts, costs = load_texts(options.texts), load_costs(options.profile)
     setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed)
     names = [name for name in options.policy if name not in ORACLES]
-    contenders = pick(names or ([] if options.policy else list(POLICIES)), setting)
+    contenders, left_out = pick(names or ([] if options.policy else list(POLICIES)), setting)
     oracles = [name for name in ORACLES if name in options.policy or not options.policy]
     cells = play(setting, contenders, oracles, not options.no_progress)
     judged = gates(cells)
-    source = provenance(words, setting, options.texts)
-    return text_report(cells, judged), json_report(cells, judged, source), all(gate.met for gate in judged)
+    source = provenance(words, setting, options.texts) | ({"left_out": left_out} if left_out else {})
+    text = "\n\n".join([text_report(cells, judged), *left_out])
+    return text, json_report(cells, judged, source), all(gate.met for gate in judged)
 
 
 def load_costs(path: str | None) -> dict[str, RoundCost]:
@@ -49,9 +50,10 @@ def load_costs(path: str | None) -> dict[str, RoundCost]:
     return dict(load_cost(one) for one in paths)
 
 
-def pick(names: list[str], setting: Setting) -> list[Contender]:
-    """Return the contenders called *names*."""
-    return chosen(names, tuple(setting.steps)) if names else []
+def pick(names: list[str], setting: Setting) -> tuple[list[Contender], list[str]]:
+    """Return the contenders called *names* that can run on every profile, and a sentence on each other one."""
+    in_all = set.intersection(*(set(cost.steps) for cost in setting.costs.values()))
+    return fitting(chosen(names, tuple(setting.steps)), in_all) if names else ([], [])
 
 
 def play(setting: Setting, contenders: Sequence[Contender], oracles: Sequence[str], progress: bool) -> list[Cell]:

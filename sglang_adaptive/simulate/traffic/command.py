@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive.simulate.contenders import chosen
+from sglang_adaptive.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.profile_file import load_cost
 from sglang_adaptive.simulate.provenance import about
@@ -54,22 +54,31 @@ def replay(options: argparse.Namespace, words: list[str]) -> Replay:
     sizes = batches(rounds, min(LARGEST_BATCH, cost.batches[-1]))
     count = options.rounds or DEFAULT_ROUNDS
     table = cost.table(max(sizes))
-    cells = [_cell(texts, cost, name, batch, count, options) for batch in sizes]
+    named = [policy for policy in options.policy if policy not in ORACLES]
+    wanted = named or ([] if options.policy else list(POLICIES))
+    contenders, left_out = fitting(chosen(wanted, cost.steps), cost.steps) if wanted else ([], [])
+    cells = [_cell(texts, cost, name, batch, count, contenders, options) for batch in sizes]
     source = about(words) | {"profile": name, "rounds": count, "seed": options.seed}
+    source |= {"left_out": left_out} if left_out else {}
     seconds = {size: {steps: float(table[size, steps]) for steps in cost.steps} for size in sizes}
     return Replay(rounds, texts, seen(rounds, texts, cost.steps), cells, seconds, source)
 
 
-def _cell(texts: Texts, cost: RoundCost, profile: str, batch: int, rounds: int, options: argparse.Namespace) -> Cell:
+def _cell(
+    texts: Texts,
+    cost: RoundCost,
+    profile: str,
+    batch: int,
+    rounds: int,
+    contenders: list[Contender],
+    options: argparse.Namespace,
+) -> Cell:
     """Play a closed loop of *batch* requests, in the order in which the server had them, again and again."""
     order = np.arange(queue_size(texts.mean_length, batch, rounds)) % len(texts.begin)
     work = Work(NAME, texts, texts.begin[order], texts.end[order], texts.kind[order], batch)
     clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([options.seed, 1]))
     fixed = [FixedSteps(work, steps) for steps in cost.steps]
     oracles = [name for name in KNOWING if name in options.policy or not options.policy]
-    named = [name for name in options.policy if name not in ORACLES]
-    wanted = named or ([] if options.policy else list(POLICIES))
-    contenders = chosen(wanted, cost.steps) if wanted else []
     place = Place(work, cost, cost.table(batch), clock, fixed)
     return play_cell(place, (NAME, str(batch), profile), contenders, oracles)
 

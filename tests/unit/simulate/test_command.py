@@ -11,6 +11,7 @@ import pytest
 
 from sglang_adaptive.simulate.command import main
 from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.svg import Chart
 
 SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]
 CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-0"]
@@ -71,6 +72,63 @@ def test_a_profile_with_a_hole_names_the_missing_cell(tmp_path: Path, capsys: py
     (tmp_path / "hole.json").write_text(json.dumps(profile))
     assert main(["--profile", str(tmp_path / "hole.json")]) == 2
     assert "hole.json: batch_size 16, steps 5 missing" in capsys.readouterr().err
+
+
+@pytest.fixture
+def of_few_steps(tmp_path: Path) -> str:
+    """A profile as `calibrate` writes it for the steps 0, 1, 3 and 7."""
+    shipped = Path(__file__).resolve().parents[3] / "configs/profiles/h200-llama31-8b-eagle3-fa3.json"
+    profile = json.loads(shipped.read_text())
+    profile["cells"] = [cell for cell in profile["cells"] if cell["steps"] in (0, 1, 3, 7)]
+    file = tmp_path / "few.json"
+    file.write_text(json.dumps(profile))
+    return str(file)
+
+
+LEFT_OUT = "ema is left out: no round times of 5 steps in the profile"
+
+
+def test_policies_that_do_not_fit_a_profile_are_left_out_and_named(
+    of_few_steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, page = tmp_path / "r.json", tmp_path / "r.html"
+    assert main([*SHORT, "--suite", "both", "--profile", of_few_steps, "--json", str(data), "--html", str(page)]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(LEFT_OUT)
+    report = json.loads(data.read_text())
+    static = [f"static-{steps}" for steps in (0, 1, 3, 7)]
+    assert list(report["suites"]["both"]["policies"]) == ["oracle", "throughput", "ema-all", *static]
+    assert report["provenance"]["left_out"] == [LEFT_OUT] and LEFT_OUT in page.read_text()
+
+
+def test_recorded_text_leaves_them_out_too(of_few_steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--suite", "real", "--policy", "ema", "--policy", "ema-all", "--rounds", "100", "--no-progress"]
+    assert main([*words, "--profile", of_few_steps]) == 0
+    said = capsys.readouterr().out
+    assert said.rstrip().endswith(LEFT_OUT) and "ema-all" in said
+
+
+def test_a_policy_that_is_alone_and_does_not_fit_is_bad_input(
+    of_few_steps: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suite in (["--suite", "both"], ["--suite", "real"]):
+        assert main(["--policy", "ema", "--profile", of_few_steps, *suite]) == 2
+        assert capsys.readouterr().err == f"sglang-adaptive simulate: {LEFT_OUT}\n"
+
+
+def test_a_profile_of_zero_steps_alone_is_bad_input(
+    of_few_steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = json.loads(Path(of_few_steps).read_text())
+    profile["cells"] = [cell for cell in profile["cells"] if cell["steps"] == 0]
+    (tmp_path / "zero.json").write_text(json.dumps(profile))
+    assert main(["--profile", str(tmp_path / "zero.json")]) == 2
+    assert "zero.json: no steps but 0; expected" in capsys.readouterr().err
+
+
+def test_a_chart_whose_values_are_all_equal_is_drawn() -> None:
+    chart = Chart(40, (1.0, 1.0), (0, 1))
+    chart.range_dot(1.0, 1.0, 10.0, "oracle", "the best on every trace")
+    assert 0 <= chart.x(1.0) <= 400 and "the best on every trace" in chart.render()
 
 
 def test_the_shipped_profile_is_the_measured_grid() -> None:

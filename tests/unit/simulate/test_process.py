@@ -52,7 +52,8 @@ def test_a_mistaken_profile_is_off_by_exactly_its_error_in_every_cell() -> None:
         ({}, "no cells"),
         ({(1, 0): 1.0, (1, 1): 1.0, (2, 0): 1.0}, "batch_size 2, steps 1 missing"),
         ({(1, 1): 1.0}, "batch_size 1, steps 0 missing"),
-        ({(1, 0): 0.0}, "not positive"),
+        ({(1, 0): 1.0}, "no steps but 0"),
+        ({(1, 0): 1.0, (1, 1): 0.0}, "not positive"),
     ],
 )
 def test_a_profile_that_is_no_grid_is_refused(cells: dict[tuple[int, int], float], message: str) -> None:
