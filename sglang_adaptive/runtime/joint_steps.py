@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sglang_adaptive.policy.throughput.outlook import follow, outlook
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.policy.vote.agree import agree, leader, probe_of
+from sglang_adaptive.policy.vote.agree import agree, leader, most_of, probe_of
 from sglang_adaptive.policy.vote.ballot import Ballot, believed, forced, silent
 from sglang_adaptive.runtime.rounds import Rounds
 
@@ -34,21 +35,24 @@ class JointSteps:
     def row(self, requests: int) -> list[int]:
         """Return the columns to send before a round of *requests*, 0 without a decode batch; it never raises."""
         try:
-            return self._ballot(requests).row()
+            ballot = self._ballot(requests)
         except Exception as error:
             self._fail(error)
-            return silent(self.depths, requests=requests, failed=True).row()
+            ballot = silent(self.depths, requests=requests, failed=True)
+        most = self._controller.most_steps if requests else None
+        return replace(ballot, most=None if most is None else max(0, most)).row()
 
     def take(self, rows: Sequence[Sequence[int]]) -> None:
         """Set the steps of the coming round from the *rows* of all ranks, and tell the policy of them; never raises."""
         try:
             steps, run, first = self._counted(rows)
+            most = most_of(rows, self.depths)
         except Exception:  # the rows are the same on all ranks, and so is what goes wrong with them
-            self._controller.agreed_steps = self._launch_steps
+            self._controller.agreed_steps, self._controller.agreed_most = self._launch_steps, None
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
             return
         controller = self._controller
-        controller.agreed_steps = run
+        controller.agreed_steps, controller.agreed_most = run, most
         if first is None:
             return
         self._agreed, policy = steps, controller.params

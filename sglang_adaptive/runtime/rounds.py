@@ -60,6 +60,8 @@ class Rounds(RuntimeStates):
         """Records each round; None for no trace."""
         self.agreed_steps: int | None = None
         """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
+        self.agreed_most: int | None = None
+        """``most_steps`` of all these ranks together."""
         self._forced_steps: int | None = None
         self._forced_budget: int | None = None
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
@@ -67,6 +69,8 @@ class Rounds(RuntimeStates):
         self._last_batch_size: int | None = None
         self._probed_from: int | None = None
         """The steps before the current probe; None without a probe."""
+        self._limited = False
+        """Whether the last round had no room for the steps that were chosen for it."""
         self.calibration = Calibration()
         self._adopt(policy)
 
@@ -100,10 +104,16 @@ class Rounds(RuntimeStates):
             if self.agreed_steps is None:
                 self._warm(self._warm_up, batch_size)
             else:
-                self._apply(self.agreed_steps)
+                self._apply(self._fitting(self.agreed_steps, self.agreed_most))
             return
-        target, cause = self._choose(batch_size) if self.agreed_steps is None else self._agreed(batch_size)
+        chosen, cause = self._choose(batch_size) if self.agreed_steps is None else self._agreed(batch_size)
+        target = self._fitting(chosen, self.most_steps if self.agreed_steps is None else self.agreed_most)
         self._last_batch_size = batch_size
+        was_limited, self._limited = self._limited, target != chosen
+        if self._limited:
+            self.budget = None  # it is one of the chosen steps
+        if self._limited or was_limited:
+            cause = "capacity"
         if target != self.worker.speculative_num_steps:
             self._switch(target, batch_size, cause)
 

@@ -40,6 +40,8 @@ class RuntimeStates:
         """Mean drafts to verify of a request in the coming round; None for all of them."""
         self.budgets_allowed = False
         """Whether rounds may have budgets."""
+        self.most_steps: int | None = None
+        """The most steps that the coming round has room for; None for any."""
         self._states: dict[int, SpecRuntimeState] = {}
         self._cuda_graph_bs: list[int] | None = None
         self._graphs: dict[int, tuple[int, ...] | None] = {}
@@ -57,6 +59,11 @@ class RuntimeStates:
     def tiers(self) -> tuple[int, ...]:
         """The steps with a runtime state, ascending."""
         return tuple(sorted(self._states))
+
+    @property
+    def launch_steps(self) -> int:
+        """The steps that the server was launched with."""
+        return self._launch_steps
 
     @property
     def built(self) -> CapturedSteps:
@@ -115,6 +122,12 @@ class RuntimeStates:
         self.startup.warm_up_seconds = time.perf_counter() - self._warm_up_begun
         self._apply(self._launch_steps)
 
+    def _fitting(self, steps: int, most: int | None) -> int:
+        """Return *steps*, or the most steps of at most *most* that have a runtime state; the fewest where none has."""
+        if most is None or steps <= most:
+            return steps
+        return max((fewer for fewer in self.tiers if fewer <= most), default=self.tiers[0])
+
     def _apply(self, steps: int) -> None:
         """Make the state of *steps* live, if it is not."""
         if self.worker.speculative_num_steps != steps:
@@ -152,7 +165,7 @@ class RuntimeStates:
             self.end_warm_up()
             return
         steps, self.budget = warm_up.choose(batch_size)
-        self._apply(steps)
+        self._apply(self._fitting(steps, self.most_steps))
 
     def _keep_warm_up(self) -> None:
         if self._warm_up is not None:

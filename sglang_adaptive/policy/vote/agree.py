@@ -57,6 +57,11 @@ def probe_of(row: Sequence[int], depths: Sequence[int]) -> int | None:
     return ballot.probe if runs else None
 
 
+def most_of(rows: Sequence[Sequence[int]], depths: Sequence[int]) -> int | None:
+    """Return the most steps that fit the requests of every rank, one without a say too; None where all depths do."""
+    return min((most for row in rows if (most := read(row, depths).most) is not None), default=None)
+
+
 def _times(ballots: Sequence[Ballot], prices: Sequence[int], depths: Sequence[int]) -> dict[int, int]:
     """Return what the texts take, in nanoseconds / 1024, by depth that can run."""
     return {

@@ -1,15 +1,16 @@
 """What a rank says before a round: a row of integers, as wide on every rank.
 
-With D depths, the built numbers of steps in ascending order, a row has 4 + 2 D columns:
+With D depths, the built numbers of steps in ascending order, a row has 5 + 2 D columns:
 
     column               unit                    range
     0  requests          requests that decode    0 to 2^31 - 1; 0: no say (idle, in a prefill, not there)
     1  failed            -                       1: no say, because the policy failed; else 0
     2  live              draft steps             agreed on last, a probe's left out
     3  probe             1 + draft steps         to run this once instead, to learn about it; 0: nothing
-    4 ... 3 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
+    4  most              1 + draft steps         no deeper round fits its requests' context and KV slots; 0: any does
+    5 ... 4 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
                                                  one round of the live depth
-    4 + D ... 3 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
+    5 + D ... 4 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
 
 Rounds and nanoseconds saturate at 2^40 (a billion rounds, 18 minutes) and are at least 1, but for the 0 above. A row of
 zeros is that of a rank that is not there.
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ROUND, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
-FIELDS = 4
+FIELDS = 5
 """Columns before those of the depths."""
 
 
@@ -37,6 +38,9 @@ class Ballot:
     probe: int | None = None
     """Steps to run once instead of those that are agreed on."""
 
+    most: int | None = None
+    """The most steps that fit the rank's requests; None where all depths do."""
+
     @property
     def counts(self) -> bool:
         """Whether the rank has a say."""
@@ -44,8 +48,8 @@ class Ballot:
 
     def row(self) -> list[int]:
         """Return the columns."""
-        probe = 0 if self.probe is None else self.probe + 1
-        return [self.requests, int(self.failed), self.live, probe, *self.rounds, *self.nanoseconds]
+        probe, most = (0 if steps is None else steps + 1 for steps in (self.probe, self.most))
+        return [self.requests, int(self.failed), self.live, probe, most, *self.rounds, *self.nanoseconds]
 
 
 def width(depths: Sequence[int]) -> int:
@@ -93,8 +97,8 @@ def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
     if len(row) != width(depths):
         raise ValueError(f"a ballot of {len(row)} columns; expected {width(depths)} for the depths {list(depths)}")
     first = FIELDS + len(depths)
-    probe = row[3] - 1 if row[3] else None
-    return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]), probe)
+    probe, most = (column - 1 if column else None for column in row[3:FIELDS])
+    return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]), probe, most)
 
 
 def _whole(value: float) -> int:

@@ -17,6 +17,37 @@ HOOKS = (
         ("cfg_path",),
         process=Process.EVERY,
     ),
+    *(
+        # A scheduler asks it for SGLang's server in Rust.
+        Hook(
+            SRT + "managers.utils.compute_num_reserved_tokens",
+            "around",
+            "scheduler.capacity:reserved_tokens",
+            process=process,
+        )
+        for process in (Process.LAUNCHER, Process.SCHEDULER)
+    ),
+    Hook(
+        SRT + "managers.multi_tokenizer_mixin.write_data_for_multi_tokenizer",
+        "around",
+        "scheduler.capacity:write_for_tokenizer_workers",
+        ("port_args", "server_args", "scheduler_info"),
+        process=Process.LAUNCHER,
+    ),
+    Hook(
+        SRT + "managers.scheduler.Scheduler.update_running_batch",
+        "around",
+        "scheduler.capacity:update_running_batch",
+        ("self", "batch"),
+    ),
+    Hook(
+        SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode", "around", "scheduler.capacity:alloc_reserve"
+    ),
+    Hook(
+        SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len",
+        "around",
+        "scheduler.capacity:places_beyond_context",
+    ),
     Hook(WORKER + "AdaptiveSpeculativeParams", "replace", "scheduler.policies:build_policy"),
     Hook(WORKER + "AdaptiveController", "replace", "scheduler.worker:build_controller"),
     Hook(WORKER + "SpecRuntimeState", "replace", "scheduler.worker:SpecRuntimeState"),
@@ -132,4 +163,10 @@ NEEDS = (
     Need(SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
     Need(SRT + "distributed.parallel_state.GroupCoordinator", fields=("rank_in_group",)),
     Need(SRT + "managers.scheduler_components.internal_state.UpdateRejected"),
+    Need(SRT + "runtime_context.max_speculative_num_draft_tokens"),
+    Need(SRT + "arg_groups.overrides.max_speculative_num_draft_tokens", ("server_args",)),
+    Need(SRT + "mem_cache.allocation_sizing.get_alloc_page_size"),
+    Need(SRT + "mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size", ("self",)),
+    Need(SRT + "managers.schedule_batch.ScheduleBatch.check_decode_mem", ("self",)),
+    Need(SRT + "managers.schedule_batch.ReqKvInfo", fields=("kv_committed_len",)),
 )

@@ -258,6 +258,41 @@ def test_the_policy_hears_which_rounds_it_did_not_choose() -> None:
     assert [seen.chosen for seen in policy.seen] == [True, False, True]
 
 
+def test_a_round_is_no_deeper_than_it_has_room_for() -> None:
+    controller, worker, policy, _ = serving(answer=7)
+    ran = []
+    for most, forced in ((None, None), (7, None), (6, None), (2, None), (0, None), (-3, None), (None, None), (2, 7)):
+        controller.most_steps = most
+        controller.force_steps(forced)
+        controller.activate_step_by_batch(1)
+        ran.append(worker.speculative_num_steps)
+    assert ran == [7, 7, 3, 1, 0, 0, 7, 1]
+    causes = [switch.cause for switch in controller.snapshot().recent_switches]
+    assert causes == ["batch size"] + ["capacity"] * 5 and controller.snapshot().degraded is None
+    policy.fails_on = "choose"
+    controller.force_steps(None)
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 1, "the launch steps have no room either"
+
+
+def test_a_warm_up_and_agreed_steps_keep_to_the_room_too() -> None:
+    controller, worker, _, _ = serving(answer=7)
+    controller.most_steps = 2
+    controller.begin_warm_up()
+    ran = set()
+    for _ in range(8):
+        controller.activate_step_by_batch(1)
+        ran.add(worker.speculative_num_steps)
+    assert ran == {0, 1}
+    controller.agreed_steps, controller.agreed_most = 7, 3
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 3
+    controller.end_warm_up()
+    controller.agreed_most = None
+    controller.activate_step_by_batch(1)
+    assert worker.speculative_num_steps == 7, "ranks agree on what all of them have room for"
+
+
 def test_forcing_a_depth_that_was_not_built_names_those_that_were() -> None:
     controller, _, _, _ = serving()
     with pytest.raises(ValueError, match="no runtime state for 5 steps; built at start-up: 0, 1, 3, 7"):

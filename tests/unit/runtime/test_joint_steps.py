@@ -181,6 +181,23 @@ def test_a_policy_that_fails_to_follow_changes_no_steps() -> None:
     assert degraded[0] is None and "_prober" in (degraded[1] or "")
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_no_rank_runs_deeper_than_another_has_room_for(failed: bool) -> None:
+    ranks = Ranks([24, 2, 0], 0.95)
+    for _ in range(200):
+        ranks.round()
+    assert ranks.round() == 7
+    for each, most in zip(ranks.controllers, (None, 4, 0), strict=True):
+        each.most_steps = most  # that of a rank without requests does not count
+    if failed:
+        ranks.controllers[1]._degraded = "a test"
+    assert ranks.round() == 3
+    ranks.controllers[1].most_steps = -1
+    assert ranks.round() == 0
+    ranks.controllers[1].most_steps = None
+    assert ranks.round() == 7, "what ranks agree on is not what they had room for"
+
+
 def test_a_state_says_what_runs_and_why() -> None:
     ranks = Ranks([24, 2], 0.8)
     for _ in range(200):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from sglang_adaptive.policy.vote.agree import agree, leader, probe_of
+from sglang_adaptive.policy.vote.agree import agree, leader, most_of, probe_of
 from sglang_adaptive.policy.vote.ballot import MOST, SECOND, Ballot, believed, forced, read, silent, width
 
 DEPTHS = (0, 2, 5)
@@ -109,11 +110,20 @@ def test_a_row_is_read_as_it_was_written() -> None:
         ballot = believed(DEPTHS, 2, 3, {0: 1.5, 2: 1.0}, {0: 1e-2, 5: 2e-2}, probe)
         assert read(ballot.row(), DEPTHS) == ballot
         assert ballot == Ballot(3, False, 2, (4608, 3072, 3072), (10_000_000, 0, 20_000_000), probe)
+    for most in (None, 0, 5):
+        ballot = replace(silent(DEPTHS, 2, 3, failed=True), most=most)
+        assert read(ballot.row(), DEPTHS) == ballot
+
+
+def test_the_most_steps_are_those_of_the_rank_with_least_room() -> None:
+    rows = [silent(DEPTHS).row(), *(replace(silent(DEPTHS, 2, 3), most=most).row() for most in (None, 4, 2, 7))]
+    assert most_of(rows, DEPTHS) == 2
+    assert most_of(rows[:2], DEPTHS) is None
 
 
 def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
     most = believed((0, 1), 0, 10**12, {0: 1e9, 1: 0.0}, {0: 1e9, 1: 1e-12})
-    assert most.row() == [2**31 - 1, 0, 0, 0, MOST, 1, MOST, 1]
+    assert most.row() == [2**31 - 1, 0, 0, 0, 0, MOST, 1, MOST, 1]
     assert agree([most.row()] * 64, (0, 1), 0) == 1  # products beyond 64 bits stay exact
     for wrong in (float("nan"), float("inf")):
         with pytest.raises((ValueError, OverflowError)):
@@ -121,7 +131,7 @@ def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
 
 
 def test_rows_of_another_width_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"8 columns; expected 10"):
+    with pytest.raises(ValueError, match=r"8 columns; expected 11"):
         agree([[1, 0, 1, 1, 1, 1, 1, 1]], DEPTHS, 2)
 
 

@@ -50,7 +50,7 @@ from sglang.srt.plugins import load_plugins
 load_plugins()
 from sglang.srt.server_args import ServerArgs
 def changed():
-    return sorted(h.target for h in every if bare(h.target) is not before[h.target])
+    return sorted({{h.target for h in every if bare(h.target) is not before[h.target]}})
 stock = ServerArgs(model_path="dummy", device="cpu")
 stock.resolve_once()
 untouched = {{"changed": changed(), "active": os.environ.get(ACTIVE), "note": hasattr(stock, "_sglang_adaptive")}}
@@ -65,8 +65,8 @@ later = ServerArgs(model_path="dummy", device="cpu")
 later.resolve_once()
 print(json.dumps({{
     "problems": problems,
-    "entry": sorted(h.target for h in registry.hooks(Process.ENTRY)),
-    "launcher": sorted(h.target for h in registry.hooks(Process.ENTRY, Process.EVERY, Process.LAUNCHER)),
+    "entry": sorted({{h.target for h in registry.hooks(Process.ENTRY)}}),
+    "launcher": sorted({{h.target for h in registry.hooks(Process.ENTRY, Process.EVERY, Process.LAUNCHER)}}),
     "untouched": untouched, "adaptive": adaptive,
     "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, **no_algorithm._sglang_adaptive}},
     "later_active": os.environ.get(ACTIVE),

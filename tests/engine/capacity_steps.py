@@ -1,0 +1,156 @@
+"""Requests at the end of their context and of the KV cache, on SGLang's scheduler in this process, round by round.
+
+Run as a process, with a folder and one of SETUPS. Prints for each run what every request was sent, and where the rounds
+have written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import default_arguments
+from tests.engine import stepping
+from train import cut
+
+DEPTHS = (0, 1, 3, 7, 15)
+LAUNCH = 3
+CONTEXT = 256
+POOL = 4096
+SMALL_POOL = 200
+
+Ask = tuple[int, int, int]
+"""A request: the turn at which it arrives, the length of its prompt, and its new tokens."""
+
+ANY = 10_000
+"""New tokens, of which SGLang gives a request as many as its context has room for."""
+RUNS: dict[str, list[Ask]] = {
+    # SGLang takes 249 tokens at the most. Where new tokens are asked for it takes 4 off the context, for 3 steps.
+    **{f"{length} tokens, {new} new": [(0, length, new)] for length in (230, 243, 249) for new in (ANY, 252 - length)},
+    "others": [(0, 40, 60), (0, 247, ANY), (3, 90, 40), (9, 246, ANY), (10, 100, 50)],
+    "pool": [(0, 150, 44)],
+}
+"""The last one leaves SMALL_POOL just the slots that a round of LAUNCH steps must have."""
+
+CONTEXT_RUNS = [name for name in RUNS if name != "pool"]
+SHORT_CONTEXT = ("--context-length", str(CONTEXT), "--max-total-tokens", str(POOL))
+SETUPS: dict[str, tuple[str | None, tuple[str, ...], list[str]]] = {
+    "none": (None, SHORT_CONTEXT, list(RUNS)),
+    "EAGLE3": ("EAGLE3", SHORT_CONTEXT, CONTEXT_RUNS),
+    "STANDALONE": ("STANDALONE", SHORT_CONTEXT, ["others"]),
+    "NGRAM": ("NGRAM", SHORT_CONTEXT, ["others"]),
+    "mixed": ("EAGLE3", (*SHORT_CONTEXT, "--enable-mixed-chunk"), ["others"]),
+    "pool": ("EAGLE3", ("--max-total-tokens", str(SMALL_POOL)), ["pool"]),
+}
+"""Algorithm, further arguments, and runs; the texts of "none" are those that all others must write."""
+
+
+class CapacityStepper(stepping.Stepper):
+    """One scheduler with a short context, which logs where each decode round writes."""
+
+    def __init__(self, folder: Path, algorithm: str | None, *more: str) -> None:
+        stepping._make_cpu_fit()
+        config = folder / "stepping.json"
+        config.write_text(json.dumps({"1": {"candidate_steps": list(DEPTHS)}}))
+        argv = ["--model-path", models.target_path(), "--chunked-prefill-size", "64", "--max-running-requests", "8"]
+        if algorithm is not None:
+            argv += ["--speculative-algorithm", algorithm, "--speculative-adaptive-config", str(config)]
+            argv += ["--speculative-num-steps", str(LAUNCH)]
+        if algorithm == "EAGLE3":
+            argv += ["--speculative-draft-model-path", models.draft_path()]
+        if algorithm == "STANDALONE":
+            argv += ["--speculative-draft-model-path", str(cut.write(folder / "draft", 2, Path(models.target_path())))]
+        argv += more
+        self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
+        self.scheduler._war_barrier_enabled = False
+        self.worker = self.scheduler.draft_worker
+        self.controller = None if self.worker is None else self.worker.adaptive_controller
+        self.reqs: dict[str, Any] = {}
+        self.rounds: list[tuple[int, int]] = []
+        """Steps of every decode round, and the last position that it wrote."""
+        if self.worker is not None:
+            self._log_rounds()
+
+    def write(self, asks: Sequence[Ask], depths: Sequence[int], overlap: bool) -> dict[str, Any]:
+        """Run the requests of *asks* with one of *depths* held after the other, a turn each."""
+        from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+        scheduler, mix = self.scheduler, ScheduleBatch.mix_with_running
+        scheduler.enable_overlap = overlap
+        if self.worker is not None:
+            self.worker.enable_overlap = overlap
+        assert scheduler.flush_cache()
+        self.reqs.clear()
+        self.rounds.clear()
+        turns, turn = itertools.cycle(depths), itertools.count()
+        text = self.encode(" ".join(models.prompts("easy")))
+
+        def ingest(**_: Any) -> list[Any]:
+            now = next(turn)
+            if self.controller is not None:
+                self.force(next(turns))
+            for place, (arrival, length, new) in enumerate(asks):
+                if arrival == now:
+                    self.ask(str(place), (text * 9)[place : place + length], new)
+            scheduler.gracefully_exit = len(self.reqs) == len(asks) and self.ended()
+            return []
+
+        scheduler.ingest_requests = ingest
+        scheduler.gracefully_exit = False
+        with mock.patch.object(ScheduleBatch, "mix_with_running", side_effect=mix, autospec=True) as mixed:
+            (scheduler.event_loop_overlap if overlap else scheduler.event_loop_normal)()
+        scheduler.last_batch = None
+        pool = scheduler.token_to_kv_pool_allocator
+        return {
+            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "rounds": list(self.rounds),
+            "mixed": mixed.call_count,
+            "lost": scheduler.max_total_num_tokens - pool.available_size() - scheduler.tree_cache.evictable_size(),
+        }
+
+    def ended(self) -> bool:
+        """Whether every request has ended; one that has no slots left ends without a reason."""
+        return all((req.finished() or req.to_finish) and not req.kv.holds_kv for req in self.reqs.values())
+
+    def _log_rounds(self) -> None:
+        activate, forward = self.worker.activate_step_by_batch, self.worker.forward_batch_generation
+        batches: list[Any] = []
+
+        def chosen(batch_size: int) -> None:
+            activate(batch_size)
+            reqs, lengths = batches[-1].reqs, batches[-1].seq_lens.tolist()
+            steps, allocated = self.worker.speculative_num_steps, [req.kv.kv_allocated_len for req in reqs]
+            for slots, length in zip(allocated, lengths, strict=True):
+                assert length + steps < slots, f"{slots} slots for {steps} steps behind {length} tokens"
+            assert max(allocated) <= self.scheduler.req_to_token_pool.req_to_token.shape[1]
+            self.rounds.append((steps, max(lengths) + steps))
+
+        def forwarded(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            batches[:] = [batch]
+            return forward(batch, *args, **kwargs)
+
+        self.worker.activate_step_by_batch, self.worker.forward_batch_generation = chosen, forwarded
+
+
+def main() -> None:
+    folder, setup = sys.argv[1:]
+    algorithm, more, names = SETUPS[setup]
+    lab = CapacityStepper(Path(folder), algorithm, *more)
+    ladders = [(0,)] if algorithm is None else [DEPTHS[-1:], DEPTHS]
+    found = [
+        {"name": name, "depths": depths, "overlap": overlap, **lab.write(RUNS[name], depths, overlap)}
+        for name in names
+        for depths in ladders
+        for overlap in ([False] if algorithm is None else [False, True])
+    ]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

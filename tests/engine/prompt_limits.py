@@ -1,0 +1,76 @@
+"""Which prompts SGLang's tokenizer manager takes, with how many new tokens, near the end of the context.
+
+Run as a process, with a folder and "static" or "adaptive", of the same launch line. Prints for each pair of a prompt's
+length and new tokens None where it is taken, and else why not; and the tokens that an HTTP worker, which loads no
+plugins, takes off each request's context.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import default_arguments
+
+CONTEXT = 512
+LENGTHS = range(490, 513)
+NEW = (None, *range(20))
+"""New tokens that are asked for; None leaves the number to the server."""
+
+
+def launched(argv: list[str]) -> tuple[Any, int]:
+    """Return SGLang's tokenizer manager of a launch line, in the process that launches, and what a worker takes off."""
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    from sglang.srt.managers import multi_tokenizer_mixin, utils
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from sglang.srt.runtime_context import publish
+    from sglang.srt.server_args import PortArgs, prepare_server_args
+
+    server_args = prepare_server_args(argv)
+    server_args.resolve_once()
+    publish(server_args, role="tokenizer")
+    ports = PortArgs.init_new(server_args)
+    shared = multi_tokenizer_mixin.write_data_for_multi_tokenizer(ports, server_args, {})
+    of_worker = multi_tokenizer_mixin.read_from_shared_memory(shared.name)[1]
+    shared.unlink()
+    publish(of_worker, role="tokenizer")
+    taken_off = inspect.unwrap(utils.compute_num_reserved_tokens)()
+    publish(server_args, role="tokenizer")
+    return TokenizerManager(server_args, ports), taken_off
+
+
+def main() -> None:
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    folder, kind = sys.argv[1:]
+    argv = [
+        *("--model-path", str(models.target_path()), "--context-length", str(CONTEXT)),
+        *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(models.draft_path())),
+        *("--speculative-eagle-topk", "1", "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "4"),
+    ]
+    if kind == "adaptive":
+        config = Path(folder, "adaptive.json")
+        config.write_text(json.dumps({"throughput": {"candidate_steps": [0, 1, 3, 7]}}))
+        argv += ["--speculative-adaptive-config", str(config)]
+    manager, taken_off = launched([*argv, *default_arguments(argv)])
+
+    def refusal(length: int, new: int | None) -> str | None:
+        ids = [1] * length
+        try:
+            manager._validate_one_request(GenerateReqInput(input_ids=ids, sampling_params={"max_new_tokens": new}), ids)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    asked = [[length, new, refusal(length, new)] for length in LENGTHS for new in NEW]
+    print(json.dumps({"asked": asked, "workers_take_off": taken_off}))
+
+
+if __name__ == "__main__":
+    main()
