@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.hook import Process
@@ -20,9 +21,37 @@ from tests.patch_checks import (
     target_scope,
     zero_step_sampling,
 )
+from tests.patch_checks.parts import published, written
 from tests.patch_checks.registry import Check
 
 MODULES = ("scheduler.graph_sizes:", "scheduler.target_scope:", "repairs.")
+LADDER = {"1": {"candidate_steps": [1, 3, 7]}}
+
+
+def the_launch_depth_shrinks_no_ring_and_no_exchange() -> None:
+    with written(LADDER) as path:
+        by_launch = [_sizes(steps, speculative_adaptive_config=path) for steps in (1, 7)]
+    assert by_launch[0] == by_launch[1], f"sizes by launch depth: {by_launch}"
+
+
+def a_static_depth_has_sizes_of_its_own() -> None:
+    few, many = (_sizes(steps, speculative_adaptive=False) for steps in (1, 7))
+    assert all(less < more for less, more in zip(few, many, strict=True))
+
+
+def _sizes(launch_steps: int, **resolved: Any) -> tuple[int, ...]:
+    """Return DeepSeek-V4's rings of a request, and the most tokens of a MoE exchange."""
+    from sglang.srt import runtime_context
+    from sglang.srt.mem_cache import deepseek_v4_memory_pool as pool
+    from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig, PhaseConfig
+
+    width = {"speculative_num_steps": launch_steps, "speculative_num_draft_tokens": launch_steps + 1}
+    graphs = CudaGraphConfig(decode=PhaseConfig(max_bs=64))
+    with published(device="cpu", max_prefill_tokens=16, cuda_graph_config=graphs, **width, **resolved):
+        rings = pool.resolve_compress_state_ring_size(2), pool.get_swa_ring_size(128, True)
+        return (*rings, runtime_context.cutedsl_moe_max_num_tokens())
+
+
 CHECKS: tuple[Check, ...] = (
     graph_sizes.a_tier_captures_only_its_batch_sizes,
     graph_sizes.a_tier_without_batch_sizes_captures_nothing,
@@ -33,6 +62,8 @@ CHECKS: tuple[Check, ...] = (
     target_scope.the_drafts_parts_of_a_tier_are_built_in_its_scope,
     swa_reserve.the_launch_depth_does_not_shrink_the_reserve,
     swa_reserve.a_static_depth_reserves_its_own_width,
+    the_launch_depth_shrinks_no_ring_and_no_exchange,
+    a_static_depth_has_sizes_of_its_own,
     mamba_reserve.the_launch_depth_does_not_shrink_the_verify_states,
     mamba_reserve.a_static_depth_pays_for_its_own_width,
     mamba_reserve.the_number_of_slots_outlives_the_pricing,

@@ -86,6 +86,7 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "enable_pdmux": _without("--enable-pdmux"),
     "--enable-unified-memory": _without("--enable-unified-memory"),
     "--enable-hisparse": _without("--enable-hisparse"),
+    "--kv-canary": _without("--kv-canary", "--kv-canary-sweep-interval"),
     "Ray's": _without("--use-ray"),
     "LoRA's": "merge the adapter into the model, and " + _without("--enable-lora", "--lora-paths"),
     "SGLANG_ENABLE_PP_SPEC": _without("SGLANG_ENABLE_PP_SPEC"),

@@ -132,6 +132,8 @@ def cannot_adapt(server_args: Any) -> str | None:
         return "Ray's scheduler actors load no SGLang plugins"
     if server_args.enable_hisparse:
         return "--enable-hisparse keeps swap state of one fixed width"
+    if server_args.kv_canary != "none":
+        return "--kv-canary has plans for the drafts of the launch steps alone"
     if server_args.enable_lora or server_args.lora_paths:
         return "LoRA's graph metadata is built for one depth"
     if os.environ.get("SGLANG_ENABLE_PP_SPEC", "").lower() in ("1", "true") and (server_args.pp_size or 1) > 1:

@@ -35,9 +35,22 @@ HOOKS = (
     Hook(
         EXECUTOR + "pool_configurator.compute_swa_request_cap",
         "around",
-        "repairs.swa_reserve:at_the_widest",
+        "repairs.sizes:at_the_widest",
         ("page_size", "window", "max_running_requests"),
     ),
+    Hook(
+        SRT + "mem_cache.deepseek_v4_memory_pool.resolve_compress_state_ring_size",
+        "around",
+        "repairs.sizes:at_the_widest",
+        ("compress_ratio",),
+    ),
+    Hook(
+        SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size",
+        "around",
+        "repairs.sizes:at_the_widest",
+        ("sliding_window", "is_speculative"),
+    ),
+    Hook(SRT + "runtime_context.cutedsl_moe_max_num_tokens", "around", "repairs.sizes:at_the_widest"),
     Hook(
         SRT + "layers.attention.base_attn_backend.AttentionBackend.update_verify_buffers_to_fill_after_draft",
         "around",

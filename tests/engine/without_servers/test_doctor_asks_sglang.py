@@ -62,6 +62,8 @@ def test_launch_line_that_would_adapt(asked: None, capsys: pytest.CaptureFixture
     [
         (["--speculative-eagle-topk", "4", "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "8"],
          "it would serve without adapting: speculative_eagle_topk=4 (only topk=1 is supported)"),
+        (["--kv-canary", "log"],
+         "it would serve without adapting: --kv-canary has plans for the drafts of the launch steps alone"),
         (["--enable-lora"], "it would serve without adapting: LoRA's graph metadata is built for one depth"),
         (["--speculative-num-steps", "4"],
          "the launch would end with: sglang-adaptive: error: command line: --speculative-num-steps: got 4; "
