@@ -77,8 +77,8 @@ def _verdict(found: dict[str, Any], less: list[str]) -> str:
 
 
 def _changes(found: dict[str, Any]) -> str:
-    renamed = [f"`{old}`: {f'`{new}`' if new else 'leave out'}" for old, new in found["renamed"].items()]
-    return "; ".join([*renamed, *(f"`{flag}`: leave out" for flag in found["leave_out"])])
+    changes = {**found["renamed"], **found.get("write", {}), **dict.fromkeys(found["leave_out"])}
+    return "; ".join(f"`{old}`: {f'`{new}`' if new else 'leave out'}" for old, new in changes.items())
 
 
 def _ask() -> None:

@@ -21,6 +21,7 @@ ADAPTS, WITH_LESS, STATIC, ENDS = "adapts", "adapts with less", "static", "the l
 _TARGET = ("--model", "--model-path")
 _DRAFT = ("--speculative-draft-model-path", "--speculative-draft-model")
 _STEPS = ("--speculative-num-steps", "--speculative-num-draft-tokens")
+_TOPK = "--speculative-eagle-topk"
 
 
 def lines() -> list[dict[str, Any]]:
@@ -40,41 +41,50 @@ def preset(line: dict[str, Any]) -> str:
     return str(_models()["targets"][line["model"]]["preset"])
 
 
-def to_try(line: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the arguments of *line* with its preset added, and the flags that had to go for it.
+def to_try(line: dict[str, Any]) -> tuple[list[str], dict[str, str | None]]:
+    """Return the arguments of *line* with its preset added, and the flags that changed for it, None for those left out.
 
-    A launch depth that the preset does not list would end the launch. Model paths become configuration folders.
+    A launch depth that the preset does not list would end the launch. A tree needs one all the same, and gets the next
+    below it. Model paths become configuration folders.
     """
     models = _models()
     target = HERE / "configs" / models["targets"][line["model"]]["configuration"]
     path = CONFIGS / f"{preset(line)}.json"
-    allowed = {str(step) for step in load_config(str(path)).candidate_steps}
+    depths = load_config(str(path)).candidate_steps
     given = list(flags(line["argv"]))
-    unlisted = any(flag == _STEPS[0] and values[0] not in allowed for flag, values in given)
-    words, gone = [], []
+    steps = next((int(values[0]) for flag, values in given if flag == _STEPS[0]), depths[0])
+    tree = any(flag == _TOPK and values != ["1"] for flag, values in given)
+    words, changed = [], dict[str, str | None]()
     for flag, values in given:
-        if flag in _STEPS and unlisted:
-            gone.append(" ".join([flag, *values]))
+        if steps not in depths and tree and flag == _STEPS[0]:
+            nearest = str(max(depth for depth in depths if depth < steps))
+            changed[" ".join([flag, *values])] = f"{flag} {nearest}"
+            values = [nearest]
+        elif steps not in depths and not tree and flag in _STEPS:
+            changed[" ".join([flag, *values])] = None
             continue
         if flag in _TARGET:
             values = [str(target)]
         elif flag in _DRAFT:
             values = [str(HERE / "configs" / models["drafts"][values[0]])]
         words += [flag, *values]
-    return [*words, "--speculative-adaptive-config", str(path)], gone
+    return [*words, "--speculative-adaptive-config", str(path)], changed
 
 
 def verdict(line: dict[str, Any]) -> dict[str, Any]:
     """Return what the doctor finds about *line*: verdict, reason, what is left out, and what to write differently."""
-    arguments, gone = to_try(line)
+    arguments, changed = to_try(line)
     with patch.dict(os.environ, line["env"]):
         found = checkup.launch(arguments)
-    changes = {change["flag"]: change["write"] for change in found["renamed"]}
+    changes: dict[str, Any] = {"renamed": {change["flag"]: change["write"] for change in found["renamed"]}}
+    changes["leave_out"] = [flag for flag, instead in changed.items() if instead is None]
+    if instead := {flag: instead for flag, instead in changed.items() if instead is not None}:
+        changes["write"] = instead
     if "refused" in found:
-        return {"verdict": ENDS, "reason": found["refused"], "renamed": changes, "leave_out": gone}
+        return {"verdict": ENDS, "reason": found["refused"], **changes}
     less = found["left_out"] if found["reason"] is None else []
     kind = STATIC if found["reason"] is not None else WITH_LESS if less else ADAPTS
-    return {"verdict": kind, "reason": found["reason"], "less": less, "renamed": changes, "leave_out": gone}
+    return {"verdict": kind, "reason": found["reason"], "less": less, **changes}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Both are JSON files, so that SGLang's output does not mix with the answer. The q
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -19,7 +20,7 @@ from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.sglang_plugin.hooking import registry
 from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
 from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Need, Process
-from sglang_adaptive.sglang_plugin.launch import activation, dspark, without_device
+from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, dspark, without_device
 from sglang_adaptive.sglang_plugin.launch.left_out import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
 
@@ -28,6 +29,8 @@ ASKED = (
     Need(SRT + "server_args.prepare_server_args", ("argv",)),
     Need(SRT + "speculative.dspark_components.dspark_sps.load_sps_table_from_path", ("path",)),
     Need(SRT + "speculative.dspark_components.dspark_sps.is_uninitialized_sps_table", ("table",)),
+    Need(SRT + "arg_groups.speculative_hook.handle_speculative_decoding", ("server_args",)),
+    Need(SRT + "configs.model_config.ModelConfig._config_draft_model", ("self",)),
 )
 """Attributes that only ``doctor`` needs; no launch is refused for them."""
 
@@ -102,6 +105,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``drafts``: how the line speculates;
     - ``dspark``: see `dspark.planner`;
     - ``left_out``: see `left_out`;
+    - ``hint``: see `draft_needs.hint`;
     - ``attention_backend``: SGLang's choice;
     - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
       and model configurations alone.
@@ -123,11 +127,16 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         "drafts": how_it_drafts(server_args),
         "left_out": left_out(server_args),
         "dspark": dspark.planner(server_args),
+        "hint": draft_needs.hint(server_args),
     }
+    if (missing := draft_needs.missing(server_args)) is not None:
+        return {**found, "refused": missing}
     unresolved = _cannot_resolve(server_args)
     if unresolved is not None:
+        as_parsed = copy.deepcopy(server_args)
         reason = without_device.reason(server_args) if found["asked"] else None
-        return {**found, "reason": reason, "unresolved": unresolved}
+        refused = draft_needs.refused(as_parsed, adapts=found["asked"] and reason is None)
+        return {**found, "reason": reason, "unresolved": unresolved} | ({"refused": refused} if refused else {})
     try:
         server_args.resolve_once()
     except Exception as error:

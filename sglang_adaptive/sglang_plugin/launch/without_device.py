@@ -45,7 +45,7 @@ def _algorithm(named: str, draft: str | None) -> str:
     """Return SGLang's algorithm for the *named* one; a Gemma 4 draft has its own."""
     from sglang.srt.arg_groups.speculative_hook import _resolve_speculative_algorithm_alias
 
-    if _configuration(draft):
+    if configuration(draft):
         try:
             return str(_resolve_speculative_algorithm_alias(named, draft))
         except Exception:  # a configuration with its own code, which does not run here
@@ -58,7 +58,7 @@ def _settle_multi_layer(server_args: Any) -> None:
     from sglang.srt.arg_groups.overrides import collect_model_override_declarations, declare_resolution
     from transformers import PretrainedConfig
 
-    target = _configuration(server_args.model_path)
+    target = configuration(server_args.model_path)
     for architecture in target.get("architectures") or ():
         try:
             found = collect_model_override_declarations(architecture, server_args, PretrainedConfig(**target))
@@ -70,7 +70,7 @@ def _settle_multi_layer(server_args: Any) -> None:
                 declare_resolution(server_args, source, enable_multi_layer_eagle=many)
 
 
-def _configuration(path: str | None) -> dict[str, Any]:
+def configuration(path: str | None) -> dict[str, Any]:
     """Return the configuration file of the model at *path*; empty where it is not on this machine."""
     from transformers import PretrainedConfig
 

@@ -12,6 +12,7 @@ import pytest
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.doctor import installation
 from sglang_adaptive.sglang_plugin.launch.checkup import CPU_ENGINE
 from tests.engine.examples import PROGRAM, examples
@@ -80,6 +81,28 @@ def test_launch_line_that_would_not(
     said = capsys.readouterr().out
     assert told in said and "Verdict: " in said.splitlines()[-1]
     assert "launch line" in said.splitlines()[-1]
+
+
+def test_sglang_ends_as_the_doctor_says(
+    lab: LaunchLab, asked: None, capsys: pytest.CaptureFixture[str], checkout: Path
+) -> None:
+    """With the target as its draft EAGLE3 ends once both are loaded."""
+    line = cpu_line("--speculative-draft-model-path", str(models.target_path()))
+    assert main(["doctor", *line]) == 1
+    said = capsys.readouterr().out
+    ending = "'LlamaForCausalLM' object has no attribute 'hot_token_id'"
+    assert (
+        f"the launch would end with: {ending}: EAGLE3 drafts with a model that was trained for this one, add --" in said
+    )
+    arguments = line[line.index("--model-path") :]
+    outcome = lab.launch(["sglang_adaptive.cpu_engine.start", *arguments, *default_arguments(arguments)], seconds=300)
+    assert outcome.code != 0 and ending in outcome.output
+
+
+def test_a_line_that_starts_and_drafts_badly_gets_a_hint(asked: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *cpu_line("--speculative-algorithm", "EAGLE")]) == 0
+    told = capsys.readouterr().out
+    assert "note     draft: an EAGLE-3 draft: with --speculative-algorithm EAGLE3 more of its drafts are right" in told
 
 
 def test_doctor_in_a_process_of_its_own(checkout: Path) -> None:

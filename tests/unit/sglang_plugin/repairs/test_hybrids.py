@@ -35,7 +35,7 @@ from sglang_adaptive.sglang_plugin.repairs import hybrids
 folders, config = json.loads(INPUT)
 found = {}
 for name, folder in folders.items():
-    line = ["--model-path", folder, "--speculative-algorithm", "EAGLE3", "--speculative-adaptive-config", config]
+    line = ["--model-path", folder, "--speculative-algorithm", "EAGLE", "--speculative-adaptive-config", config]
     def args(**more):
         return ServerArgs(model_path=folder, device="cpu", speculative_algorithm="EAGLE3", **more)
     found[name] = {

@@ -1,0 +1,139 @@
+"""What a launch line must say for its way of speculating, without which SGLang 0.5.23 ends while it starts.
+
+SGLang checks some of it while it resolves the arguments, which a machine without a device does not, and finds some only
+with the model loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.launch.without_device import configuration
+
+_DRAFT = "add --speculative-draft-model-path DRAFT"
+
+
+def missing(server_args: Any) -> str | None:
+    """Return what ends a launch with *server_args* once its models are loaded, and what to write; None for nothing.
+
+    Models that are not on this machine are taken to be what they should.
+    """
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    drafts = _Drafts(server_args)
+    algorithm, draft, name = drafts.algorithm, drafts.architecture, server_args.speculative_draft_model_path
+    try:
+        SpeculativeAlgorithm.from_string(algorithm or None)
+    except ValueError as error:
+        return f"{error}: a model's own MTP layers draft with --speculative-algorithm NEXTN"
+    if algorithm == "EAGLE3" and (drafts.itself or _lacks(draft, "Eagle3", "Gemma4")):
+        other = f"{name} is no EAGLE-3 draft, name one, or write --speculative-algorithm EAGLE or STANDALONE"
+        remedy = f"EAGLE3 drafts with a model that was trained for this one, {_DRAFT}" if drafts.itself else other
+        return f"'{draft or 'the model'}' object has no attribute 'hot_token_id': {remedy}"
+    if algorithm == "STANDALONE" and draft is not None and "Eagle" in draft:
+        eagle = "EAGLE3" if "Eagle3" in draft else "EAGLE"
+        return (
+            f"{name} drafts from the target's hidden states, which STANDALONE has not: --speculative-algorithm {eagle}"
+        )
+    if algorithm == "FROZEN_KV_MTP" and (drafts.itself or _lacks(draft, "Gemma4")):
+        return f"Frozen-KV MTP target view called before the model was bound: {_DRAFT}, an assistant of Gemma 4"
+    return None
+
+
+def refused(server_args: Any, adapts: bool) -> str | None:
+    """Return why SGLang would refuse how *server_args*, parsed and not resolved, speculate; None where it would not.
+
+    Asks SGLang's own checks as on a GPU, and keeps what these say of the arguments: what they need of models, or of
+    other steps of the resolution, may be missing here. *adapts* says whether the steps would be adaptive.
+    """
+    from sglang.srt.arg_groups import speculative_hook
+    from sglang.srt.arg_groups.overrides import declare_resolution
+    from sglang.srt.arg_groups.parallel_hook import handle_deprecated_dp_attention
+    from sglang.srt.speculative import spec_info
+
+    if (server_args.speculative_algorithm or "").upper() == "DSPARK" and not Path(server_args.model_path).is_dir():
+        return None  # SGLang would look for a draft beside the target on its hub
+    asked = copy.deepcopy(server_args)
+    steps, topk, tokens = (
+        asked.speculative_num_steps,
+        asked.speculative_eagle_topk,
+        asked.speculative_num_draft_tokens,
+    )
+    if steps is None and adapts:  # the configuration has them
+        asked.speculative_num_steps, asked.speculative_eagle_topk, asked.speculative_num_draft_tokens = 3, topk or 1, 4
+    asked.speculative_adaptive, asked.speculative_adaptive_config = False, None
+    asked.page_size = asked.page_size or 1
+    try:
+        if asked.device is None:
+            declare_resolution(asked, __name__, device="cuda")
+        handle_deprecated_dp_attention(asked)
+        speculative_hook.handle_speculative_decoding(asked)
+    except AssertionError:
+        if steps is None and (topk, tokens) != (None, None):
+            return (
+                "SGLang asserts that topk and draft tokens are not given alone: add --speculative-num-steps, or leave "
+                "out --speculative-eagle-topk and --speculative-num-draft-tokens"
+            )
+    except (ValueError, NotImplementedError) as error:
+        by_sglang = traceback.extract_tb(error.__traceback__)[-1].filename in (
+            speculative_hook.__file__,
+            spec_info.__file__,
+        )
+        words = (str(error).strip().splitlines() or [""])[0]
+        return words if by_sglang and "None" not in words else None
+    except Exception:  # what the check needs is not here
+        pass
+    return None
+
+
+def hint(server_args: Any) -> str | None:
+    """Return what is wasteful in how a line drafts, though it starts; None where nothing is known to be."""
+    drafts = _Drafts(server_args)
+    if drafts.algorithm in ("EAGLE", "NEXTN"):
+        if drafts.itself and drafts.target is not None and drafts.architecture == drafts.target:
+            return f"SGLang knows no MTP layer of {drafts.target}: the whole model would draft for itself; {_DRAFT}"
+        if drafts.architecture is not None and "Eagle3" in drafts.architecture:
+            return "an EAGLE-3 draft: with --speculative-algorithm EAGLE3 more of its drafts are right"
+    if drafts.algorithm == "STANDALONE" and drafts.itself:
+        return f"the whole model would draft for itself; {_DRAFT}, a smaller model with the same tokens"
+    return None
+
+
+class _Drafts:
+    """How a line drafts: its algorithm, and what is known here of the models."""
+
+    def __init__(self, server_args: Any) -> None:
+        target, draft = server_args.model_path, server_args.speculative_draft_model_path
+        self.algorithm = (server_args.speculative_algorithm or "").upper()
+        self.itself = draft is None or Path(draft).resolve() == Path(target).resolve()
+        """Whether the target's own checkpoint drafts."""
+        self.target = (configuration(target).get("architectures") or [None])[0]
+        """The target's architecture; None where it is not on this machine."""
+        self.architecture = _as_draft(configuration(target if self.itself else draft), self.algorithm)
+        """That of the model that SGLang loads as the draft."""
+
+
+def _as_draft(found: dict[str, Any], algorithm: str) -> str | None:
+    """Return the architecture that SGLang loads as a draft for a configuration: an MTP layer, where it knows one."""
+    from sglang.srt.configs.model_config import ModelConfig
+    from transformers import PretrainedConfig
+
+    if not found.get("architectures"):
+        return None
+    asked = ModelConfig.__new__(ModelConfig)
+    asked.hf_config = asked.hf_text_config = PretrainedConfig(**found)
+    asked.is_draft_model, asked.speculative_algorithm = True, algorithm
+    asked.is_draft_quantization_explicit, asked.quantization, asked.sliding_window_size = False, None, None
+    try:
+        asked._config_draft_model()
+    except Exception:  # reads more of a model than its file
+        return None
+    return str(asked.hf_config.architectures[0])
+
+
+def _lacks(architecture: str | None, *words: str) -> bool:
+    """Whether an architecture is known, and none of *words* is in its name."""
+    return architecture is not None and not any(word in architecture for word in words)

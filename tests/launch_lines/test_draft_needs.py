@@ -1,0 +1,116 @@
+"""A line that cannot start with its way of speculating is a problem, with what to write; no published line is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from sglang_adaptive.sglang_plugin.launch import checkup
+from tests.launch_lab import NO_MODEL
+from tests.launch_lines.verdicts import CONFIGS, HERE, launcher, lines, to_try
+
+pytestmark = pytest.mark.engine
+
+ALGORITHM, DRAFT, TREE = "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-eagle-topk"
+HOT = "object has no attribute 'hot_token_id'"
+ADD_DRAFT = "add --speculative-draft-model-path DRAFT"
+ATTENTION_DP = ("--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _launcher() -> Iterator[None]:
+    with patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}), launcher():
+        yield
+
+
+def model(name: str) -> str:
+    """Return the folder of a stand-in's configuration."""
+    return str(HERE / "configs" / name)
+
+
+def asked(target: str, *more: str, adaptive: bool = True) -> dict[str, Any]:
+    """Return what the doctor finds about a line; without a GPU, as here."""
+    config = ["--speculative-adaptive-config", str(CONFIGS / "throughput.json")] if adaptive else []
+    return checkup.launch(["--model-path", target, *more, *config])
+
+
+CANNOT_START: list[tuple[str, list[str], list[str]]] = [
+    ("llama", [ALGORITHM, "EAGLE3"], [f"'LlamaForCausalLM' {HOT}: EAGLE3 drafts with a model", ADD_DRAFT]),
+    ("llama", [ALGORITHM, "eagle3", DRAFT, model("llama")], [HOT, ADD_DRAFT]),
+    ("deepseek-v3", [ALGORITHM, "EAGLE3"], [f"'DeepseekV3ForCausalLMNextN' {HOT}", ADD_DRAFT]),
+    ("llama", [ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle")], [HOT, "no EAGLE-3 draft", f"{ALGORITHM} EAGLE "]),
+    ("gemma-4", [ALGORITHM, "EAGLE3", DRAFT, model("gemma-4-assistant")], [f"requires {ALGORITHM} NEXTN or EAGLE"]),
+    ("llama", [ALGORITHM, "STANDALONE", DRAFT, model("llama-eagle3")], ["hidden states", f"{ALGORITHM} EAGLE3"]),
+    ("llama", [ALGORITHM, "STANDALONE", DRAFT, model("qwen2"), *ATTENTION_DP], ["does not support dp attention"]),
+    ("gemma-4", [ALGORITHM, "FROZEN_KV_MTP"], ["before the model was bound", ADD_DRAFT]),
+    ("llama", [ALGORITHM, "NGRAM", *ATTENTION_DP], ["does not support dp attention"]),
+    ("llama", [ALGORITHM, "DFLASH"], ["DFLASH speculative decoding requires setting --speculative-draft-model-path"]),
+    ("llama", [ALGORITHM, "DFLASH", DRAFT, model("dflash"), *ATTENTION_DP], ["requires --enable-dp-lm-head"]),
+    ("qwen3", [ALGORITHM, "DSPARK"], ["DSpark dense", "requires setting --speculative-draft-model-path"]),
+    ("llama", [ALGORITHM, "UNO"], ["UNO requires --uno-lora-path"]),
+    ("mimo", [ALGORITHM, "MTP"], ["Unknown speculative algorithm name: MTP", f"{ALGORITHM} NEXTN"]),
+    ("llama", [ALGORITHM, "EAGLE", DRAFT, model("llama-eagle"), TREE, "4"], ["add --speculative-num-steps"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "told"), CANNOT_START, ids=[" ".join([target, *more[1:2]]) for target, more, _ in CANNOT_START]
+)
+def test_what_is_missing_is_named(target: str, more: list[str], told: list[str]) -> None:
+    """With the adaptive flag and without."""
+    for adaptive in (True, False):
+        refused = asked(model(target), *more, adaptive=adaptive).get("refused")
+        assert refused is not None and all(words in refused for words in told)
+
+
+def test_a_draft_that_is_missing_is_named_for_a_model_that_is_not_here() -> None:
+    assert HOT in asked(NO_MODEL, ALGORITHM, "EAGLE3")["refused"]
+    for algorithm in ("EAGLE3", "STANDALONE", "DSPARK"):
+        assert "refused" not in asked(NO_MODEL, ALGORITHM, algorithm, DRAFT, f"{NO_MODEL}-draft")
+    assert "refused" not in asked(NO_MODEL, ALGORITHM, "DSPARK"), "the checkpoint may have the draft"
+
+
+@pytest.mark.parametrize(
+    ("target", "more"),
+    [
+        ("llama", ["EAGLE3", DRAFT, model("llama-eagle3")]),
+        ("kimi-k2.5", ["EAGLE3", DRAFT, model("kimi-k2.5-eagle3")]),
+        ("llama", ["EAGLE", DRAFT, model("llama-eagle")]),
+        ("gemma-4", ["EAGLE", DRAFT, model("gemma-4-assistant")]),
+        ("deepseek-v3", ["EAGLE"]),
+        ("qwen3-next", ["NEXTN"]),
+        ("qwen2", ["STANDALONE", DRAFT, model("llama")]),
+        ("qwen2", ["NGRAM"]),
+        ("deepseek-v4-dspark", ["DSPARK"]),
+        ("llama", ["DFLASH", DRAFT, model("dflash")]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_line_that_has_what_it_needs_is_none(target: str, more: list[str]) -> None:
+    found = asked(model(target), ALGORITHM, *more)
+    assert "refused" not in found and found["hint"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["EAGLE"], "the whole model would draft for itself; add --speculative-draft-model-path DRAFT"),
+        (["STANDALONE"], "the whole model would draft for itself; add --speculative-draft-model-path DRAFT, a smaller"),
+        (["NEXTN", DRAFT, model("llama-eagle3")], "--speculative-algorithm EAGLE3 more of its drafts are right"),
+    ],
+)
+def test_what_starts_and_is_wasteful_is_hinted_at(more: list[str], told: str) -> None:
+    found = asked(model("llama"), ALGORITHM, *more)
+    assert "refused" not in found and told in found["hint"]
+
+
+def test_no_published_line_drafts_with_the_target_by_mistake() -> None:
+    for line in lines():
+        if line["algorithm"] == "STANDALONE":
+            continue  # a smaller model's stand-in is the target's
+        with patch.dict(os.environ, line["env"]):
+            assert checkup.launch(to_try(line)[0])["hint"] is None, line["name"]
