@@ -17,11 +17,8 @@ CUT = ", repetitions cut"
 
 
 def shipped() -> list[Path]:
-    """Return the recordings that come with the package; a wheel carries them inside, a checkout in benchmarks/."""
-    for folder in (_PACKAGE / "recordings", _PACKAGE.parent / "benchmarks" / "traces"):
-        if found := sorted(folder.glob("*.npz")):
-            return found
-    return []
+    """Return the recordings of a checkout; a wheel has none."""
+    return sorted((_PACKAGE.parent / "benchmarks" / "traces").glob("*.npz"))
 
 
 def load_texts(files: Sequence[str]) -> dict[str, Texts]:
