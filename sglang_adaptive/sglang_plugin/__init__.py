@@ -22,10 +22,11 @@ def register() -> None:
     from sglang_adaptive.sglang_plugin.hooking import registry
     from sglang_adaptive.sglang_plugin.hooking.hook import Process
 
-    registry.add(registry.hooks(Process.ENTRY))
+    wanted = list(registry.hooks(Process.ENTRY))
     if os.environ.get(ACTIVE) == "1" and multiprocessing.parent_process() is not None:
-        registry.add(registry.hooks(Process.EVERY))
+        wanted += registry.hooks(Process.EVERY)
         # The scheduler's entry function is in this module, so only a scheduler has it loaded this early. In a
         # detokenizer the same hooks would import the whole model stack.
         if "sglang.srt.managers.scheduler" in sys.modules:
-            registry.add(registry.of_scheduler())
+            wanted += registry.of_scheduler()
+    registry.add(wanted)

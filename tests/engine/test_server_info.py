@@ -124,3 +124,8 @@ def test_setup_that_cannot_adapt(tree: CpuServer) -> None:
     assert state["speculative_adaptive"] is False
     warnings = [line for line in tree.log_path.read_text().splitlines() if "topk=4" in line and "Falling back" in line]
     assert len(warnings) == 1
+
+
+def test_start_up_has_no_warning_of_several_hooks(ema: CpuServer) -> None:
+    """SGLang logs one where a plugin puts several AROUND hooks on one function."""
+    assert "Multiple AROUND hooks" not in ema.log_path.read_text()

@@ -8,4 +8,6 @@ NEEDS = (
     Need(SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
     Need(SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
     Need(SRT + "plugins.hook_registry.HookRegistry._patched"),
+    Need(SRT + "plugins.hook_registry.HookRegistry._hooks"),
+    Need(SRT + "plugins.hook_registry._wrap_fn", ("original_fn", "hook", "hook_type")),
 )

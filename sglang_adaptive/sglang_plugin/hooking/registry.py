@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from importlib import import_module
 from typing import Any
 
@@ -76,11 +77,21 @@ def require(found: Iterable[str]) -> None:
 
 
 def add(wanted: Iterable[Hook]) -> None:
-    """Register hooks with SGLang, which applies them once every plugin has registered its own."""
+    """Register hooks with SGLang, which applies them once every plugin has registered its own.
+
+    SGLang warns of several AROUND hooks on one function, because they may not know of each other. So it gets one hook
+    for each function, composed of all that are *wanted* on it.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    by_target: dict[str, list[Hook]] = {}
     for hook in wanted:
-        HookRegistry.register(hook.target, hook.load(), HookType(hook.kind))
+        by_target.setdefault(hook.target, []).append(hook)
+    for target, hooks in by_target.items():
+        if len(hooks) == 1:
+            HookRegistry.register(target, hooks[0].load(), HookType(hooks[0].kind))
+        else:
+            HookRegistry.register(target, _composed(hooks), HookType.AROUND)
 
 
 def add_and_apply(wanted: Iterable[Hook]) -> None:
@@ -107,10 +118,29 @@ def _room(name: str) -> Any:
     return import_module(f"sglang_adaptive.sglang_plugin.{name}")
 
 
+def _composed(hooks: Sequence[Hook]) -> Callable[..., Any]:
+    """Return one AROUND hook that does what *hooks* do in SGLang's own way, the last one outermost."""
+    from sglang.srt.plugins.hook_registry import HookType, _wrap_fn
+
+    parts = [(hook.load(), HookType(hook.kind)) for hook in hooks]
+    chain: Callable[..., Any] | None = None
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        nonlocal chain
+        if chain is None:  # the original is the same at every call
+            chain = reduce(lambda inner, part: _wrap_fn(inner, *part), parts, original)
+        return chain(*args, **kwargs)
+
+    around.parts = [function for function, _ in parts]  # type: ignore[attr-defined]
+    return around
+
+
 def _registered(target: str) -> list[Any]:
+    """Return the functions of this package, and of others, that are registered on *target*."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    return [function for _, function, _ in HookRegistry._hooks.get(target, ())]
+    found = [function for _, function, _ in HookRegistry._hooks.get(target, ())]
+    return [part for function in found for part in getattr(function, "parts", [function])]
 
 
 def _landed(hook: Hook) -> bool:

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +65,9 @@ no_algorithm = ServerArgs(model_path="dummy", device="cpu", speculative_adaptive
 no_algorithm.resolve_once()
 later = ServerArgs(model_path="dummy", device="cpu")
 later.resolve_once()
+from sglang.srt.plugins.hook_registry import HookRegistry
+HookRegistry.reset()
+registry.add(every)
 print(json.dumps({{
     "problems": problems,
     "entry": sorted({{h.target for h in registry.hooks(Process.ENTRY)}}),
@@ -70,6 +75,9 @@ print(json.dumps({{
     "untouched": untouched, "adaptive": adaptive,
     "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, **no_algorithm._sglang_adaptive}},
     "later_active": os.environ.get(ACTIVE),
+    "hooks": {{target: [kind.value for kind, _, _ in found] for target, found in HookRegistry._hooks.items()}},
+    "wanted": sorted({{h.target for h in every}}),
+    "registered": sum(h.load() in registry._registered(h.target) for h in every), "every": len(every),
 }}))
 """
 
@@ -106,6 +114,41 @@ def test_setup_that_cannot_adapt_stays_static_and_says_why(facts: dict[str, Any]
 
 def test_next_server_in_the_process_is_not_adaptive_by_accident(facts: dict[str, Any]) -> None:
     assert facts["later_active"] is None
+
+
+def test_one_hook_for_each_function_stands_for_all_of_the_package(facts: dict[str, Any]) -> None:
+    """SGLang warns of several AROUND hooks on one function."""
+    assert sorted(facts["hooks"]) == facts["wanted"]
+    assert {len(kinds) for kinds in facts["hooks"].values()} == {1}
+    assert facts["registered"] == facts["every"] > len(facts["wanted"])
+
+
+def test_hooks_on_one_function_run_as_sglang_would_run_them() -> None:
+    from sglang.srt.plugins.hook_registry import HookType, _wrap_fn
+
+    def original(*said: str) -> list[str]:
+        return ["original", *said]
+
+    def before(*said: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return (*said, "before"), {}
+
+    def around(inner: Any, *said: str) -> list[str]:
+        return ["around", *inner(*said, "around")]
+
+    def after(result: list[str], *said: str) -> list[str]:
+        return [*result, "after", *said]
+
+    def silent(result: list[str], *said: str) -> None:
+        """Changes nothing."""
+
+    kinds = {before: "before", around: "around", after: "after", silent: "after"}
+    for order in permutations(kinds):
+        expected = original
+        for function in order:
+            expected = _wrap_fn(expected, function, HookType(kinds[function]))
+        hooks: Any = [SimpleNamespace(load=lambda f=function: f, kind=kinds[function]) for function in order]
+        composed = _wrap_fn(original, registry._composed(hooks), HookType.AROUND)
+        assert [composed("a"), composed("b")] == [expected("a"), expected("b")]
 
 
 def test_plugin_hooks_more_in_a_child_only_when_told(tmp_path: Path) -> None:
