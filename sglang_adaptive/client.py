@@ -11,32 +11,66 @@ from urllib.parse import urlsplit
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
 
+ADMIN_PATHS = ("/set_internal_state", "/flush_cache", "/abort_request")
+"""Of the paths below, those for which SGLang asks for the administrator's key where it has one."""
+
+
 class RequestError(RuntimeError):
     """The server refused a request; the message holds its status and answer."""
+
+    def __init__(self, method: str, path: str, status: int, answer: str) -> None:
+        super().__init__(f"{method} {path}: {status} {answer}")
+        self.asks_for_key = status in (401, 403)
+        self.is_admin = _is_admin(path)
+
+
+def in_words(error: RequestError | OSError | http.client.HTTPException) -> str:
+    """Return why a call of Client failed, as a phrase about the server: "it asks for a key: ..."."""
+    if not isinstance(error, RequestError):
+        return f"it does not answer ({getattr(error, 'strerror', None) or error or type(error).__name__})"
+    if not error.asks_for_key:
+        return str(error)
+    if error.is_admin:
+        return "it asks for the administrator's key: give the right one with --admin-api-key"
+    return "it asks for a key: give the right one with --api-key"
 
 
 class Client:
     """Talks to one server; every call opens its own connection, so calls from several threads do not mix."""
 
     def __init__(
-        self, host: str, port: int, timeout: float = 300.0, *, scheme: str = "http", api_key: str | None = None
+        self,
+        host: str,
+        port: int,
+        timeout: float = 300.0,
+        *,
+        scheme: str = "http",
+        api_key: str | None = None,
+        admin_api_key: str | None = None,
     ) -> None:
+        """*admin_api_key* goes to ADMIN_PATHS, *api_key* to all others, and to these as well without the former."""
         self.host = host
         self.port = port
         self.timeout = timeout
         self.scheme = scheme
-        self._headers = {"Content-Type": "application/json"}
-        if api_key is not None:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._key, self._admin_key = api_key, admin_api_key or api_key
 
     @classmethod
-    def from_url(cls, url: str, *, api_key: str | None = None, timeout: float = 300.0) -> Client:
+    def from_url(
+        cls, url: str, *, api_key: str | None = None, admin_api_key: str | None = None, timeout: float = 300.0
+    ) -> Client:
         """Return a client of the server at *url*, as in http://127.0.0.1:30000. Raises ValueError for anything else."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise ValueError(f"{url!r} is not a server's address; expected one like http://127.0.0.1:30000")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        return cls(parts.hostname, port, timeout, scheme=parts.scheme, api_key=api_key)
+        refusal = f"{url!r} is not a server's address; expected one like http://127.0.0.1:30000"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:  # a port beyond 65535, or half an IPv6 address
+            raise ValueError(refusal) from None
+        named = parts.scheme in ("http", "https") and parts.hostname and port != 0
+        if not named or parts.path.strip("/") or parts.query:
+            raise ValueError(refusal)
+        port = port or (443 if parts.scheme == "https" else 80)
+        return cls(parts.hostname, port, timeout, scheme=parts.scheme, api_key=api_key, admin_api_key=admin_api_key)
 
     @property
     def url(self) -> str:
@@ -152,11 +186,18 @@ class Client:
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
     ) -> http.client.HTTPResponse:
         payload = None if body is None else json.dumps(body)
-        connection.request(method, path, payload, self._headers)
+        headers = {"Content-Type": "application/json"}
+        if key := self._admin_key if _is_admin(path) else self._key:
+            headers["Authorization"] = f"Bearer {key}"
+        connection.request(method, path, payload, headers)
         response = connection.getresponse()
         if response.status >= 400:
-            raise RequestError(f"{method} {path}: {response.status} {response.read().decode(errors='replace')}")
+            raise RequestError(method, path, response.status, response.read().decode(errors="replace"))
         return response
+
+
+def _is_admin(path: str) -> bool:
+    return path.partition("?")[0] in ADMIN_PATHS
 
 
 def _request(prompt: Prompt, max_new_tokens: int, rid: Any, sampling: dict[str, Any]) -> dict[str, Any]:

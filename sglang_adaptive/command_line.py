@@ -55,12 +55,23 @@ def add_server(parser: argparse.ArgumentParser, *, url: str | None = DEFAULT_URL
 
 def add_api_key(parser: argparse.ArgumentParser) -> None:
     """Add the option for a server that asks for a key."""
-    parser.add_argument(
-        "--api-key",
-        default=os.environ.get("SGLANG_API_KEY"),
-        metavar="KEY",
-        help="the server's key (default: $SGLANG_API_KEY)",
-    )
+    _add_key(parser, "--api-key", "SGLANG_API_KEY", "the server's key")
+
+
+def add_admin_api_key(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a server that asks for another key where it is changed."""
+    _add_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the administrator's key, if the server has one")
+
+
+def _add_key(parser: argparse.ArgumentParser, flag: str, variable: str, what: str) -> None:
+    parser.add_argument(flag, default=os.environ.get(variable), metavar="KEY", help=f"{what} (default: ${variable})")
+
+
+def port_number(text: str) -> int:
+    """Return a TCP port, for ``type=`` of an argument."""
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a port from 1 to 65535")
+    return int(text)
 
 
 def failed(name: str, line: str, code: int) -> int:

@@ -37,7 +37,8 @@ REASONS = {
     "doctor/installation.py": ("_plugin", "_end"),
     "demo/verdict.py": ("failures",),
     "watch/view.py": ("view", "_state"),
-    "watch/reading.py": ("read", "_in_words"),
+    "watch/reading.py": ("read",),
+    "client.py": ("in_words",),
 }
 """Functions that return a reason, or put one down, for a message that is printed elsewhere."""
 LEAST_LETTERS = 7

@@ -14,7 +14,7 @@ from sglang_adaptive.calibrate.measure import depths, measure
 from sglang_adaptive.calibrate.output import draw, table, write
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
-from sglang_adaptive.command_line import CommandParser, add_server, failed, new_file
+from sglang_adaptive.command_line import CommandParser, add_admin_api_key, add_server, failed, new_file
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.scheduler.profiles import folder
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.dspark:
         return _dspark(arguments)
     try:
-        client = Client.from_url(arguments.url, api_key=arguments.api_key)
+        client = Client.from_url(arguments.url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
         server = AdaptiveServer(client)
         sizes = arguments.batch_sizes or _ladder(server)
         profile, ended = _measure(server, sizes, arguments)
@@ -129,6 +129,7 @@ def parser() -> CommandParser:
         "0 done; 1 the server cannot be measured, or not to the end (what was is kept); 2 bad usage",
     )  # fmt: skip
     add_server(parser, url=None)
+    add_admin_api_key(parser)
     parser.add_argument("--output", type=new_file, metavar="FILE", help="write the profile to this file (JSON)")
     parser.add_argument(
         "--profile-dir",

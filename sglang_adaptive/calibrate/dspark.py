@@ -17,7 +17,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.calibrate.server import NotReady
+from sglang_adaptive.calibrate.server import KeyAsked, NotReady, read_info
 from sglang_adaptive.client import Client, RequestError
 
 PROFILER = "sglang.benchmark.dspark_sps_profiler"
@@ -39,7 +39,11 @@ def measure(client: Client, output: Path, sizes: Sequence[int] | None, rounds: i
     *sizes* are requests a replica, None for the profiler's own ladder; *rounds* the fewest timed at each. Returns the
     table as JSON builtins. Raises NotReady where the server cannot be measured so, or the table would price nothing.
     """
-    info = _info(client)
+    try:
+        info = read_info(client)
+    except KeyAsked:
+        line = f"{client.url}: it asks for a key, which SGLang's profiler does not send: measure a server without one"
+        raise NotReady(line) from None
     mode = ready(info, client.url)
     given = ["--batch-size", *map(str, sizes)] if sizes else ["--max-batch-size", str(most_requests(info))]
     with tempfile.TemporaryDirectory(prefix="sglang-adaptive-") as folder:
@@ -112,20 +116,6 @@ def shown(table: Mapping[str, Any]) -> str:
 def _rows(name: str, counts: Sequence[int], seconds: Sequence[float], unit: str) -> str:
     rows = [f"{count:>{len(name)}}{1000 * one:>{len(unit) + 6}.2f}" for count, one in zip(counts, seconds, strict=True)]
     return "\n".join([f"{name}{unit:>{len(unit) + 6}}", *rows])
-
-
-def _info(client: Client) -> dict[str, Any]:
-    try:
-        info = client.server_info()
-    except RequestError as error:
-        raise NotReady(
-            f"{client.url}: {error}; SGLang's profiler sends no key, so measure a server without one"
-        ) from None
-    except (OSError, HTTPException) as error:
-        raise NotReady(f"{client.url} does not answer: {error}") from None
-    if not isinstance(info, dict) or not info.get("internal_states"):
-        raise NotReady(f"{client.url} answers, but not as an SGLang server does")
-    return info
 
 
 def _release(client: Client) -> None:

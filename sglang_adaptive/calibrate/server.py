@@ -5,11 +5,15 @@ from __future__ import annotations
 from http.client import HTTPException
 from typing import Any
 
-from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.client import Client, RequestError, in_words
 
 
 class NotReady(Exception):
     """The server cannot be measured; the message is one line."""
+
+
+class KeyAsked(NotReady):
+    """It asks for a key, or for another one."""
 
 
 class AdaptiveServer:
@@ -17,7 +21,7 @@ class AdaptiveServer:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.info = self._server_info()
+        self.info: dict[str, Any] = {}
         self.state = self.refresh()
 
     def refresh(self) -> dict[str, Any]:
@@ -25,7 +29,7 @@ class AdaptiveServer:
 
         Raises NotReady when the server does not answer or is not adaptive.
         """
-        self.info = self._server_info()
+        self.info = read_info(self.client)
         found = self.info["internal_states"][0].get("adaptive")
         if found is None:
             raise NotReady(f"{self.client.url} is not adaptive: start it with --speculative-adaptive-config FILE")
@@ -37,17 +41,20 @@ class AdaptiveServer:
     def force(self, steps: int | None) -> None:
         """Hold *steps*, or release them with None. Raises NotReady with the server's message."""
         try:
-            self.client.force_steps(steps)
-        except RequestError as error:
-            raise NotReady(str(error)) from None
+            held = self.client.force_steps(steps)
+        except (RequestError, OSError, HTTPException) as error:
+            raise NotReady(f"{self.client.url}: {in_words(error)}") from None
+        if not all(held):
+            raise NotReady(f"{self.client.url}: its scheduler refused the depth; its log says why")
 
-    def _server_info(self) -> dict[str, Any]:
-        try:
-            info = self.client.server_info()
-        except RequestError as error:
-            raise NotReady(f"{self.client.url}: {error}") from None
-        except (OSError, HTTPException) as error:
-            raise NotReady(f"{self.client.url} does not answer: {error}") from None
-        if not isinstance(info, dict) or not info.get("internal_states"):
-            raise NotReady(f"{self.client.url} answers, but not as an SGLang server does")
-        return info
+
+def read_info(client: Client) -> dict[str, Any]:
+    """Return /server_info. Raises NotReady when the server refuses, does not answer or is of another kind."""
+    try:
+        info = client.server_info()
+    except (RequestError, OSError, HTTPException) as error:
+        asked = isinstance(error, RequestError) and error.asks_for_key
+        raise (KeyAsked if asked else NotReady)(f"{client.url}: {in_words(error)}") from None
+    if not isinstance(info, dict) or not info.get("internal_states"):
+        raise NotReady(f"{client.url}: it answers, but not as an SGLang server does")
+    return info

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sglang_adaptive.chat.conversation import Conversation
 from sglang_adaptive.chat.talk import Talk
-from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.client import Client, RequestError, in_words
 from sglang_adaptive.command_line import BAD_INPUT, DEFAULT_URL, DONE, PROBLEM, CommandParser, add_api_key, failed
 from sglang_adaptive.demo.signals import Interrupted, StopSignals
 from sglang_adaptive.models.errors import ModelError
@@ -63,11 +63,11 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except ValueError as error:
-        return failed("chat", f"--url {error}", BAD_INPUT)
+        return failed("chat", f"--url: {error}", BAD_INPUT)
     except (ModelError, LaunchError, ServerError) as error:
         return failed("chat", str(error), PROBLEM)
     except (OSError, http.client.HTTPException, RequestError) as error:
-        return failed("chat", f"{arguments.url}: {error}", PROBLEM)
+        return failed("chat", f"{arguments.url}: {in_words(error)}", PROBLEM)
 
 
 @contextmanager

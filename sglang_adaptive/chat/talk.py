@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from sglang_adaptive.chat.conversation import Conversation
-from sglang_adaptive.client import RequestError
+from sglang_adaptive.client import RequestError, in_words
 from sglang_adaptive.command_line import has_colour
 from sglang_adaptive.demo.signals import Interrupted
 
@@ -81,7 +81,7 @@ class Talk:
             self._say(f"[{self._conversation.measured}]")
         except RequestError as error:
             self._well = False
-            self._say(f"the server refused the question: {error}; /new starts over")
+            self._say(f"the server refused the question: {in_words(error)}; /new starts over")
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, BrokenPipeError):
                 raise

@@ -20,6 +20,7 @@ from sglang_adaptive.command_line import (
     add_server,
     failed,
     has_colour,
+    port_number,
 )
 from sglang_adaptive.watch.lines import Lines
 from sglang_adaptive.watch.reading import read
@@ -47,7 +48,9 @@ def parser() -> CommandParser:
     )
     add_server(found)
     found.add_argument("--host", metavar="HOST", help="instead of --url: the server's host (default: 127.0.0.1)")
-    found.add_argument("--port", type=int, metavar="N", help="instead of --url: the server's port (default: 30000)")
+    found.add_argument(
+        "--port", type=port_number, metavar="N", help="instead of --url: the server's port (default: 30000)"
+    )
     found.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between readings (default: %(default)g)"
     )
@@ -65,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         client = Client.from_url(_url(arguments), api_key=arguments.api_key, timeout=PATIENCE_SECONDS)
     except ValueError as error:
-        return failed("watch", f"--url: {error}", BAD_INPUT)
+        return failed("watch", f"{'--url' if arguments.host is None else '--host'}: {error}", BAD_INPUT)
     views = _views(client, arguments.replica, arguments.interval)
     try:
         if arguments.once:

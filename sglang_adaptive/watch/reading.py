@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 
-from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.client import Client, RequestError, in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,9 @@ def read(client: Client, replica: int, clock: Callable[[], float] = time.monoton
     try:
         states = client.server_info()["internal_states"]
     except (RequestError, OSError, HTTPException) as error:
-        return Reading(clock(), time.time(), problem=_in_words(error))
+        return Reading(clock(), time.time(), problem=in_words(error))
     except (KeyError, TypeError):
         return Reading(clock(), time.time(), problem="it answers, but not as an SGLang server does")
     if replica >= len(states):
         raise IndexError(f"got {replica}; the server has {len(states)}, counted from 0")
     return Reading(clock(), time.time(), states[replica])
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, RequestError):
-        refused = ": 401 " in str(error) or ": 403 " in str(error)
-        return "it asks for a key: give the right one with --api-key" if refused else str(error)
-    return f"it does not answer ({getattr(error, 'strerror', None) or error})"

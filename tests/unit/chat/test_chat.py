@@ -13,7 +13,7 @@ from sglang_adaptive.cpu_engine.server import free_port
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--url", "somewhere"], 2, "--url 'somewhere'"),
+        (["--url", "somewhere"], 2, "--url: 'somewhere'"),
         (["--tokens", "0"], 2, "--tokens: got '0'"),
         (["--temperature", "hot"], 2, "--temperature: got 'hot'"),
         (["--temperature", "2.5"], 2, "--temperature: got '2.5'"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.client import Client
+from sglang_adaptive.client import ADMIN_PATHS, Client
 
 
 class Told(Client):
@@ -29,3 +29,72 @@ def test_replicas_keep_their_place_in_whatever_order_they_answer() -> None:
 @pytest.mark.parametrize("answer", [{"internal_states": [{}, {}]}, {"internal_states": ["?"]}, {}, "hello", [1]])
 def test_answers_of_other_servers_are_handed_on(answer: Any) -> None:
     assert Told(answer).server_info() == answer
+
+
+WRONG = [
+    "127.0.0.1:30000",
+    "ftp://h",
+    "http://",
+    "http://h:99999",
+    "http://h:0",
+    "http://h:x",
+    "http://[::1",
+    "http://h/path",
+    "http://h?key=1",
+]
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_an_address_that_is_none_is_refused_with_one_line(url: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        Client.from_url(url)
+    assert str(refusal.value) == f"{url!r} is not a server's address; expected one like http://127.0.0.1:30000"
+
+
+@pytest.mark.parametrize(("url", "port"), [("http://h", 80), ("https://h/", 443), ("http://[::1]:65535", 65535)])
+def test_address(url: str, port: int) -> None:
+    assert Client.from_url(url).port == port
+
+
+class Connection:
+    """Answers everything, and keeps the key that it was asked with."""
+
+    status = 200
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+
+    def request(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> None:
+        self.keys.append(headers.get("Authorization"))
+
+    def getresponse(self) -> Connection:
+        return self
+
+    def read(self) -> bytes:
+        return b"[]"
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "admin"),
+    [
+        ({}, None, None),
+        ({"api_key": "k"}, "k", "k"),
+        ({"admin_api_key": "a"}, None, "a"),
+        ({"api_key": "k", "admin_api_key": "a"}, "k", "a"),
+    ],
+)
+def test_each_path_gets_its_key(
+    given: dict[str, str], key: str | None, admin: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, connection = Client.from_url("http://h", **given), Connection()
+    monkeypatch.setattr(client, "_connect", lambda: connection)
+    client.server_info()
+    client.generate("a")
+    client.force_steps(1)
+    client.flush_cache()
+    client.abort("rid")
+    bearer = [None if one is None else f"Bearer {one}" for one in (key, key, admin, admin, admin)]
+    assert connection.keys == bearer and len(ADMIN_PATHS) == 3

@@ -1,0 +1,68 @@
+"""Servers that ask for a key: every command says so in the same words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from sglang_adaptive.cli import main
+
+LINE = "it asks for a key: give the right one with --api-key"
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[str]:
+    """The address of a server that lets nobody in."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"error":"Unauthorized"}'
+            self.send_response(401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("command", ["explain", "calibrate", "chat", "doctor", "watch --once"])
+@pytest.mark.parametrize("key", [[], ["--api-key", "wrong"]], ids=["none", "wrong"])
+def test_the_same_line_from_every_command(
+    closed: str, command: str, key: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--url", closed, *key]) == 1
+    told = capsys.readouterr()
+    shown = " ".join((told.out + told.err).split())  # a terminal of 80 columns breaks it
+    assert closed in shown and shown.count(f": {LINE}") == shown.count("key: ") == 1
+
+
+def test_the_profiler_of_dspark_has_no_key(closed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--dspark", "--url", closed, "--output", "x.json", "--api-key", "right"]) == 1
+    told = "it asks for a key, which SGLang's profiler does not send: measure a server without one"
+    assert capsys.readouterr().err == f"sglang-adaptive calibrate: error: {closed}: {told}\n"
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "-1", "http"])
+def test_a_port_that_is_none_is_called_so(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["watch", "--port", port])
+    told = capsys.readouterr().err
+    assert end.value.code == 2 and told.count("\n") == 1
+    assert f"argument --port: got {port!r}; expected a port from 1 to 65535" in told
+
+
+def test_a_host_that_is_none_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--host", "no/host", "--once"]) == 2
+    assert "watch: error: --host: 'http://no/host:30000' is not" in capsys.readouterr().err
