@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
-from sglang_adaptive.calibrate.switches import because
+from sglang_adaptive.calibrate.state_words import because, ladder
 from sglang_adaptive.client import Client
-from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed
+from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed
 
 
 def parser() -> CommandParser:
@@ -44,7 +44,10 @@ def main(argv: Sequence[str]) -> int:
 
 def explain(state: dict[str, Any]) -> Iterator[str]:
     """Yield lines about the ``adaptive`` block of a /server_info."""
-    yield f"Drafting {_steps(state['current_steps'])} a round, of the depths {_listed(state['tiers'])}."
+    depths = ladder(state)
+    yield f"Drafting {_steps(state['current_steps'])} a round, of the depths {listed(depths)}."
+    if left_out := [steps for steps in state["tiers"] if steps not in depths]:
+        yield f"Built, and left out by the configuration in force: {listed(left_out)}."
     yield from _last_switch(state)
     if state["degraded"]:
         yield f"The policy was set aside: {state['degraded_reason']}."
@@ -76,7 +79,7 @@ def _ledger(state: dict[str, Any]) -> Iterator[str]:
     if not total:
         yield "No round has been verified yet."
         return
-    shares = _listed(f"{100 * count / total:.0f}% at {tier}" for tier, count in sorted(rounds.items()))
+    shares = listed([f"{100 * count / total:.0f}% at {tier}" for tier, count in sorted(rounds.items())])
     drafted, accepted = sum(state["drafted_by_tier"].values()), sum(state["accepted_by_tier"].values())
     kept = f"; {100 * accepted / drafted:.0f}% of the drafts were accepted" if drafted else ""
     yield f"Rounds so far: {total}, {shares}{kept}."
@@ -116,7 +119,7 @@ def _what_next(slot: dict[str, Any]) -> str:
 
 def _throughput(state: dict[str, Any]) -> Iterator[str]:
     yield f"Why: {state['why']['words']}."
-    accepted = _listed(f"{100 * position['probability']:.0f}%" for position in state["acceptance"])
+    accepted = listed([f"{100 * position['probability']:.0f}%" for position in state["acceptance"]])
     yield f"A draft is accepted, given the one before it, at positions 1 to {len(state['acceptance'])}: {accepted}."
     yield f"What each depth promises at batch size {state['batch_size']}:"
     yield f"  {'steps':>5}{'tokens/s':>12}{'tokens a round':>16}{'ms a round':>12}   round time is"
@@ -136,8 +139,3 @@ def _throughput(state: dict[str, Any]) -> Iterator[str]:
 
 def _steps(count: int) -> str:
     return "no drafts" if count == 0 else f"{count} step" if count == 1 else f"{count} steps"
-
-
-def _listed(items: Any) -> str:
-    words = [str(item) for item in items]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

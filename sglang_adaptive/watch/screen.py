@@ -112,12 +112,13 @@ def _depths(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
         kept = "" if row["budget"] is None else f" ({row['budget']} verified)"
         cells = [f"{'>' if row['live'] else ' '} {row['depth']}{kept}"]
         cells += [f"{share:.0%}" if share else "-", f"{length:.2f}" if length else "-"]
+        rate = row["expected_tokens_per_second"]
         if promised:
-            rate = row["expected_tokens_per_second"]
-            cells += [f"{rate:.1f}", f"{row['round_milliseconds']:.2f}"]
-            if more:
-                is_what = row["round_time_is"] if row["allowed"] else "not used at this batch size"
-                cells += [marks.bar * round(BAR * rate / max(promised)), is_what]
+            cells += ["-", "-"] if rate is None else [f"{rate:.1f}", f"{row['round_milliseconds']:.2f}"]
+        if more:
+            bar = marks.bar * round(BAR * (rate or 0.0) / max(promised))
+            unused = "left out by the configuration" if rate is None else "not used at this batch size"
+            cells += [bar, row["round_time_is"] if row["allowed"] else unused]
         table.add_row(*cells, style="bold" if row["live"] else "" if row["allowed"] else "dim")
     yield from (heading, table)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_adaptive.calibrate.switches import because
+from sglang_adaptive.calibrate.state_words import because, ladder
 from sglang_adaptive.watch.reading import Reading
 from sglang_adaptive.watch.worth import worth
 
@@ -98,7 +98,7 @@ def _acceptance(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Return for each number of steps its share of the rounds, its accept length, and its expected rate if known."""
-    rates = {rate["steps"]: rate for rate in state.get("rates", ())}
+    rates, may_run = {rate["steps"]: rate for rate in state.get("rates", ())}, ladder(state)
     recent = passed["rounds_by_depth"] if passed is not None else {}
     total = sum(recent.values())
     found = []
@@ -115,7 +115,7 @@ def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict
                 "expected_tokens_per_second": rate["tokens_per_second"] if rate else None,
                 "round_milliseconds": 1000.0 * rate["seconds"] if rate else None,
                 "round_time_is": rate["source"] if rate else None,
-                "allowed": rate["allowed"] if rate else True,
+                "allowed": rate["allowed"] if rate else depth in may_run,
                 "budget": rate["budget"] if rate else None,
             }
         )

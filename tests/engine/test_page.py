@@ -209,6 +209,27 @@ def test_rates_and_round_times(two_ranks: CpuServer, browser: Browser, easy: lis
 
 
 @in_browser
+def test_depths_that_a_later_configuration_leaves_out(ema: CpuServer, browser: Browser, easy: list[str]) -> None:
+    before = adaptive(ema)["config"]
+    try:
+        ema.force_steps(TIERS[-1])
+        Case(easy[0]).whole(ema)
+        ema.configure({"throughput": {"candidate_steps": [1, 3]}})
+        browser.open(ema.url + PAGE)
+        browser.until("!document.getElementById('rates').hidden", "the page shows the new policy")
+        for name in ("acceptance-table", "rates-table", "costs-table", "batches-table"):
+            assert len({len(row) for row in table(browser, name)}) == 1, f"{name} has a row of another length"
+        head, *rows = table(browser, "acceptance-table")
+        assert head[2:] == ["Believed", "Last minute", "Since start"]
+        assert [row[2] != "-" for row in rows] == [position < 3 for position in range(len(rows))]
+        assert len(rows) == TIERS[-1] and all(row[-1].endswith("%") for row in rows[:3])
+        assert [row[0].split()[0] for row in table(browser, "rates-table")[1:]] == ["1", "3"]
+    finally:
+        ema.force_steps(None)
+        ema.configure(before)
+
+
+@in_browser
 def test_worth_and_an_hour_that_the_server_kept(two_ranks: CpuServer, browser: Browser, easy: list[str]) -> None:
     with decoding(two_ranks, easy[:2], requests=2):
         while adaptive(two_ranks)["speedup"] is None:

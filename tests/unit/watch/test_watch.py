@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from sglang_adaptive.calibrate.explain import explain
 from sglang_adaptive.client import Client
+from sglang_adaptive.command_line import listed
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config.config import check_config
 from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.drafted import Drafted, Look
-from sglang_adaptive.runtime.history import SPEEDUP_SECONDS
+from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import main
 from sglang_adaptive.watch.lines import Lines
 from sglang_adaptive.watch.reading import Reading, read
@@ -108,6 +117,56 @@ def test_screen_of_the_throughput_policy(width: int) -> None:
     assert f"of {views[-1]['switches']} switches" in text
     plain = drawn(*views, width=width, encoding="ascii")
     assert plain.isascii() and "#" in plain
+
+
+BUILT = (0, 1, 3, 7)
+LADDERS = [ladder for count in range(1, 5) for ladder in combinations(BUILT, count) if ladder != (0,)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "ladder"), [(name, ladder) for name in ("throughput", "ema") for ladder in LADDERS], ids=str
+)
+def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
+    policy: str, ladder: tuple[int, ...]
+) -> None:
+    ticks = Ticks()
+    found = controller(ThroughputPolicy(3, ThroughputOptions(candidate_steps=BUILT)), RoundClock(ticks))
+    states = [serve(found, 5, accepted=1.0)]
+    found.replace_policy(successor(found, policy, ladder), by="a test")
+    states.append(found.snapshot().as_dict())  # before the first round
+    for steps in (*BUILT, None):
+        found.force_steps(steps)
+        ticks.now += 2.0
+        states.append(serve(found, 3, accepted=0.7))
+    assert states[-1]["tiers"] == list(BUILT) and found.candidate_steps == list(ladder)
+    lines = Lines()
+    for before, state in pairwise(states):
+        seen = view(URL, reading(0, before), reading(1, state))
+        assert [row["depth"] for row in seen["by_depth"] if row["allowed"]] == list(ladder)
+        assert "By depth" in drawn(seen, width=60)
+        left_out = len(BUILT) - len(ladder) if policy == "throughput" else 0
+        assert drawn(seen, width=100).count("left out by the configuration") == left_out
+        assert list(lines.of(seen))
+        told = "\n".join(explain(state))
+        assert f"of the depths {listed(ladder)}." in told
+        assert ("Built, and left out by the configuration in force:" in told) is (len(ladder) < len(BUILT))
+    names = {name for name, _, value in series(found.read_meters(), 0.0) if math.isfinite(value)}
+    assert names >= {"rounds_total", "position_reached_tokens_total"}
+    assert all(found.history(span)["buckets"] for span in SPANS)
+
+
+def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -> AdaptivePolicy:
+    """Return the policy that a server makes of a later configuration; see ``policies.build_successor``."""
+    live = found.worker.speculative_num_steps
+    if policy == "ema":
+        return AdaptiveSpeculativeParams.from_config(
+            live, check_config({"1": {"candidate_steps": list(ladder)}}, "test")
+        )
+    new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
+    new.keep_to_graphs(found.built)
+    assert isinstance(found.params, ThroughputPolicy)
+    new.inherit_from(found.params)
+    return new
 
 
 def test_screen_of_a_server_with_budgets() -> None:

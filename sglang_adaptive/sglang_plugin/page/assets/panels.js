@@ -69,8 +69,10 @@ function drawAcceptance(rank, history) {
     const seen = minute[index]?.reached ? minute[index].accepted / minute[index].reached : null;
     const ever = rank.accepted_by_position[index];
     const start = ever?.reached ? ever.accepted / ever.reached : null;
-    const shown = believed ? believed.probability : seen;
-    const cells = believed ? [`${percent(believed.probability)} \u00b1 ${percent(believed.deviation)}`] : [];
+    const shown = learnt.length ? believed?.probability : seen;
+    // Rounds of a depth that the configuration in force leaves out reached positions of which the policy believes nothing.
+    const belief = believed ? `${percent(believed.probability)} \u00b1 ${percent(believed.deviation)}` : "-";
+    const cells = learnt.length ? [belief] : [];
     return row({}, `${index + 1}`, barCell(shown ?? 0, { tick: start }), ...cells, percent(seen), percent(start));
   });
   const subject = learnt.length ? "The bar is what the policy believes" : "The bar is what was seen in the last minute";

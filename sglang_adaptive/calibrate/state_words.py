@@ -1,4 +1,4 @@
-"""Describes the cause of a switch."""
+"""What the ``adaptive`` block of a server's state means: the cause of a switch, and which depths may run."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ _CAUSES = {
 def because(switch: Mapping[str, Any]) -> str:
     """Return the cause of a record of ``recent_switches`` in words; an unknown cause as it is."""
     return _CAUSES.get(switch["cause"], switch["cause"]).format(batch_size=switch["batch_size"])
+
+
+def ladder(state: Mapping[str, Any]) -> list[int]:
+    """Return the depths that the configuration in force may choose, ascending.
+
+    A server keeps every depth that it built, so a later configuration may leave some out; an operator may still hold
+    them. All of them are returned for a policy that does not tell its own.
+    """
+    told = {rate["steps"] for rate in state.get("rates", ())}
+    told.update(steps for slot in state.get("slots", ()) for steps in slot["candidate_steps"])
+    return sorted(told) or list(state["tiers"])
