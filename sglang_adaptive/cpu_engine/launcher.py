@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from sglang_adaptive.command_line import CommandParser
 from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND, PLUGIN, SWITCH
@@ -60,22 +61,46 @@ def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[
 
 
 def default_arguments(given: Sequence[str] = ()) -> list[str]:
-    """Return the SGLang arguments that the CPU engine needs or prefers and that `given` does not set.
+    """Return the SGLang arguments that the CPU engine needs or prefers and that neither `given` nor its file sets.
 
-    Raises LaunchError when `given` names another device.
+    Raises LaunchError when another device is named, or the file of --config cannot be read.
     """
-    device = _value(given, "--device")
+    file = from_file(given)
+    device = _value(given, "--device") or file.get("--device")
     if device not in (None, "cpu"):
         raise LaunchError(f"--device {device}: serve-cpu runs on cpu; use `sglang serve` for other devices")
     added = [] if device else ["--device", "cpu"]
     for flag, value in _DEFAULTS:
-        if not _has(given, flag):
+        if not _has(given, flag) and flag not in file:
             added += [flag, value] if value else [flag]
-    if not _has(given, "--disable-cuda-graph"):
+    if not _has(given, "--disable-cuda-graph") and not file.get("--disable-cuda-graph"):
         for flag in _GRAPH_FLAGS:
-            if not _has(given, flag):
+            if not _has(given, flag) and flag not in file:
                 added += [flag, "disabled"]
     return added
+
+
+def from_file(given: Sequence[str]) -> dict[str, Any]:
+    """Return by flag what the file of SGLang's --config sets, which SGLang puts before the command line; {} without.
+
+    Raises LaunchError when it cannot be read.
+    """
+    if "--config" not in given:
+        return {}
+    path = _value(given, "--config")
+    if path is None:
+        raise LaunchError("--config: a file is missing")
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise LaunchError(f"--config {path}: cannot be read ({error.strerror})") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise LaunchError(f"--config {path}: is not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(content, dict):
+        raise LaunchError(f"--config {path}: got {type(content).__name__}; expected arguments by name")
+    return {f"--{str(key).replace('_', '-')}": value for key, value in content.items()}
 
 
 def command(given: Sequence[str]) -> list[str]:
@@ -91,9 +116,9 @@ def parser() -> CommandParser:
         "serve-cpu",
         "Starts SGLang's server on the CPU with kernels written in PyTorch, for trying, tests and development. It is "
         "not fast, and it does dense Llama-like models only (multi-head or grouped-query attention).\n\n"
-        "Every argument but --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless given, "
-        f"these are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, --host 127.0.0.1, "
-        "--max-total-tokens 65536, --max-running-requests 32, --sleep-on-idle, and no CUDA graphs.",
+        "Every argument but --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless given "
+        f"there or in a file of --config, these are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, "
+        "--host 127.0.0.1, --max-total-tokens 65536, --max-running-requests 32, --sleep-on-idle, and no CUDA graphs.",
         [
             ("--model-path MODEL --port 30000", "a server without speculation"),
             ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "

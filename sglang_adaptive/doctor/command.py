@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from sglang_adaptive import command_line
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, add_api_key, failed, has_colour
+from sglang_adaptive.cpu_engine.launcher import LaunchError, from_file
 from sglang_adaptive.doctor import configuration, installation, running
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine, take_apart
@@ -88,12 +89,16 @@ def _checks(file: str | None, line: LaunchLine | None, client: Client | None) ->
 
 
 def _config_of(arguments: Sequence[str]) -> str | None:
-    """Return the configuration that a launch line names."""
+    """Return the configuration that a launch line names, or its file of --config."""
     for index, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag == CONFIG:
             return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
-    return None
+    try:
+        named = from_file(arguments).get(CONFIG)
+    except LaunchError:  # the check of the launch line says so
+        return None
+    return None if named is None else str(named)
 
 
 def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | None) -> str:

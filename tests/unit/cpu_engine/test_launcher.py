@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,73 @@ def test_defaults_choose_the_cpu_and_this_package():
 @pytest.mark.parametrize("given", (["--dtype", "bfloat16"], ["--dtype=bfloat16"]))
 def test_what_the_user_gives_is_left_alone(given):
     assert "--dtype" not in options(default_arguments(given))
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a file for --config; returns the arguments that name it."""
+
+    def write(text):
+        (tmp_path / "server.yaml").write_text(text)
+        return ["--config", str(tmp_path / "server.yaml")]
+
+    return write
+
+
+@pytest.mark.parametrize("key", ["max-running-requests", "max_running_requests"])
+def test_what_the_file_gives_is_left_alone(file, key):
+    """SGLang puts the file's arguments before those of the line, so a default on the line would overrule them."""
+    assert options(default_arguments([]))["--max-running-requests"] == "32"
+    given = file(f"model-path: M\n{key}: 3\nsleep-on-idle: false\ndtype: bfloat16\ndevice: cpu\nhost: 0.0.0.0\n")
+    added = options(default_arguments(given))
+    left = {"--max-running-requests", "--sleep-on-idle", "--dtype", "--device", "--host"}
+    assert not left & added.keys() and "--max-total-tokens" in added
+    assert not options(default_arguments([])).keys() - added.keys() - left
+
+
+@pytest.mark.parametrize(("value", "left"), [("true", True), ("false", False)])
+def test_graphs_that_the_file_turns_off(file, value, left):
+    added = options(default_arguments(file(f"disable-cuda-graph: {value}\n")))
+    assert ("--cuda-graph-backend-decode" not in added) is left
+
+
+def test_an_empty_file_leaves_every_default(file):
+    assert default_arguments(file("# nothing\n")) == default_arguments([])
+
+
+def test_the_merged_line_has_the_file_s_values(file):
+    """SGLang's own parser and merger."""
+    code = (
+        "import json, sys; from sglang.srt.plugins import load_plugins; load_plugins(); "
+        "from sglang.srt.server_args import prepare_server_args as p; a = p(sys.argv[1:]); "
+        "print(json.dumps([a.max_running_requests, a.dtype, a.max_total_tokens, a.port, a.sleep_on_idle]))"
+    )
+    given = file("model-path: M\nmax-running-requests: 3\nport: 9\nsleep-on-idle: false\n")
+    line = [sys.executable, "-c", code, *command([*given, "--port", "8"])[3:]]
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **environment()})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [3, "float32", 65536, 8, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [1\n", "is not YAML ("),
+        ("- a\n", "got list; expected arguments by name"),
+        ("device: cuda\n", "--device cuda: serve-cpu runs on cpu"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(file, text, told, capsys):
+    assert launcher.main(file(text)) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("argv", "told"), [(["--config", "none.yaml"], "cannot be read"), (["--config"], "missing")])
+def test_a_file_that_is_not_there_is_one_line(argv, told, capsys):
+    assert launcher.main(argv) == 2
+    error = capsys.readouterr().err
+    assert f"--config{' none.yaml' if argv[1:] else ''}: " in error and told in error and error.count("\n") == 1
 
 
 def test_the_old_graph_flag_is_enough():
