@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, failed, new_file
-from sglang_adaptive.report import demo, server, simulation
+from sglang_adaptive.report import demo, recorded, server, simulation
 from sglang_adaptive.report.blocks import Section
 from sglang_adaptive.report.html import html
 from sglang_adaptive.report.markdown import markdown
-from sglang_adaptive.report.results import DEMO, SERVER, SIMULATION, ReportError, Result, read
+from sglang_adaptive.report.results import DEMO, SERVER, SIMULATION, TEXT, TRAFFIC, ReportError, Result, read
 
 TITLE = "Adaptive speculation: results"
 
@@ -69,6 +69,8 @@ _BUILD: dict[str, Callable[[list[Result]], Iterable[Section]]] = {
     DEMO: lambda results: map(demo.section, results),
     SERVER: server.sections,
     SIMULATION: lambda results: map(simulation.section, results),
+    TEXT: lambda results: map(recorded.text, results),
+    TRAFFIC: lambda results: map(recorded.traffic, results),
 }
 
 

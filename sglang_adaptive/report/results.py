@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 DEMO, SIMULATION, SERVER = "demo", "simulation", "server benchmark"
+TEXT, TRAFFIC = "simulation of recorded text", "simulation of traffic"
 _KEYS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (DEMO, ("schema", "policies", "phases", "timeline")),
     (SIMULATION, ("format", "provenance", "targets", "suites")),
+    (TEXT, ("format", "provenance", "gates", "cells")),
+    (TRAFFIC, ("format", "provenance", "depths", "batches")),
     (SERVER, ("schema", "acceptance", "provenance", "rows")),
     (SERVER, ("label", "cells")),  # written before the files had a schema
 )

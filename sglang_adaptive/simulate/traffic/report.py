@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from sglang_adaptive.command_line import listed
 from sglang_adaptive.simulate.page_style import STYLE
 from sglang_adaptive.simulate.real.cell import Cell
 from sglang_adaptive.simulate.report_text import table
@@ -104,7 +105,14 @@ def _summary(replay: Replay) -> str:
 def _doubts(replay: Replay) -> list[str]:
     """Return what makes the figures uncertain beyond the trust of each depth."""
     found = []
-    drafted = sum(one.rounds for one in replay.seen if one.steps)
+    every = (steps for stretches in replay.rounds.requests.values() for stretch in stretches for steps, _ in stretch)
+    drafted = sum(steps > 0 for steps in every)
+    unplayed = sorted(replay.rounds.steps.keys() - {one.steps for one in replay.seen})
+    if unplayed:
+        found.append(
+            f"Rounds ran at {listed(unplayed)} steps, of which {replay.source['profile']} has no times: their runs are "
+            "cut anew, and these depths are not played."
+        )
     if drafted < FEWEST_ROUNDS:
         found.append(f"Only {drafted} rounds of requests drafted: fewer than {FEWEST_ROUNDS} say little.")
     late = {one.steps: one for one in replay.seen}

@@ -13,8 +13,14 @@ from benchmarks.server.compare import table as compare
 from benchmarks.server.passes import row
 from benchmarks.server.results import SCHEMA, SIMULATED
 from sglang_adaptive.demo.report import build
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile.shipped import shipped_config
 from sglang_adaptive.report.command import main
+from sglang_adaptive.runtime.round_trace import RoundTrace
+from sglang_adaptive.simulate.command import main as simulate
+from sglang_adaptive.traces import write
 from tests.demo_runs import ema_run, plain_run, static_run
+from tests.drawn_texts import drawn_trace
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 CELLS = [str(RESULTS / "h200" / "cells.json")]
@@ -125,6 +131,64 @@ def test_simulation_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{share['mean']:.3f} ({share['worst']:.3f})" in rows(page)["both"]
     met = sum(target["met"] for target in data["targets"])
     assert f"{met} of {len(data['targets'])} targets met." in page
+
+
+LADDER = (0, 1, 2, 3, 5, 7)
+
+
+def simulated(folder: Path, *words: str) -> dict[str, Any]:
+    """Run a simulation, and return what it wrote to report.json in *folder*."""
+    path = folder / "report.json"
+    assert simulate([*words, "--rounds", "100", "--no-progress", "--json", str(path)]) == 0
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize("ran", [(0, 3, 7), (3, 9)], ids=str)
+def test_figures_of_traffic(ran: tuple[int, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = RoundTrace(tmp_path / "rounds", 1e6)
+    for number in range(600):
+        steps = ran[number // 100 % len(ran)]
+        counts = [min(steps, number % 5), min(steps, number % 3)]
+        trace.add(RoundObservation(steps, counts, 2, requests=["a", f"b{number // 50}"]))
+    trace.close()
+    data = simulated(tmp_path, "--trace", str(tmp_path / "rounds"), "--policy", "throughput")
+    told = capsys.readouterr().out
+    page = printed(capsys, str(tmp_path / "report.json"))
+    found = rows(page)
+    for depth in data["depths"]:
+        assert found[f"{depth['steps']} steps"][0] == str(depth["rounds_run"])
+    (batch,) = data["batches"]
+    assert found["throughput"][0] == f"{batch['over_best_single']['throughput']:.3f}"
+    assert found[f"always {batch['best_single']}"][0] == "1.000"
+    assert "600 rounds, 13 requests, batch 2 to 2." in page
+    unknown = [steps for steps in ran if steps not in LADDER]
+    for text in (told, page):
+        assert ("Rounds ran at 9 steps, of which " in text) is bool(unknown)
+        assert "Only 0 rounds" not in text
+
+
+def test_figures_of_recorded_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "texts.npz", drawn_trace({"easy": (0.95, 0.8), "hard": (0.4, 0.2)}, requests=8, tokens=60))
+    profile = str(shipped_config("profiles") / "h200-llama31-8b-eagle3-fa3.json")
+    words = ("--suite", "real", "--texts", str(tmp_path / "texts.npz"), "--profile", profile, "--policy", "throughput")
+    data = simulated(tmp_path, *words)
+    capsys.readouterr()
+    page = printed(capsys, str(tmp_path / "report.json"))
+    cell = data["cells"][0]
+    share = cell["scores"]["throughput"]["over_single"]
+    assert f"{share:.3f} ({share:.3f})" in rows(page)[f"batch {cell['load']}, {cell['scene']}"]
+    assert f" of {sum(gate['bound'] is not None for gate in data['gates'])} gates met." in page
+
+
+def test_figures_of_recorded_text_as_the_benchmark_keeps_them(capsys: pytest.CaptureFixture[str]) -> None:
+    path = RESULTS / "real" / "real.json"
+    data = json.loads(path.read_text())
+    column = data["columns"].index("throughput over best single")
+    first = data["cells"][0]
+    shares = [cell[column] for cell in data["cells"] if cell[:3] == first[:3]]
+    found = rows(printed(capsys, str(path)))[f"batch {first[2]}, {first[1]}"]
+    assert f"{sum(shares) / len(shares):.3f} ({min(shares):.3f})" in found
 
 
 class Page(HTMLParser):
