@@ -10,6 +10,7 @@ from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.calibrate.state_words import because, ladder
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed
+from sglang_adaptive.policy.throughput.choice.probing import ALLOWANCE_ROUNDS
 
 
 def parser() -> CommandParser:
@@ -132,8 +133,12 @@ def _throughput(state: dict[str, Any]) -> Iterator[str]:
         )
     probes = state["probes"]
     yield (
-        f"{probes['started']} probes of other depths have cost at most {100 * probes['share']:.2f}% of the time; "
-        f"their budget is {100 * probes['budget']:.2f}%."
+        f"{probes['started']} probes of other depths have lost at most {probes['charged_seconds']:.2f} s, "
+        f"{100 * probes['share']:.2f}% of the time of all the policy's rounds so far."
+    )
+    yield (
+        f"Their budget is {100 * probes['budget']:.2f}% of that time, and {ALLOWANCE_ROUNDS:.0f} rounds in advance: "
+        "of a short time they may have lost more."
     )
 
 

@@ -59,7 +59,14 @@ def test_throughput_gives_reason_and_every_depth() -> None:
     rows = [line.split() for line in lines if line.startswith("  ") and line.split()[0].isdigit()]
     assert [int(row[0]) for row in rows] == [0, 1, 2, 3, 5, 7]
     assert sum("<- live" in line for line in lines) == 1
-    assert "probes of other depths" in text
+
+
+def test_probes_say_of_which_time_each_share_is() -> None:
+    state = serve(controller(ThroughputPolicy(3)), 60, accepted=1.0)
+    probes = {"started": 4, "charged_seconds": 0.32, "share": 0.0213, "budget": 0.005}
+    *_, lost, budget = explain({**state, "probes": probes})
+    assert lost.startswith("4 probes of other depths have lost at most 0.32 s, 2.13% of the time of all the policy's")
+    assert budget.startswith("Their budget is 0.50% of that time, and 8 rounds in advance")
 
 
 @pytest.mark.parametrize(
