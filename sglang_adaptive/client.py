@@ -104,13 +104,14 @@ class Client:
         updated: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_config": dict(config)}})
         return updated
 
-    def force_steps(self, steps: int | None) -> list[bool]:
-        """Hold *steps*, or release them with None.
+    def force_steps(self, steps: int | None, seconds: float | None = None) -> list[bool]:
+        """Hold *steps*, or release them with None; with *seconds* for as long, unless another call comes before.
 
         Returns True for each data-parallel replica, False for one without adaptive speculation. Raises RequestError
         with the reason for steps without a runtime state, and where adaptive speculation was requested and is off.
         """
-        held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_steps": steps}})
+        values = {"adaptive_force_steps": steps, **({} if seconds is None else {"adaptive_force_seconds": seconds})}
+        held: list[bool] = self.post("/set_internal_state", {"server_args": values})
         return held
 
     def force_budget(self, budget: int) -> list[bool]:

@@ -31,7 +31,7 @@ REASONS = {
         "_of_the_server",
     ),
     "sglang_plugin/hooking/hook.py": ("problem",),
-    "sglang_plugin/admin/route.py": ("_checked",),
+    "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "sglang_plugin/launch/dspark.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from tqdm import tqdm
 
 from sglang_adaptive.calibrate import dspark
-from sglang_adaptive.calibrate.measure import depths, measure
+from sglang_adaptive.calibrate.measure import depths, measure, room
 from sglang_adaptive.calibrate.output import draw, table, write
-from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
+from sglang_adaptive.calibrate.server import HOLD_SECONDS, AdaptiveServer, NotReady, check_sizes
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import CommandParser, add_admin_api_key, add_server, failed, new_file
+from sglang_adaptive.demo.signals import Interrupted, StopSignals
 from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.scheduler.profiles import folder
@@ -23,14 +25,22 @@ DEFAULT_MAX_BATCH = 64
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0, 1 when the server cannot be measured, 2 for bad usage."""
+    """Run the command; returns 0, 1 when the server cannot be measured, 2 for bad usage, 128 and a signal's number."""
     arguments = parser().parse_args(argv)
-    if arguments.dspark:
-        return _dspark(arguments)
+    try:
+        with StopSignals():
+            return _dspark(arguments) if arguments.dspark else _calibrate(arguments)
+    except Interrupted as stop:
+        print("interrupted", file=sys.stderr)
+        return stop.exit_code
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
     try:
         client = Client.from_url(arguments.url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
         server = AdaptiveServer(client)
         sizes = arguments.batch_sizes or _ladder(server)
+        check_sizes(server.info, sizes, client.url)
         profile, ended = _measure(server, sizes, arguments)
     except ValueError as error:
         return failed("calibrate", f"--url: {error}", 2)
@@ -78,23 +88,26 @@ def _measure(
     server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace
 ) -> tuple[CostProfile, str | None]:
     """Return the measured cells, and why the measurement ended early, if it did."""
+    for size in sizes:
+        room(server.info, size)  # before anything is measured
     wanted = sum(len(depths(server.state, size)) for size in sizes) * arguments.rounds
     cells: list[ProfileCell] = []
     # disable=None: a bar on a terminal only
     with tqdm(total=wanted, unit="round", desc="starting the load", disable=None) as bar:
 
         def show(batch_size: int, steps: int, done: int, rounds: int) -> None:
-            bar.set_description(f"batch {batch_size}, {steps} steps", refresh=False)
+            bar.set_description(f"batch {batch_size}, {steps} steps", refresh=not done)
             bar.update(len(cells) * rounds + done - bar.n)
 
         ended = None
         try:
-            for cell in measure(server, sizes, arguments.rounds, arguments.tokens, show):
-                cells.append(cell)
-        except (NotReady, KeyboardInterrupt) as reason:
+            with closing(measure(server, sizes, arguments.rounds, arguments.tokens, show)) as measured:
+                for cell in measured:
+                    cells.append(cell)
+        except (NotReady, Interrupted) as reason:
             if not cells:
                 raise
-            ended = str(reason) or "interrupted"
+            ended = str(reason) if isinstance(reason, NotReady) else "interrupted"
     return CostProfile(ProfileKey(**server.state["profile_key"]), ordered(cells), _how(server)), ended
 
 
@@ -117,8 +130,9 @@ def parser() -> CommandParser:
     parser = CommandParser(
         "calibrate",
         "Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost "
-        "profile: what the throughput policy starts from. Run it while nobody else uses the server. With --dspark "
-        "SGLang's own profiler measures a DSPARK server instead, for --speculative-dspark-sps-table-path.",
+        "profile: what the throughput policy starts from. Run it while nobody else uses the server. The depth that was "
+        f"held before, or the policy's choice, comes back at the end, and {HOLD_SECONDS:.0f} seconds after a kill -9. "
+        "With --dspark SGLang's own profiler measures a DSPARK server, for --speculative-dspark-sps-table-path.",
         [
             ("--url http://127.0.0.1:30000", "for the next servers on this machine with the same models and versions"),
             ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",

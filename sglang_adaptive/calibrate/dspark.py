@@ -2,7 +2,7 @@
 
 In each round DSPARK chooses how many drafts to verify, from a table of round times that SGLang does not ship. SGLang
 0.5.23 has a profiler for it (`sglang.benchmark.dspark_sps_profiler`), which measures a live server. This module checks
-the profiler's preconditions, and resets the server after it.
+the profiler's preconditions, and leaves the server as near to its former state as SGLang lets it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.calibrate.server import KeyAsked, NotReady, read_info
+from sglang_adaptive.calibrate.server import KeyAsked, NotReady, check_sizes, read_info
 from sglang_adaptive.client import Client, RequestError
 
 PROFILER = "sglang.benchmark.dspark_sps_profiler"
@@ -45,6 +45,8 @@ def measure(client: Client, output: Path, sizes: Sequence[int] | None, rounds: i
         line = f"{client.url}: it asks for a key, which SGLang's profiler does not send: measure a server without one"
         raise NotReady(line) from None
     mode = ready(info, client.url)
+    if sizes:
+        check_sizes(info, sizes, client.url)
     given = ["--batch-size", *map(str, sizes)] if sizes else ["--max-batch-size", str(most_requests(info))]
     with tempfile.TemporaryDirectory(prefix="sglang-adaptive-") as folder:
         made = Path(folder, output.name)
@@ -119,8 +121,12 @@ def _rows(name: str, counts: Sequence[int], seconds: Sequence[float], unit: str)
 
 
 def _release(client: Client) -> None:
-    """Let the server plan again; the profiler leaves its last share of drafts in force."""
+    """Let the server verify all drafts; the profiler leaves its last share in force.
+
+    Its scheduler would take null, to plan again, but SGLang 0.5.23 refuses that on the way there.
+    """
     try:
-        client.post("/set_internal_state", {"server_args": {"dspark_force_budget_frac": None}})
+        client.post("/set_internal_state", {"server_args": {"dspark_force_budget_frac": 1.0}})
+        print(f"{client.url} verifies all drafts, whatever its table says: start it anew", file=sys.stderr)
     except (RequestError, OSError, HTTPException):
         print(f"{client.url} may still verify a fixed share of the drafts: start it anew", file=sys.stderr)

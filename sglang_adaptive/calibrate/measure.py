@@ -29,9 +29,9 @@ def measure(
 ) -> Iterator[ProfileCell]:
     """Yield a cell for every batch size and all steps with a runtime state, and with graphs if the server uses any.
 
-    The steps are forced, so every cell is of steady rounds at fixed steps. They are released at the end, also after an
-    error. Requests are shorter than *max_new_tokens* where the KV cache would not hold the batch otherwise. Raises
-    NotReady when the server stops answering or a batch size does not become steady.
+    The steps are held, so every cell is of steady rounds at fixed steps. What was held before is put back at the end,
+    also after an error. Requests are shorter than *max_new_tokens* where the KV cache would not hold the batch
+    otherwise. Raises NotReady when the server stops answering or a batch size does not become steady.
     """
     try:
         for batch_size in batch_sizes:
@@ -40,7 +40,7 @@ def measure(
                 for steps in depths(server.state, batch_size):
                     yield _cell(server, load, batch_size, steps, rounds, progress)
     finally:
-        server.force(None)
+        server.put_back()
 
 
 def room(info: Mapping[str, Any], batch_size: int) -> int:
@@ -72,10 +72,11 @@ def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
 def _cell(
     server: AdaptiveServer, load: SteadyLoad, batch_size: int, steps: int, rounds: int, progress: Progress
 ) -> ProfileCell:
-    server.force(steps)
+    server.hold(steps)
     before = _reading(server, batch_size, steps)[0]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
+        server.renew()
         timed, seconds = _reading(server, batch_size, steps)
         progress(batch_size, steps, min(timed - before, rounds), rounds)
         if timed - before >= rounds:
@@ -85,7 +86,7 @@ def _cell(
         if time.monotonic() > deadline:
             raise NotReady(
                 f"only {timed - before} of {rounds} rounds ran at batch size {batch_size} in {PATIENCE_SECONDS:.0f} s: "
-                "is the server serving others, or is its --max-running-requests smaller?"
+                "is the server serving others?"
             )
         time.sleep(POLL_SECONDS)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Any
 
 from sglang_adaptive.client import Client, RequestError, in_words
+
+HOLD_SECONDS = 15.0
+"""A server whose depth is held for a measurement has it back so long after whatever ended the measurement."""
 
 
 class NotReady(Exception):
@@ -23,6 +28,9 @@ class AdaptiveServer:
         self.client = client
         self.info: dict[str, Any] = {}
         self.state = self.refresh()
+        self._held_before: int | None = self.state["forced_steps"]
+        self._held: int | None = None
+        self._renew_at = 0.0
 
     def refresh(self) -> dict[str, Any]:
         """Read and return the ``adaptive`` block of /server_info; of the first replica where there are several.
@@ -38,14 +46,35 @@ class AdaptiveServer:
         self.state = found
         return self.state
 
-    def force(self, steps: int | None) -> None:
-        """Hold *steps*, or release them with None. Raises NotReady with the server's message."""
+    def hold(self, steps: int) -> None:
+        """Hold *steps*, for HOLD_SECONDS unless :meth:`renew` is called. Raises NotReady with the server's message."""
+        self._force(steps, HOLD_SECONDS)
+        self._held, self._renew_at = steps, time.monotonic() + HOLD_SECONDS / 3
+
+    def renew(self) -> None:
+        """Hold the steps that are held for longer, if a third of the time is over."""
+        if self._held is not None and time.monotonic() >= self._renew_at:
+            self.hold(self._held)
+
+    def put_back(self) -> None:
+        """Hold or release what was held or released before."""
+        self._held = None
+        self._force(self._held_before, None)
+
+    def _force(self, steps: int | None, seconds: float | None) -> None:
         try:
-            held = self.client.force_steps(steps)
+            held = self.client.force_steps(steps, seconds)
         except (RequestError, OSError, HTTPException) as error:
             raise NotReady(f"{self.client.url}: {in_words(error)}") from None
         if not all(held):
             raise NotReady(f"{self.client.url}: its scheduler refused the depth; its log says why")
+
+
+def check_sizes(info: Mapping[str, Any], sizes: Sequence[int], url: str) -> None:
+    """Raise NotReady where the server of *info* runs fewer requests at once than the largest of *sizes*."""
+    most = info["internal_states"][0].get("effective_max_running_requests_per_dp")
+    if most is not None and max(sizes) > most:
+        raise NotReady(f"--batch-sizes: got {max(sizes)}, but {url} runs {most} requests at once")
 
 
 def read_info(client: Client) -> dict[str, Any]:

@@ -12,7 +12,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """The demo has to stop because of the signal `signum`."""
+    """The command has to stop because of the signal `signum`."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -27,7 +27,7 @@ class Interrupted(BaseException):
 class StopSignals:
     """Raises Interrupted in the main thread on Ctrl-C, `kill` and a closed terminal, while entered.
 
-    A signal that was ignored when the demo began, as under nohup, stays ignored.
+    A signal that was ignored when the command began, as under nohup, stays ignored.
     """
 
     def __init__(self) -> None:

@@ -40,15 +40,32 @@ class AdaptiveController(Rounds):
         self._profile_saved_at = profile_saved_at
         self._config_changed: dict[str, Any] | None = None
 
-    def force_steps(self, steps: int | None) -> None:
+    @property
+    def forced_steps(self) -> int | None:
+        """The steps that are held; None while the policy decides."""
+        return self._forced_steps
+
+    def force_steps(self, steps: int | None, lease: int | None = None) -> None:
         """Hold *steps* from the next round on, with all drafts verified, or release them with None.
+
+        With *lease*, a number that no other hold has, they are held until :meth:`end_lease` is called with it; another
+        call renews the hold, with another number. No clock is read here, because tensor-parallel ranks decide alike.
 
         Raises ValueError, which lists the steps with a runtime state, when *steps* have none.
         """
         if steps is not None and steps not in self._states:
             built = ", ".join(map(str, self.tiers))
             raise ValueError(f"no runtime state for {steps!r} steps; built at start-up: {built}")
-        self._forced_steps, self._forced_budget = steps, None
+        if self._lease is None:
+            self._held_before = self._forced_steps
+        self._forced_steps, self._forced_budget, self._lease = steps, None, lease
+
+    def end_lease(self, lease: int) -> bool:
+        """Hold what was held before the hold with *lease*; return False where that was renewed or is over."""
+        if lease != self._lease:
+            return False
+        self.force_steps(self._held_before)
+        return True
 
     def force_budget(self, budget: int | None) -> None:
         """Verify *budget* drafts a request, on average, while steps are held; None verifies all.

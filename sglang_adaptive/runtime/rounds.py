@@ -64,6 +64,10 @@ class Rounds(RuntimeStates):
         """``most_steps`` of all these ranks together."""
         self._forced_steps: int | None = None
         self._forced_budget: int | None = None
+        self._lease: int | None = None
+        """Whose hold it is, where it ends unless renewed; see ``AdaptiveController.force_steps``."""
+        self._held_before: int | None = None
+        """The steps that were held when the lease began."""
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
         self._last_batch_size: int | None = None

@@ -33,7 +33,7 @@ class DsparkServer:
         from sglang.srt.speculative.dspark_components.dspark_observability import DsparkInfoDumper
 
         self.mode, self.table, self.tokenizer = mode, table, tokenizer
-        self.shares: list[float | None] = []
+        self.shares: list[float] = []
         self._now, self._round = 0.0, 0
         self._record = DsparkInfoDumper(
             components={"core", "step_cpu_time"},
@@ -63,7 +63,7 @@ class DsparkServer:
         """Run the rounds of a load of *requests*; one prefill is before them."""
         from sglang.srt.speculative.dspark_components.dspark_observability import DecodeStepObservation
 
-        share = self.shares[-1] if self.shares and self.shares[-1] is not None else 1.0
+        share = self.shares[-1] if self.shares else 1.0
         tokens = requests + int(share * requests * GAMMA)
         self._record.note_non_decode_step()
         some = torch.zeros(requests, dtype=torch.int64)
@@ -107,15 +107,18 @@ def serving(server: DsparkServer) -> Iterator[str]:
             if self.path == "/generate":
                 server.generate(len(body["input_ids"]))
             elif self.path == "/set_internal_state":
-                server.shares.append(body["server_args"]["dspark_force_budget_frac"])
+                share = body["server_args"]["dspark_force_budget_frac"]
+                if share is None:  # SGLang's message has only numbers, so its own check never sees a null
+                    return self._answer({"object": "error"}, 400)
+                server.shares.append(share)
             self._answer([{"updated": True}])
 
         def log_message(self, *_: Any) -> None:
             pass
 
-        def _answer(self, found: Any) -> None:
+        def _answer(self, found: Any, status: int = 200) -> None:
             text = json.dumps(found).encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)

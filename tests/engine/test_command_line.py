@@ -21,7 +21,7 @@ from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.examples import PROGRAM, examples
 from tests.engine.servers import TIERS
-from tests.engine.workload import DEADLINE, Case, adaptive
+from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -99,6 +99,34 @@ def until(terminal: int, enough: Callable[[str], bool]) -> str:
             except OSError:  # closed
                 break
     return text
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda by: by.name)
+def test_calibrate_puts_the_depth_back_whatever_ends_it(ema: CpuServer, by: signal.Signals, tmp_path: Path) -> None:
+    words = ["--batch-sizes", "2", "--rounds", "100000", "--output", str(tmp_path / "profile.json")]
+    running = subprocess.Popen(
+        [*PROGRAM, "calibrate", "--url", ema.url, *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until(lambda: adaptive(ema)["forced_steps"] == TIERS[0], "it holds the first depth")
+    begun = rounds(ema)
+    wait_until(lambda: rounds(ema) > begun, "its load runs")
+    running.send_signal(by)
+    told = running.communicate(timeout=DEADLINE)[1]
+    if by != signal.SIGKILL:  # of itself; otherwise the server ends the hold that nobody renews
+        assert (running.returncode, told) == (128 + by, "interrupted\n")
+        assert adaptive(ema)["forced_steps"] is None
+    wait_until(lambda: adaptive(ema)["forced_steps"] is None, "the server has its depth back")
+    require_whole_pool(ema)
+
+
+def test_calibrate_puts_back_what_an_operator_held(
+    ema: CpuServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ema.force_steps(TIERS[-1])
+    words = ["--batch-sizes", "1", "--rounds", "2", "--output", str(tmp_path / "profile.json")]
+    assert main(["calibrate", "--url", ema.url, *words]) == 0
+    assert adaptive(ema)["forced_steps"] == TIERS[-1]
+    ema.force_steps(None)
 
 
 def test_off_a_terminal_watch_writes_plain_lines(ema: CpuServer, easy: list[str]) -> None:

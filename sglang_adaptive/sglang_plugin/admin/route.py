@@ -8,9 +8,10 @@ that a request matches, so this layer handles only the methods of SGLang's route
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import orjson
@@ -19,8 +20,8 @@ from sglang_adaptive.policy.config.captured_steps import CapturedSteps
 from sglang_adaptive.policy.config.config_file import MAX_BYTES, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED, Change
-from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, RELEASE
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED
+from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE
 from sglang_adaptive.sglang_plugin.launch.activation import NOTE
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 
@@ -29,6 +30,9 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
+SECONDS_KEY = "adaptive_force_seconds"
+MOST_SECONDS = 86400
+"""A hold for longer is one without an end."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,17 +55,20 @@ def install(
     changes = None
     if cfg.speculative_adaptive:
         path = cfg.speculative_adaptive_config
-        changes = ConfigChanges(partial(_to_schedulers, tokenizer_manager), built, path, note["config"], note["stamp"])
+        changes = ConfigChanges(lambda change: to_schedulers(change.pack()), built, path, note["config"], note["stamp"])
         if (cfg.tokenizer_worker_num or 1) > 1:
             # Those workers load no plugins, and uvicorn's supervisor handles SIGHUP itself.
             logger.warning("adaptive: with several tokenizer workers the configuration cannot change while serving")
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 
 
-async def _to_schedulers(tokenizer_manager: Any, change: Change) -> list[bool]:
+async def to_schedulers(values: dict[str, int]) -> list[bool]:
+    """Send SGLang's message with *values*; return for each data-parallel replica whether it took them."""
+    from sglang.srt.entrypoints.http_server import get_global_state
     from sglang.srt.managers.io_struct import SetInternalStateReq
 
-    updated: list[bool] = await tokenizer_manager.set_internal_state(SetInternalStateReq(server_args=change.pack()))
+    manager: Any = get_global_state().tokenizer_manager
+    updated: list[bool] = await manager.set_internal_state(SetInternalStateReq(server_args=values))
     return updated
 
 
@@ -74,8 +81,11 @@ class AdminRoute:
         tiers: list[int],
         inactive: str | None,
         changes: ConfigChanges | None = None,
+        to_schedulers: Callable[[dict[str, int]], Awaitable[list[bool]]] = to_schedulers,
     ):
         self._app, self._tiers, self._inactive, self._changes = app, tiers, inactive, changes
+        self._send = to_schedulers
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request for PATH; pass all others to SGLang unchanged."""
@@ -84,12 +94,12 @@ class AdminRoute:
         if not _is_ours(scope):
             return await self._app(scope, receive, send)
         body = await _read(receive)
-        if any(name == CONFIG_KEY or name.startswith(PACKED) for name in _names(body)):
+        names = _names(body)
+        if any(name == CONFIG_KEY or name.startswith(PACKED) for name in names):
             return await self._configure(scope, body, send)
-        problem, replaced = self._checked(body)
-        if problem is not None:
-            return await _refuse(send, problem)
-        await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
+        if FORCE_KEY in names or SECONDS_KEY in names:
+            return await self._force(scope, body, receive, send)
+        await self._app(scope, _once(body, receive), send)
 
     async def _configure(self, scope: Scope, body: bytes, send: Send) -> None:
         """Answer a request with a configuration: 200 and a true for each data-parallel replica, or 400 and one line."""
@@ -103,22 +113,52 @@ class AdminRoute:
             logger.warning("adaptive: configuration from %s refused: %s", by, error)
             await _refuse(send, str(error))
 
-    def _checked(self, body: bytes) -> tuple[str | None, bytes]:
-        """Return the problem with this package's key, or None, and the body to pass to SGLang."""
-        try:
-            message = orjson.loads(body)
-            values = message["server_args"]
-            steps = values[FORCE_KEY]
-        except (ValueError, KeyError, TypeError):
-            return None, body  # no key of this package, or malformed: SGLang answers
-        if self._inactive is not None:
-            return f"{FORCE_KEY}: adaptive speculation is off: {self._inactive}", body
-        if steps is None:
+    async def _force(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Pass a request that holds or releases steps on as SGLang takes it, or answer 400 and one line."""
+        message = orjson.loads(body)
+        values = message["server_args"]
+        problem = self._problem(values)
+        if problem is not None:
+            return await _refuse(send, problem)
+        if values[FORCE_KEY] is None:
             values[FORCE_KEY] = RELEASE
-        elif isinstance(steps, bool) or not isinstance(steps, int) or steps not in self._tiers:
+        seconds = values.pop(SECONDS_KEY, None)
+        lease = secrets.randbelow(2**31)
+        if seconds is not None:
+            values[LEASE_KEY] = lease
+        replaced = orjson.dumps(message)
+        try:
+            await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
+        finally:  # the schedulers may have it, whatever became of the answer
+            if seconds is not None:
+                task = asyncio.create_task(self._end(lease, seconds))
+                self._tasks.add(task)  # the loop itself keeps no reference
+                task.add_done_callback(self._tasks.discard)
+
+    def _problem(self, values: dict[str, Any]) -> str | None:
+        """Return what is wrong with the keys of this package."""
+        steps = values.get(FORCE_KEY)
+        if self._inactive is not None:
+            return f"{FORCE_KEY}: adaptive speculation is off: {self._inactive}"
+        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps not in self._tiers):
             built = ", ".join(map(str, self._tiers))
-            return f"{FORCE_KEY}: got {shown(steps)}; expected one of {built}, or null to release", body
-        return None, orjson.dumps(message)
+            return f"{FORCE_KEY}: got {shown(steps)}; expected one of {built}, or null to release"
+        if SECONDS_KEY not in values:
+            return None
+        seconds = values[SECONDS_KEY]
+        if steps is None:
+            return f"{SECONDS_KEY}: got {shown(seconds)}; expected steps to hold in {FORCE_KEY} beside it"
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST_SECONDS:
+            return f"{SECONDS_KEY}: got {shown(seconds)}; expected a number above 0 up to {MOST_SECONDS}"
+        return None
+
+    async def _end(self, lease: int, seconds: float) -> None:
+        """End a hold after *seconds*. The schedulers ignore it if the hold was renewed, in whatever HTTP worker."""
+        await asyncio.sleep(seconds)
+        try:
+            await self._send({LEASE_OVER_KEY: lease})
+        except Exception:
+            logger.exception("adaptive: a hold of draft steps may not have ended")
 
 
 def _is_ours(scope: Scope) -> bool:

@@ -21,6 +21,8 @@ from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import Defer
 logger = logging.getLogger(__name__)
 
 FORCE_KEY = "adaptive_force_steps"
+LEASE_KEY, LEASE_OVER_KEY = "adaptive_force_lease", "adaptive_force_lease_over"
+"""Of the launcher's messages alone: the number of a hold that ends unless renewed, and that it was not."""
 BUDGET_KEY = "adaptive_force_budget"
 EXTEND_KEY = "adaptive_zero_step_extend_every"
 LOOK = "sglang-adaptive look"
@@ -96,9 +98,12 @@ async def look(tokenizer_manager: Any, rid: str = LOOK) -> list[dict[str, Any]]:
 def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:
     """After SGLang listed the handlers of /set_internal_state: add those of this package."""
     controller = controller_of(state_controller.scheduler.draft_worker)
+    force = ForceSteps(controller)
     return {
         **handlers,
-        FORCE_KEY: ForceSteps(controller),
+        FORCE_KEY: force,
+        LEASE_KEY: Lease(force),
+        LEASE_OVER_KEY: LeaseOver(controller),
         BUDGET_KEY: ForceBudget(controller),
         CONFIG_KEY: Reconfigure(controller),
         WARM_UP_KEY: WarmUpSwitch(controller),
@@ -111,6 +116,8 @@ class ForceSteps:
 
     def __init__(self, controller: AdaptiveController | None) -> None:
         self._controller = controller
+        self.lease: int | None = None
+        """From the same message; None for a hold without an end."""
 
     def validate(self, key: str, value: Any) -> None:
         """Raise SGLang's UpdateRejected unless *value* are steps with a runtime state, or RELEASE."""
@@ -124,9 +131,43 @@ class ForceSteps:
 
     def apply(self, key: str, value: Any) -> None:
         """Hold or release the steps from the next round on."""
-        assert self._controller is not None, "validate came first"
-        self._controller.force_steps(None if value == RELEASE else int(value))
-        logger.info("adaptive: draft steps %s", "released" if value == RELEASE else f"held at {int(value)}")
+        controller = self._controller
+        assert controller is not None, "validate came first"
+        before, steps = controller.forced_steps, None if value == RELEASE else int(value)
+        controller.force_steps(steps, self.lease)
+        if self.lease is None or steps != before:  # a renewal is not worth a line
+            logger.info("adaptive: draft steps %s", "released" if steps is None else f"held at {steps}")
+
+
+class Lease:
+    """Handler of ``adaptive_force_lease``: SGLang validates the whole message before it applies any of it."""
+
+    def __init__(self, force: ForceSteps) -> None:
+        self._force = force
+
+    def validate(self, key: str, value: Any) -> None:
+        """Keep *value* for the hold in the same message; ``ForceSteps`` refuses what is wrong with that."""
+        self._force.lease = int(value)
+
+    def apply(self, key: str, value: Any) -> None:
+        """Do nothing: ``ForceSteps`` has applied it."""
+
+
+class LeaseOver:
+    """Handler of ``adaptive_force_lease_over``."""
+
+    def __init__(self, controller: AdaptiveController | None) -> None:
+        self._controller = controller
+
+    def validate(self, key: str, value: Any) -> None:
+        """Accept any number: one of a hold that is over changes nothing."""
+
+    def apply(self, key: str, value: Any) -> None:
+        """End the hold with this number, if it was not renewed."""
+        if self._controller is not None and self._controller.end_lease(int(value)):
+            held = self._controller.forced_steps
+            now = "released" if held is None else f"held at {held} again"
+            logger.info("adaptive: draft steps %s: nobody renewed the hold", now)
 
 
 class ForceBudget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.calibrate import command
+from sglang_adaptive.calibrate import command, dspark
 from sglang_adaptive.calibrate.measure import depths, room
 from sglang_adaptive.calibrate.server import NotReady
+from sglang_adaptive.demo.signals import Interrupted
 from sglang_adaptive.policy.profile.profile import ProfileCell
 
 
@@ -38,7 +40,32 @@ def test_requests_are_as_long_as_the_cache_holds_of_a_whole_batch() -> None:
         room(info, 128)
 
 
-@pytest.mark.parametrize("ends", [NotReady("the server is gone"), KeyboardInterrupt()])
+def info(running: int | None = 32, slots: int = 65_536) -> dict[str, Any]:
+    return {"max_total_num_tokens": slots, "internal_states": [{"effective_max_running_requests_per_dp": running}]}
+
+
+@pytest.mark.parametrize("more", [[], ["--dspark", "--output", "x.json"]], ids=["adaptive", "DSPARK"])
+def test_more_requests_than_run_at_once_are_refused_before_anything_is_measured(
+    more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dspark, "read_info", lambda client: info())
+    monkeypatch.setattr(dspark, "ready", lambda info, url: "static")
+    monkeypatch.setattr(command, "AdaptiveServer", lambda client: SimpleNamespace(info=info(), state={}))
+    assert command.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "8,64", *more]) == 1
+    told = "error: --batch-sizes: got 64, but http://127.0.0.1:1 runs 32 requests at once\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_a_batch_that_does_not_fit_is_refused_before_another_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = SimpleNamespace(info=info(None, 2000), state=state(_0=None))
+    monkeypatch.setattr(command, "AdaptiveServer", lambda client: server)
+    assert command.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "1,64"]) == 1
+    assert "64 requests do not fit into the server's KV cache of 2000 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ends", [NotReady("the server is gone"), Interrupted(signal.SIGTERM)])
 def test_what_was_measured_is_kept_when_it_ends_early(
     ends: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,7 +78,7 @@ def test_what_was_measured_is_kept_when_it_ends_early(
         raise ends
 
     monkeypatch.setattr(command, "measure", measured)
-    monkeypatch.setattr(command, "AdaptiveServer", lambda client: SimpleNamespace(state=told))
+    monkeypatch.setattr(command, "AdaptiveServer", lambda client: SimpleNamespace(state=told, info=info()))
     path = tmp_path / "profile.json"
     asked = ["--url", "http://127.0.0.1:1", "--batch-sizes", "1,2", "--output", str(path)]
     assert command.main(asked) == 1
@@ -59,8 +86,4 @@ def test_what_was_measured_is_kept_when_it_ends_early(
     assert "what had been measured was kept" in shown.err and "batch 2            4.50         -" in shown.out
     assert len(json.loads(path.read_text())["cells"]) == 3
     done.clear()
-    if isinstance(ends, KeyboardInterrupt):  # nothing to keep: the command line says so, like everywhere
-        with pytest.raises(KeyboardInterrupt):
-            command.main(asked)
-    else:
-        assert command.main(asked) == 1
+    assert command.main(asked) == (1 if isinstance(ends, NotReady) else 128 + signal.SIGTERM)

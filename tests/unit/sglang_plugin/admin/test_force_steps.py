@@ -1,0 +1,191 @@
+"""A hold of draft steps that ends unless it is renewed: from the request to the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
+from sglang_adaptive.sglang_plugin.admin.server_info import (
+    FORCE_KEY,
+    LEASE_KEY,
+    LEASE_OVER_KEY,
+    ForceSteps,
+    Lease,
+    LeaseOver,
+)
+from tests.live_controllers import ema
+
+LONG = 3600
+SHORT = 0.01
+
+
+class Scheduler:
+    """Handles messages as SGLang's does: validates a whole one, then applies it."""
+
+    def __init__(self) -> None:
+        self.controller = ema()
+        self.ends = 0
+        """Messages so far that a hold is over."""
+
+    async def __call__(self, values: dict[str, Any]) -> list[bool]:
+        force = ForceSteps(self.controller)
+        handlers = {FORCE_KEY: force, LEASE_KEY: Lease(force), LEASE_OVER_KEY: LeaseOver(self.controller)}
+        try:
+            for key, value in values.items():
+                handlers[key].validate(key, value)
+        except (KeyError, UpdateRejected):
+            return [False]
+        for key, value in values.items():
+            handlers[key].apply(key, value)
+        self.ends += LEASE_OVER_KEY in values
+        return [True]
+
+
+def worker(scheduler: Scheduler) -> AdminRoute:
+    """Return the layer of an HTTP worker, over an application that passes messages on as SGLang's route does."""
+
+    async def stock(scope: Any, receive: Callable[[], Awaitable[dict[str, Any]]], send: Any) -> None:
+        values = json.loads((await receive())["body"])["server_args"]
+        assert all(type(value) in (int, float) for value in values.values()), "SGLang's message takes numbers alone"
+        body = json.dumps(await scheduler(values)).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    return AdminRoute(stock, [0, 1, 3, 7], None, to_schedulers=scheduler)
+
+
+async def ask(route: AdminRoute, **values: Any) -> Any:
+    """Return the body of the answer to a request with *values*."""
+    body, sent = json.dumps({"server_args": values}).encode(), []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/set_internal_state", "headers": []}
+    await route(scope, receive, send)
+    return json.loads(sent[1]["body"])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # the suite's time limit ends it
+        await asyncio.sleep(0.001)
+
+
+def held(scheduler: Scheduler) -> int | None:
+    """Return the steps that the next round holds, as /server_info has them."""
+    found: int | None = scheduler.controller.snapshot().forced_steps
+    return found
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def test_a_hold_ends_when_nobody_renews_it() -> None:
+    scheduler = Scheduler()
+
+    async def scenario() -> None:
+        assert await ask(worker(scheduler), adaptive_force_steps=0, adaptive_force_seconds=SHORT) == [True]
+        assert held(scheduler) == 0
+        await until(lambda: scheduler.ends == 1)
+        assert held(scheduler) is None
+
+    run(scenario())
+
+
+def test_a_renewed_hold_outlives_the_end_of_the_one_before_in_another_worker() -> None:
+    scheduler = Scheduler()
+    first, second = worker(scheduler), worker(scheduler)
+
+    async def scenario() -> None:
+        await ask(first, adaptive_force_steps=7, adaptive_force_seconds=SHORT)
+        await ask(second, adaptive_force_steps=7, adaptive_force_seconds=LONG)
+        await until(lambda: scheduler.ends == 1)
+        assert held(scheduler) == 7
+        await ask(first, adaptive_force_steps=1, adaptive_force_seconds=SHORT)
+        await until(lambda: scheduler.ends == 2)
+        assert held(scheduler) is None
+
+    run(scenario())
+
+
+def test_what_an_operator_held_before_is_held_again() -> None:
+    scheduler = Scheduler()
+    route = worker(scheduler)
+
+    async def scenario() -> None:
+        await ask(route, adaptive_force_steps=3)
+        for steps in (0, 1):
+            await ask(route, adaptive_force_steps=steps, adaptive_force_seconds=SHORT)
+        await until(lambda: scheduler.ends == 2)
+        assert held(scheduler) == 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("steps", [7, None])
+def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
+    scheduler = Scheduler()
+    route = worker(scheduler)
+
+    async def scenario() -> None:
+        await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
+        await ask(route, adaptive_force_steps=steps)
+        await until(lambda: scheduler.ends == 1)
+        assert held(scheduler) == steps
+        await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
+        await until(lambda: scheduler.ends == 2)
+        assert held(scheduler) == steps
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"adaptive_force_seconds": 5}, "got 5; expected steps to hold in adaptive_force_steps beside it"),
+        (
+            {"adaptive_force_steps": None, "adaptive_force_seconds": 5},
+            "got 5; expected steps to hold in adaptive_force_steps beside it",
+        ),
+        *(
+            (
+                {"adaptive_force_steps": 3, "adaptive_force_seconds": value},
+                f"got {json.dumps(value)}; expected a number above 0 up to 86400",
+            )
+            for value in (0, -1, 86401, "5", None, True, [5])
+        ),
+    ],
+)
+def test_what_is_no_time_is_refused(values: dict[str, Any], told: str) -> None:
+    scheduler = Scheduler()
+
+    async def scenario() -> None:
+        answer = await ask(worker(scheduler), **values)
+        assert answer == {"error": {"message": f"adaptive_force_seconds: {told}"}}
+        assert held(scheduler) is None
+
+    run(scenario())
+
+
+def test_a_refused_hold_changes_nothing_at_its_end() -> None:
+    scheduler = Scheduler()
+    route = worker(scheduler)
+
+    async def scenario() -> None:
+        await ask(route, adaptive_force_steps=3)
+        values = {"adaptive_force_steps": 0, "adaptive_force_seconds": SHORT, "nonsense": 1}
+        assert await ask(route, **values) == [False]
+        await until(lambda: scheduler.ends == 1)
+        assert held(scheduler) == 3
+
+    run(scenario())
