@@ -32,7 +32,7 @@ WIDTHS = (0, 2, 5, 11)
 LAUNCH_STEPS = 3
 LAYERS = 3
 """Of multi-layer EAGLE; one draft each."""
-ADMIN_KEY = "administrator"
+KEY, ADMIN_KEY = "user", "administrator"
 FAULT_AFTER = 30
 """Rounds that the faulty server's policy sees before it raises, in the next one at the deeper depth."""
 
@@ -177,11 +177,19 @@ def layers(folder: Path) -> CpuServer:
     return _server(folder, "layers", *_speculation("--speculative-adaptive-config", config), *many, **_CHECKED)
 
 
+def keys(folder: Path) -> CpuServer:
+    """The EMA policy behind two keys: one to ask the server, the other to change it."""
+    config = _config(folder, "keys", {"1": {"candidate_steps": [1, 3]}})
+    both = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
+    return _server(folder, "keys", *_speculation("--speculative-adaptive-config", config), *both)
+
+
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
     for server in (
         *(plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers),
         attention_dp,
+        keys,
     )
 }
 """The fixture of each name gives the running server."""
