@@ -9,11 +9,12 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from sglang_adaptive.policy.config import schema
 from sglang_adaptive.policy.config.captured_steps import CapturedSteps
-from sglang_adaptive.policy.config.config import BUILT_IN, AdaptiveConfig, check_config
+from sglang_adaptive.policy.config.config import check_config
 from sglang_adaptive.policy.config.config_file import file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, WATCH, Change
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +30,20 @@ class ConfigChanges:
     def __init__(
         self,
         send: Callable[[Change], Awaitable[list[bool]]],
+        in_force: Callable[[], Awaitable[dict[str, Any]]],
         built: CapturedSteps,
         path: str | None,
-        config: dict[str, Any],
         stamp: Stamp,
     ) -> None:
         """*send* sends a change to the schedulers and returns, for each, whether it applied it.
 
-        *path* is the server's file, if it has one; *config* and *stamp* are its content and stamp at launch.
+        *in_force* asks a scheduler for its configuration, which another HTTP worker may have changed. *path* is the
+        server's file, if it has one, *stamp* its stamp at launch.
         """
-        self._send = send
+        self._send, self._ask_in_force = send, in_force
         self._built = built
         self._path = path
         self._handled = stamp
-        self._in_force: AdaptiveConfig = check_config(config, path or BUILT_IN)
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -76,9 +77,9 @@ class ConfigChanges:
                 flag = "--speculative-adaptive-config"
                 raise ConfigError("command line", None, "no configuration file was given", flag)
             self._handled = await asyncio.to_thread(file_stamp, self._path)
+            if by == WATCH and not (await self._ask_in_force()).get(schema.WATCH):
+                return
             content = await asyncio.to_thread(read_object, self._path)
-            if by == "watch" and check_config(content, self._path).as_dict() == self._in_force.as_dict():
-                return  # touched, or changed back: nothing to apply
             await self._apply(content, self._path, by)
         except ConfigError as error:
             logger.error("adaptive: %s: %s; the old configuration goes on", by, error)
@@ -86,26 +87,22 @@ class ConfigChanges:
             logger.exception("adaptive: %s: the configuration could not be changed; the old one goes on", by)
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
-        config = check_config(content, source)
-        self._built.require(config)
+        self._built.require(check_config(content, source))
         async with self._one_at_a_time:
             updated = await self._send(Change(content, source, by))
             if not all(updated):
                 problem = f"{updated.count(False)} of {len(updated)} schedulers refused it"
                 raise ConfigError(source, None, problem, "what their log lines say")
-            self._in_force = config
         return updated
 
     async def _watch(self, path: str) -> None:
-        """Read the file after each change, while the configuration in force has ``watch``."""
+        """Look for changes of the file, and read it after each while the configuration in force has ``watch``."""
         seen = self._handled
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            if not self._in_force.watch:
-                continue
             last, seen = seen, await asyncio.to_thread(file_stamp, path)
             if seen == last != self._handled:
-                await self._reread("watch")
+                await self._reread(WATCH)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -31,6 +31,8 @@ from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 logger = logging.getLogger(__name__)
 
 CONFIG_KEY = "adaptive_config"
+WATCH = "watch"
+"""``Change.by`` of a watched file."""
 PACKED = f"{CONFIG_KEY} "
 """Prefix of a name that has a packed change."""
 
@@ -46,7 +48,7 @@ class Change:
     """Its source, for error lines: the file, or CONFIG_KEY."""
 
     by: str
-    """Who sent it: a client's address, "SIGHUP" or "watch"."""
+    """Who sent it: a client's address, "SIGHUP" or WATCH."""
 
     def pack(self) -> dict[str, int]:
         """Return the ``server_args`` of SGLang's message."""
@@ -80,7 +82,11 @@ class Reconfigure:
         self._successor: tuple[AdaptivePolicy, CostSharing] | None = None
 
     def validate(self, key: str, value: Any) -> None:
-        """Check the change and build its policy, so that ``apply`` cannot fail. Raises SGLang's UpdateRejected."""
+        """Check the change and build its policy, so that ``apply`` cannot fail. Raises SGLang's UpdateRejected.
+
+        A watched file that says what is in force changes nothing: each HTTP worker watches it, and all but one come
+        late.
+        """
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
         controller = self._controller
@@ -88,8 +94,11 @@ class Reconfigure:
             raise UpdateRejected(f"{key}: this server's speculation is not adaptive")
         if not isinstance(value, Change):
             raise UpdateRejected(f"{key}: got {value!r}; expected a configuration, through the HTTP server")
+        self._successor = None
         try:
             config = check_config(value.config, value.source)
+            if value.by == WATCH and config.as_dict() == _config_of(controller):
+                return
             controller.built.require(config)
             verify_budget.require_asked(config)
             live = controller.worker.speculative_num_steps
@@ -102,9 +111,11 @@ class Reconfigure:
             raise UpdateRejected(f"{key}: {type(error).__name__}: {error}") from error
 
     def apply(self, key: str, value: Change) -> None:
-        """Replace the policy, the interval of the draft extend and the trace."""
+        """Replace the policy, the interval of the draft extend and the trace, unless nothing changes."""
         controller = self._controller
-        assert controller is not None and self._successor is not None, "validate came first"
+        assert controller is not None, "validate came first"
+        if self._successor is None:
+            return
         policy, sharing = self._successor
         before, retiring = _config_of(controller), controller.share_cost
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)

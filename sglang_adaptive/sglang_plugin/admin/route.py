@@ -20,8 +20,8 @@ from sglang_adaptive.policy.config.captured_steps import CapturedSteps
 from sglang_adaptive.policy.config.config_file import MAX_BYTES, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED
-from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED, Change
+from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
 from sglang_adaptive.sglang_plugin.launch.activation import NOTE
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 
@@ -54,12 +54,23 @@ def install(
     built = CapturedSteps.from_pairs(scheduler_infos[0].get(BUILT, []))
     changes = None
     if cfg.speculative_adaptive:
-        path = cfg.speculative_adaptive_config
-        changes = ConfigChanges(lambda change: to_schedulers(change.pack()), built, path, note["config"], note["stamp"])
         if (cfg.tokenizer_worker_num or 1) > 1:
             # Those workers load no plugins, and uvicorn's supervisor handles SIGHUP itself.
             logger.warning("adaptive: with several tokenizer workers the configuration cannot change while serving")
+        changes = ConfigChanges(_send_change, _in_force, built, cfg.speculative_adaptive_config, note["stamp"])
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
+
+
+async def _send_change(change: Change) -> list[bool]:
+    return await to_schedulers(change.pack())
+
+
+async def _in_force() -> dict[str, Any]:
+    """Return the configuration of the first scheduler that answers."""
+    from sglang.srt.entrypoints.http_server import get_global_state
+
+    found: dict[str, Any] = (await look(get_global_state().tokenizer_manager))[0].get("config") or {}
+    return found
 
 
 async def to_schedulers(values: dict[str, int]) -> list[bool]:
@@ -90,7 +101,7 @@ class AdminRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request for PATH; pass all others to SGLang unchanged."""
         if scope["type"] == "lifespan" and self._changes is not None:
-            self._changes.start()  # the event loop is running, and no request has arrived yet
+            return await self._app(scope, receive, _then(send, "lifespan.startup.complete", self._changes.start))
         if not _is_ours(scope):
             return await self._app(scope, receive, send)
         body = await _read(receive)
@@ -159,6 +170,17 @@ class AdminRoute:
             await self._send({LEASE_OVER_KEY: lease})
         except Exception:
             logger.exception("adaptive: a hold of draft steps may not have ended")
+
+
+def _then(send: Send, kind: str, act: Callable[[], None]) -> Send:
+    """Return *send* that calls *act* after a message of *kind*."""
+
+    async def both(message: dict[str, Any]) -> None:
+        await send(message)
+        if message["type"] == kind:
+            act()
+
+    return both
 
 
 def _is_ours(scope: Scope) -> bool:

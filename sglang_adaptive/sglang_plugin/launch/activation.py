@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 NOTE = "_sglang_adaptive"
 """Attribute of ServerArgs that passes the launcher's findings to the schedulers and to the HTTP server.
 
-"reason": why adaptive speculation is off, or None. While it is on also "config": the checked configuration, and
-"stamp": the ``file_stamp`` of its file just before it was read.
+"reason": why adaptive speculation is off, or None. While it is on also "stamp": the ``file_stamp`` of the
+configuration's file just before it was read.
 """
 
 
@@ -96,7 +96,7 @@ def _prepare(server_args: Any) -> None:
     # The file alone requests adaptive speculation. Set on the raw input, because one of SGLang's checks reads it before
     # the resolution step that handles speculation.
     server_args.speculative_adaptive = True
-    getattr(server_args, NOTE).update(config=config.as_dict(), stamp=stamp)
+    getattr(server_args, NOTE)["stamp"] = stamp
     if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
         # SGLang 0.5.23 chooses the CUDA graph runner for runtime states on every device, and fails without CUDA.
         logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive.policy.config.captured_steps import CapturedSteps
 from sglang_adaptive.policy.config.config import check_config
@@ -26,10 +27,12 @@ from sglang_adaptive.policy.profile.profile import ProfileKey
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.drafted import Drafted
-from sglang_adaptive.sglang_plugin.admin import config_changes
+from sglang_adaptive.sglang_plugin.admin import config_changes, reconfigure
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, unpack
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, Reconfigure, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
+from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor
+from tests.live_controllers import ema
 from tests.unit.runtime.test_controller import Learner, ScriptedPolicy, Ticks, Worker, serving, state
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
@@ -227,7 +230,9 @@ def test_change_is_told_in_one_line() -> None:
 class Schedulers:
     """What a scheduler's handler would see; each message is unpacked as there."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
+        """*config* is in force at first."""
+        self.config = check_config(config or {}, "f").as_dict()
         self.changes: list[Change] = []
         self.updated = [True, True]
 
@@ -235,7 +240,11 @@ class Schedulers:
         message = SimpleNamespace(server_args=change.pack())
         unpack(None, message)
         self.changes.append(message.server_args[CONFIG_KEY])
+        self.config = check_config(change.config, "f").as_dict()
         return self.updated
+
+    async def in_force(self) -> dict[str, Any]:
+        return self.config
 
 
 async def stock(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -260,8 +269,8 @@ def post(route: AdminRoute, body: bytes, method: str = "POST", path: str = "/set
 
 
 def routed(path: str | None = None) -> tuple[AdminRoute, Schedulers]:
-    schedulers = Schedulers()
-    changes = ConfigChanges(schedulers, BUILT, path, check_config(SLOTS, "f").as_dict(), None)
+    schedulers = Schedulers(SLOTS)
+    changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, path, None)
     return AdminRoute(stock, [0, 1, 3, 7], None, changes), schedulers
 
 
@@ -360,9 +369,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def changes_of(file: Path, cfg: dict[str, Any]) -> tuple[ConfigChanges, Schedulers]:
-    schedulers = Schedulers()
-    config = check_config(cfg, str(file)).as_dict()
-    return ConfigChanges(schedulers, BUILT, str(file), config, file_stamp(file)), schedulers
+    schedulers = Schedulers(cfg)
+    return ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file)), schedulers
 
 
 def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -371,9 +379,6 @@ def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.L
 
     async def scenario() -> None:
         changes.start()
-        rewrite(file, file.read_text())  # touched only
-        await asyncio.sleep(0.05)
-        assert schedulers.changes == []
         rewrite(file, json.dumps({"1": {"candidate_steps": [5]}}))
         await until(lambda: len(caplog.records) == 1)
         await asyncio.sleep(0.05)  # told once
@@ -392,6 +397,48 @@ def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.L
     assert line.endswith("; the old configuration goes on")
 
 
+def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_it(file: Path) -> None:
+    first, schedulers = changes_of(file, SLOTS)
+    second = ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file))
+    new = {"1": {"candidate_steps": [3]}}
+
+    async def scenario() -> None:
+        second.start()
+        await first.request({**SLOTS, "watch": True}, "a client")
+        rewrite(file, json.dumps(new))
+        await until(lambda: len(schedulers.changes) == 2)
+
+    asyncio.run(scenario())
+    assert schedulers.changes[1] == Change(new, str(file), "watch")
+
+
+@pytest.mark.parametrize(("by", "changed"), [("watch", False), ("SIGHUP", True), ("10.0.0.7:5", True)])
+def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
+    by: str, changed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []  # for each, the scheduler saves times when it ends
+
+    def build(*args: Any) -> Any:
+        made.append(build_successor(*args))
+        return made[-1]
+
+    monkeypatch.setattr(reconfigure, "build_successor", build)
+    controller = ema()
+    handler, before, in_force = Reconfigure(controller), controller.params, controller.snapshot().config
+
+    def apply(config: Any) -> None:
+        change = Change(dict(config), "adaptive.json", by)
+        handler.validate(CONFIG_KEY, change)
+        handler.apply(CONFIG_KEY, change)
+
+    with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
+        apply(in_force)
+        assert (controller.params is not before) is bool(made) is changed
+        assert (controller.snapshot().config_changed is not None) is changed
+        apply({"1": {"candidate_steps": [1, 3]}})
+    assert controller.candidate_steps == [1, 3]
+
+
 def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
     changes, schedulers = changes_of(file, SLOTS)
 
@@ -408,7 +455,8 @@ def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) ->
 
 
 def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    changes = ConfigChanges(Schedulers(), BUILT, None, check_config(SLOTS, "f").as_dict(), None)
+    schedulers = Schedulers(SLOTS)
+    changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, None, None)
 
     async def scenario() -> None:
         changes.start()
