@@ -184,12 +184,22 @@ def keys(folder: Path) -> CpuServer:
     return _server(folder, "keys", *_speculation("--speculative-adaptive-config", config), *both)
 
 
+def workers(folder: Path) -> CpuServer:
+    """The EMA policy behind two HTTP workers, warmed up; an administrator's key protects what changes it."""
+    config = _config(folder, "workers", {"1": {"candidate_steps": list(TIERS)}, "warm_up": True})
+    many = ("--tokenizer-worker-num", "2", "--max-running-requests", "4", "--admin-api-key", ADMIN_KEY)
+    # A worker that does not answer its supervisor is killed: imports on a busy machine, and workers that a test stops.
+    patient = {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"}
+    return _server(folder, "workers", *_speculation("--speculative-adaptive-config", config), *many, **patient)
+
+
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
     for server in (
         *(plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers),
         attention_dp,
         keys,
+        workers,
     )
 }
 """The fixture of each name gives the running server."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ import orjson
 from sglang_adaptive.policy.config.captured_steps import CapturedSteps
 from sglang_adaptive.policy.config.config_file import MAX_BYTES, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
+from sglang_adaptive.sglang_plugin.admin import http_workers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED, Change
 from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
@@ -46,17 +47,24 @@ def install(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Before SGLang sets up its HTTP server: add the ASGI layer to its application."""
+    """Before SGLang sets up its HTTP server: add the ASGI layer, or let several HTTP workers add it."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    if (resolving_view(server_args).tokenizer_worker_num or 1) > 1:
+        http_workers.serve_our_application()
+    else:
+        add_layer(server_args, scheduler_infos[0])
+
+
+def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
+    """Add the layer to SGLang's application in this process."""
     from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.entrypoints.http_server import app
 
     cfg, note = resolving_view(server_args), getattr(server_args, NOTE)
-    built = CapturedSteps.from_pairs(scheduler_infos[0].get(BUILT, []))
+    built = CapturedSteps.from_pairs(scheduler_info.get(BUILT, []))
     changes = None
     if cfg.speculative_adaptive:
-        if (cfg.tokenizer_worker_num or 1) > 1:
-            # Those workers load no plugins, and uvicorn's supervisor handles SIGHUP itself.
-            logger.warning("adaptive: with several tokenizer workers the configuration cannot change while serving")
         changes = ConfigChanges(_send_change, _in_force, built, cfg.speculative_adaptive_config, note["stamp"])
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 

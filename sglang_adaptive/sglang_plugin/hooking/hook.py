@@ -24,6 +24,7 @@ class Process(Enum):
 
     ENTRY = "Every process, from the start"
     LAUNCHER = "Launcher, once the server is asked to be adaptive"
+    HTTP = "The same, or each HTTP worker of `--tokenizer-worker-num`"
     EVERY = "Launcher and every child of an adaptive server"
     SCHEDULER = "Scheduler of an adaptive server"
     SCHEDULER_CUDA = "The same with a CUDA device"

@@ -33,7 +33,7 @@ def needs(on_cuda: bool) -> Iterator[Need]:
 
 def of_launcher() -> tuple[Hook, ...]:
     """Return the hooks of the launcher of an adaptive server."""
-    return hooks(Process.EVERY, Process.LAUNCHER)
+    return hooks(Process.EVERY, Process.LAUNCHER, Process.HTTP)
 
 
 def of_scheduler() -> tuple[Hook, ...]:

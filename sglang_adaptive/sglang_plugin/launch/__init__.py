@@ -47,7 +47,7 @@ HOOKS = (
         "around",
         "launch.warm_up:wait_and_warm_up",
         ("server_args", "execute_warmup_func"),
-        process=Process.LAUNCHER,
+        process=Process.HTTP,
     ),
     Hook(SRT + "managers.scheduler.Scheduler.get_init_info", "after", "launch.handshake:report", ("self",)),
     Hook(

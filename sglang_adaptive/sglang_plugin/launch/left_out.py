@@ -8,8 +8,6 @@ from typing import Any
 def left_out(server_args: Any) -> list[str]:
     """Return the features that are unavailable with *server_args*, one phrase each."""
     found = []
-    if (server_args.tokenizer_worker_num or 1) > 1:
-        found.append("changing the configuration while serving, and the page: tokenizer workers load no plugins")
     if server_args.disaggregation_mode == "decode":
         found.append("the warm-up: a decode server takes no requests of its own")
     return found

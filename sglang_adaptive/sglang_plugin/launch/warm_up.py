@@ -7,12 +7,15 @@ scheduler, where the controller runs all steps in turn (``runtime/warm_up.py``).
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import logging
+import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import requests
@@ -78,7 +81,10 @@ def _warm_up(server_args: Any) -> None:
     """Warm up where the configuration and the setup want it; after an error log a warning and go on."""
     try:
         if _wanted(server_args):
-            _Server(server_args).warm_up()
+            with _one_at_a_time(server_args):
+                server = _Server(server_args)
+                if not server.has_warmed_up():
+                    server.warm_up()
     except Exception:
         logger.warning("adaptive: the warm-up failed; the first rounds of a depth will be slower", exc_info=True)
 
@@ -98,6 +104,20 @@ def _wanted(server_args: Any) -> bool:
     return bool(wanted)
 
 
+@contextmanager
+def _one_at_a_time(server_args: Any) -> Iterator[None]:
+    """Let one of several HTTP workers in; the others wait, because none is to be ready before the warm-up is over."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    if (resolving_view(server_args).tokenizer_worker_num or 1) == 1:
+        yield
+        return
+    # The shared memory in which SGLang hands the workers their arguments: there is one for each server.
+    with open(f"/dev/shm/multi_tokenizer_args_{os.getppid()}", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        yield
+
+
 class _Server:
     """An HTTP client of this process' server, as in SGLang's own warm-up."""
 
@@ -113,9 +133,13 @@ class _Server:
         self._draw = random.Random(0)
         self._progress: Progress
 
+    def has_warmed_up(self) -> bool:
+        """Whether another HTTP worker, or an earlier one, has run the warm-up."""
+        self._wait_until_up()
+        return self._states()[0]["adaptive"]["startup"]["warm_up_seconds"] is not None
+
     def warm_up(self) -> None:
         """Run all batch sizes greedily and a few sampled, then flush the cache."""
-        self._wait_until_up()
         begun = time.perf_counter()
         seconds: dict[str, float] = {}
         with Progress(lambda line: logger.info("adaptive: warm-up: %s", line)) as self._progress:

@@ -22,7 +22,7 @@ HOOKS = (
         "after",
         "page.routes:prompt_for_key",
         ("app",),
-        process=Process.LAUNCHER,
+        process=Process.HTTP,
     ),
 )
 

@@ -13,7 +13,7 @@ HOOKS = (
         "after",
         "reporting.proposed_drafts:correct_request_metrics",
         ("self", "meta_info", "recv_obj", "i"),
-        process=Process.LAUNCHER,
+        process=Process.HTTP,
     ),
     Hook(
         SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter.report_decode_stats",

@@ -17,8 +17,8 @@ from sglang_adaptive.sglang_plugin.hooking import registry
 from tests import checks
 
 PROCESSES = (
-    "(Process.ENTRY, Process.EVERY, Process.LAUNCHER, Process.SCHEDULER, Process.SCHEDULER_PLAN_STREAM, "
-    "Process.SCHEDULER_VERIFY_BUDGET)"
+    "(Process.ENTRY, Process.EVERY, Process.LAUNCHER, Process.HTTP, Process.SCHEDULER, "
+    "Process.SCHEDULER_PLAN_STREAM, Process.SCHEDULER_VERIFY_BUDGET)"
 )
 """Those whose hooks a machine without a GPU can load."""
 
@@ -71,7 +71,7 @@ registry.add(every)
 print(json.dumps({{
     "problems": problems,
     "entry": sorted({{h.target for h in registry.hooks(Process.ENTRY)}}),
-    "launcher": sorted({{h.target for h in registry.hooks(Process.ENTRY, Process.EVERY, Process.LAUNCHER)}}),
+    "launcher": sorted({{h.target for h in (*registry.hooks(Process.ENTRY), *registry.of_launcher())}}),
     "untouched": untouched, "adaptive": adaptive,
     "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, **no_algorithm._sglang_adaptive}},
     "later_active": os.environ.get(ACTIVE),

@@ -14,9 +14,8 @@ from sglang_adaptive.sglang_plugin.launch.left_out import left_out
     ("more", "words"),
     [
         ({}, []),
-        ({"tokenizer_worker_num": 2}, ["the page"]),
+        ({"tokenizer_worker_num": 2}, []),
         ({"disaggregation_mode": "decode"}, ["the warm-up"]),
-        ({"disaggregation_mode": "decode", "tokenizer_worker_num": 2}, ["the page", "the warm-up"]),
     ],
 )
 def test_each_argument_names_what_it_takes_away(more: dict[str, Any], words: list[str]) -> None:

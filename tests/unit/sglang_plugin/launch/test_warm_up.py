@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,17 @@ def test_ours_runs_before_sglangs_and_its_failure_costs_nothing(monkeypatch: pyt
     assert order == ["ours", "sglang's", "ready"]
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_an_http_worker_does_not_repeat_what_another_has_done(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Noted()
+    server.seconds = 1.5 if done else None
+    monkeypatch.setattr(warm_up, "_wanted", lambda server_args: True)
+    monkeypatch.setattr(warm_up, "_one_at_a_time", lambda server_args: nullcontext())
+    monkeypatch.setattr(warm_up, "_Server", lambda server_args: server)
+    warm_up._warm_up(SimpleNamespace())
+    assert ("/generate" in [path for path, _ in server.sent]) is not done
+
+
 class Noted(warm_up._Server):
     """Notes what would be sent; the scheduler covers a size at the second attempt."""
 
@@ -45,6 +57,7 @@ class Noted(warm_up._Server):
         self._draw = random.Random(0)
         self.sent: list[tuple[str, Any]] = []
         self.covered_after = 2
+        self.seconds: float | None = None
 
     def _send(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         self.sent.append((path, body))
@@ -53,6 +66,7 @@ class Noted(warm_up._Server):
             "tiers": [{"graph_batch_sizes": [1]}, {"graph_batch_sizes": None}],
             "warmed_batch_sizes": [1] if tries >= self.covered_after else [],
             "warm_up_rounds": 7,
+            "warm_up_seconds": self.seconds,
         }
         state = {"adaptive": {"tiers": [0, 3], "startup": startup}, "effective_max_running_requests_per_dp": 8}
         return SimpleNamespace(json=lambda: {"internal_states": [state]})

@@ -1,0 +1,60 @@
+"""SGLang's HTTP application with this package in it, as each of several HTTP workers imports it.
+
+An HTTP worker (``--tokenizer-worker-num``) loads no plugins. What the launcher adds to its own application where it
+serves alone, this module adds in the worker, before uvicorn starts the application.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.admin import route
+from sglang_adaptive.sglang_plugin.admin.http_workers import WRAPPED
+from sglang_adaptive.sglang_plugin.hooking import registry
+from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.sglang_plugin.launch.activation import NOTE
+from sglang_adaptive.sglang_plugin.page import routes
+
+logger = logging.getLogger(__name__)
+
+
+def _add_all() -> None:
+    """Add hooks, the admin layer and the page; after an error the worker serves without them."""
+    from sglang.srt.managers import multi_tokenizer_mixin as workers
+
+    try:
+        shared = workers.read_from_shared_memory(f"multi_tokenizer_args_{workers.get_main_process_id()}")
+        _, server_args, scheduler_info = shared
+        if not hasattr(server_args, NOTE):
+            return  # a later server of the same launcher, which was not asked to adapt
+        registry.add_and_apply(registry.hooks(Process.HTTP))
+        route.add_layer(server_args, scheduler_info)
+        routes.install()
+        _check_admin_key(server_args)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the running application handles it
+    except Exception:
+        logger.exception("adaptive: this HTTP worker serves no page, and takes no configuration and no held depth")
+
+
+def _check_admin_key(server_args: Any) -> None:
+    """Ask for the administrator's key, which SGLang 0.5.23 does not do in workers."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.entrypoints.http_server import app
+    from sglang.srt.utils import auth
+
+    key = resolving_view(server_args).admin_api_key
+    if key:
+        auth.add_api_key_middleware(app, api_key=None, admin_api_key=key)
+
+
+def _application() -> Any:
+    from uvicorn.importer import import_from_string
+
+    return import_from_string(os.environ[WRAPPED])
+
+
+_add_all()
+app = _application()
