@@ -6,30 +6,26 @@ import hashlib
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-
-class ModelError(ValueError):
-    """A model folder that the recorder cannot compute; the message is one line."""
+from sglang_adaptive.models.errors import ModelError
+from sglang_adaptive.models.packed import PACKED, read_weights
 
 
 class Weights:
-    """The tensors of a folder's ``*.safetensors``, on *device* in *dtype*."""
+    """The tensors of a folder's ``*.safetensors``, or of a packed draft, on *device* in *dtype*."""
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         self.folder = folder
-        files = sorted(folder.glob("*.safetensors"))
+        files = _files(folder)
         if not files:
             raise ModelError(f"{folder}: no *.safetensors in it; expected a model folder")
         self._tensors: dict[str, Tensor] = {}
         for file in files:
-            with safe_open(file, "pt", device=str(device)) as opened:
-                for name in opened.keys():  # noqa: SIM118 (no mapping)
-                    tensor = opened.get_tensor(name)
-                    self._tensors[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in read_weights(file).items():
+                self._tensors[name] = tensor.to(device, dtype if tensor.is_floating_point() else None)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -54,11 +50,15 @@ class Weights:
 def fingerprint(folder: Path) -> str:
     """Return the folder as it was given, an absolute one by its name, and 12 digits of its weights' SHA-256."""
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in _files(folder):
         with file.open("rb") as opened:
             while block := opened.read(1 << 20):
                 digest.update(block)
     return f"{folder.name if folder.is_absolute() else folder} (weights {digest.hexdigest()[:12]})"
+
+
+def _files(folder: Path) -> list[Path]:
+    return list(folder.glob(PACKED)) or sorted(folder.glob("*.safetensors"))
 
 
 def config_of(folder: Path) -> LlamaConfig:

@@ -17,9 +17,11 @@ from benchmarks.traces.prompts import load
 from benchmarks.traces.record import main
 from benchmarks.traces.recorder import Recorder
 from benchmarks.traces.repetition import LONGEST_BLOCK, SHORTEST_COPY, first_copy
-from benchmarks.traces.weights import ModelError
+from benchmarks.traces.weights import ModelError, fingerprint
 from benchmarks.traces.writing import write
 from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.models.hashes import sha256_of_file
+from sglang_adaptive.models.packed import PACKED, write_packed
 from sglang_adaptive.traces import CHAIN, read
 from train import checkpoint, evaluate
 
@@ -200,6 +202,14 @@ def test_a_tensor_that_is_missing_is_named(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=r"midlayer\.hidden_norm\.weight"):
         Eagle3(tmp_path, CPU, torch.float32)
+
+
+def test_a_packed_draft_is_read_and_named_by_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
+    write_packed(tmp_path / PACKED, load_file(DRAFT / "model.safetensors"))
+    packed, whole = (Eagle3(folder, CPU, torch.float32) for folder in (tmp_path, DRAFT))
+    assert torch.equal(packed.head, whole.head) and torch.equal(packed.layer.qkv, whole.layer.qkv)
+    assert fingerprint(tmp_path).endswith(f"(weights {sha256_of_file(tmp_path / PACKED)[:12]})")
 
 
 def test_an_output_that_ends_is_judged_to_its_end_and_no_further(tmp_path: Path) -> None:
