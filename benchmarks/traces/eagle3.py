@@ -55,7 +55,7 @@ class Eagle3:
         x = self._input(embedding[ids[1:]], features[:rows] @ self.fc.T)
         _, keys, values = self._qkv(x, torch.arange(rows, device=ids.device))
         starts = torch.arange(first, rows, device=ids.device)
-        hidden, known = features[first:rows] @ self.fc.T, ids[first + 1 :]
+        hidden, known = self.times(features[first:rows], self.fc), ids[first + 1 :]
         later = torch.arange(rows, device=ids.device) > starts[:, None]
         own: list[tuple[Tensor, Tensor]] = []
         tokens, sure = [], []
@@ -63,16 +63,19 @@ class Eagle3:
             q, k, v = self._qkv(self._input(embedding[known], hidden), starts + step)
             if step:  # the first step's own row is one of the true ones
                 own.append((k, v))
-            hidden = hidden + self._attend(q, keys, values, own, later) @ self.layer.o.T
-            hidden = (
-                hidden + swiglu(self._normed(hidden, self.layer.post_norm) @ self.layer.gate_up.T) @ self.layer.down.T
-            )
-            logits = (self._normed(hidden, self.norm) @ self.head.T).float()
+            hidden = hidden + self.times(self._attend(q, keys, values, own, later), self.layer.o)
+            inner = swiglu(self.times(self._normed(hidden, self.layer.post_norm), self.layer.gate_up))
+            hidden = hidden + self.times(inner, self.layer.down)
+            logits = self.times(self._normed(hidden, self.norm), self.head).float()
             best = logits.max(dim=-1)
             known = self.target_ids[best.indices]
             tokens.append(known)
             sure.append((best.values - logits.logsumexp(dim=-1)).exp())
         return torch.stack(tokens, dim=-1), torch.stack(sure, dim=-1)
+
+    def times(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Apply a matrix of this draft; a subclass may look at the inputs."""
+        return x @ matrix.T
 
     def _input(self, embeds: Tensor, hidden: Tensor) -> Tensor:
         """Embedding and hidden state side by side, each normalised on its own."""
@@ -80,7 +83,7 @@ class Eagle3:
 
     def _qkv(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q [kv heads, group, A, head_dim]; k and v [kv heads, A, head_dim]."""
-        q, k, v = split_heads(x @ self.layer.qkv.T, self.heads, self.kv_heads)
+        q, k, v = split_heads(self.times(x, self.layer.qkv), self.heads, self.kv_heads)
         cos, sin = self.cos[positions], self.sin[positions]
         return rotate(q, cos, sin).unflatten(0, (self.kv_heads, -1)), rotate(k, cos, sin), v
 

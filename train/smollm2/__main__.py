@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from sglang_adaptive.models.errors import ModelError
+from sglang_adaptive.models.packed import PACKED
 from sglang_adaptive.models.smollm2 import target_folder
 from train.smollm2.answers import answer
 from train.smollm2.clock import Clock
@@ -18,8 +20,9 @@ from train.smollm2.loop import Training
 from train.smollm2.measure import measure
 from train.smollm2.plan import STAGES, Plan
 from train.smollm2.questions import Questions, folders
+from train.smollm2.rounding import pack_draft
 from train.smollm2.speaker import Speaker
-from train.smollm2.store import Shards, read
+from train.smollm2.store import Documents, Shards, read
 from train.smollm2.together import Together
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Unfinished as left:
         print(f"{left}: not done yet; the same command goes on", flush=True)
         code = 3
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ModelError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     Together.of_environment().leave()
     return code
@@ -62,7 +65,7 @@ def run(options: argparse.Namespace, plan: Plan, leave_at: float, now: Callable[
     speaker: Speaker | None = None
     for stage in [options.stage] if options.stage else STAGES:
         if stage == "measure":
-            draft = options.draft or options.out / "draft"
+            draft = options.draft or options.out / "packed"
             measure(options.target, draft, options.prompts, options.out, plan, options.device, options.name)
             continue
         clock = Clock(options.out / "progress.json", stage, minutes[stage], leave_at, now)
@@ -91,15 +94,26 @@ def write_answers(options: argparse.Namespace, plan: Plan, speaker: Speaker, hel
 
 
 def train(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
+    start = None if options.start == "target" else Path(options.start)
+    together = Together.of_environment()
+    return Training(options.out, speaker.target, options.target, _answers(options), plan, start, together).run(clock)
+
+
+def pack(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
+    packed = options.out / "packed"
+    size = pack_draft(options.draft or options.out / "draft", speaker.target, _answers(options), packed)
+    print(f"pack: {packed / PACKED}, {size / 1e6:.2f} MB", flush=True)
+    return True
+
+
+STAGE = {"questions": write_questions, "answers": write_answers, "train": train, "pack": pack}
+
+
+def _answers(options: argparse.Namespace) -> Documents:
     documents = read([Shards(folder / "answers") for folder in (options.out, *options.also)])
     if not len(documents):
         raise ValueError(f"{options.out}: no answers in it; run --stage answers first")
-    start = None if options.start == "target" else Path(options.start)
-    together = Together.of_environment()
-    return Training(options.out, speaker.target, options.target, documents, plan, start, together).run(clock)
-
-
-STAGE = {"questions": write_questions, "answers": write_answers, "train": train}
+    return documents
 
 
 def _minutes(options: argparse.Namespace) -> dict[str, float]:
@@ -125,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--start", default=str(SHIPPED), help="draft to start from, or `target` (default: the shipped)")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="other --out, whose answers train it, too")
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="held-out questions (default: Spec-Bench's)")
-    parser.add_argument("--draft", type=Path, help="draft that `measure` measures (default: the one in --out)")
+    parser.add_argument("--draft", type=Path, help="draft that is packed or measured (default: the one in --out)")
     parser.add_argument("--name", default="accept", help="of the files that `measure` writes (default accept)")
     types = {field.name: field for field in dataclasses.fields(Plan)}
     for size in (*SIZES, *MORE_SIZES):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STAGES = {"questions": 2.0, "answers": 6.0, "train": 15.0, "measure": 2.0}
-"""Each stage and the minutes it takes by default. `measure` has no limit of its own."""
+STAGES = {"questions": 2.0, "answers": 6.0, "train": 15.0, "pack": 1.0, "measure": 2.0}
+"""Each stage and the minutes it takes by default. `pack` and `measure` have no limit of their own."""
 
 STEPS = 7
 """Draft steps that training unrolls: as many as the deepest chain that is measured."""

@@ -7,14 +7,13 @@ import os
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.traces.llama import Llama
 from benchmarks.traces.weights import config_of
+from sglang_adaptive.models.packed import WEIGHTS, read_draft
 from train.smollm2.model import Draft
-
-WEIGHTS = "model.safetensors"
 
 
 def new_draft(target: Llama, vocabulary: Tensor, start: Path | None) -> Draft:
@@ -57,7 +56,7 @@ def _from_target(draft: Draft, target: Llama, vocabulary: Tensor) -> None:
 @torch.no_grad()
 def _from_draft(draft: Draft, start: Path, vocabulary: Tensor) -> None:
     """Take over a draft's layer, and the rows of its head for the tokens that both propose."""
-    weights = load_file(start / WEIGHTS, device=str(vocabulary.device))
+    weights = {name: tensor.to(vocabulary.device) for name, tensor in read_draft(start).items()}
     mine = draft.state_dict()
     for name, tensor in mine.items():
         if name not in weights or (name != "lm_head.weight" and weights[name].shape != tensor.shape):

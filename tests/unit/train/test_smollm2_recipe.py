@@ -73,7 +73,8 @@ def made(toy_target: Path, held_out_file: Path, tmp_path_factory: pytest.TempPat
         assert call(out, toy_target, held_out_file, "--stage", stage, "--minutes", 10) == 0
     train(out, toy_target, out, 4, 8)
     assert call(out, toy_target, held_out_file, "--stage", "train", "--minutes", 0) == 0
-    assert call(out, toy_target, held_out_file, "--stage", "measure") == 0
+    for stage in ("pack", "measure"):
+        assert call(out, toy_target, held_out_file, "--stage", stage) == 0
     return out
 
 
@@ -104,6 +105,21 @@ def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not_been(
     assert one.keys() == other.keys()
     for name in one:
         assert torch.equal(one[name], other[name]), name
+
+
+def test_the_packed_draft_is_small_and_drafts_the_same(made: Path, toy_target: Path) -> None:
+    whole, packed = (made / "draft" / "model.safetensors").stat(), (made / "packed" / "model.packed").stat()
+    assert packed.st_size < 0.6 * whole.st_size
+    target, answers = Llama(toy_target, None, CPU, torch.float32), Shards(made / "answers").read()
+    drafts = [Eagle3(made / name, CPU, torch.float32) for name in ("draft", "packed")]
+    same = []
+    for index in range(len(answers)):
+        ids = torch.from_numpy(answers[index].astype(np.int64))
+        _, features = target.prefill(ids[None], target.cache(1, len(ids)))
+        first = int(answers.prompts[index]) - 1
+        (one, other) = (draft.chains(target.embedding, ids, features[0], first, 3)[0] for draft in drafts)
+        same.append((one == other).flatten())
+    assert torch.cat(same).float().mean() > 0.8
 
 
 def test_the_loss_falls(made: Path) -> None:
