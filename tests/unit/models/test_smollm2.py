@@ -141,7 +141,7 @@ def test_a_draft_of_another_model_is_refused(
 @in_checkout
 def test_the_draft_of_the_checkout_comes_into_the_cache_and_stays(cache: Path) -> None:
     folder = smollm2_draft.get_draft()
-    assert folder == cache / "smollm2" / "draft3" and smollm2_draft.is_measured_one(folder)
+    assert folder == cache / "smollm2" / "draft3-widened" and smollm2_draft.is_measured_one(folder)
     written = (folder / "model.safetensors").stat().st_ino
     assert smollm2_draft.get_draft() == folder and (folder / "model.safetensors").stat().st_ino == written
 
