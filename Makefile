@@ -18,7 +18,7 @@ help:
 	@echo "make lint         ruff: rules and format"
 	@echo "make test-tools   Chromium and Prometheus by apt-get; without them tests of the page and the metrics are left out"
 	@echo "make types        mypy, strict"
-	@echo "make tables       write every table of the documentation, and the dashboard, that scripts make from the source"
+	@echo "make tables       write every table of the documentation, from the source and from results, and the dashboard"
 	@echo "make docs         the documentation as a site, into site/; ends when a link leads nowhere"
 	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
 	@echo "make bench-real   policies on recorded text, and everything else that the throughput policy is held to"
@@ -62,9 +62,8 @@ types: $(READY)
 	$(VENV)/bin/mypy $(STRICT)
 
 tables: $(READY)
-	@for script in cli_reference config_reference hooks_reference launch_lines metrics_reference \
-		architectures_table dashboard; do \
-		$(VENV)/bin/python scripts/$$script.py || exit 1; done
+	@$(VENV)/bin/python scripts/tables.py
+	@$(VENV)/bin/python scripts/dashboard.py
 
 docs: $(READY)
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --conf-dir docs . site $(ARGS)

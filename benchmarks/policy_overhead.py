@@ -1,61 +1,95 @@
-"""What a decision costs: both calls of a round, at batch 64, beside SGLang's own EMA policy on the same rounds.
+"""What deciding costs a scheduler, on rounds that no engine runs: times of the shipped H200 profile, drawn text.
 
-    python -m benchmarks.policy_overhead [--rounds N] [--batch N] [--json F]
+    python -m benchmarks.policy_overhead [--parts decision,memory,look,history] [--rounds N] [--batch N] [--json F]
 
-A round is ``get_steps_for_batch`` and then the call that learns from it. Rounds are drawn before the clock starts:
-acceptance 0.75 falling by 0.97 a position, every depth from the policy itself, times from the shipped H200 profile
-with 2% of noise. The hand-over of times (``export_cost`` and ``import_cost``) is timed apart: on a server it is not
-part of every round.
+decision   both calls of a round, ``get_steps_for_batch`` and the one that learns from it, beside SGLang's own EMA
+           policy on the same rounds; the hand-over of times, which is not part of every round, stands apart
+memory     size of the pickled policy, which reaches every object that it keeps, while batch sizes and acceptance change
+look       CPU time of taking the controller's state and encoding it for the HTTP process, as an open page asks for it
+history    CPU time of adding a round to a full hour, of pricing a second, of a look at each span; bytes that it holds
+
+CPU times are this thread's alone, so that other load on the machine counts little.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import pickle
 import random
 import statistics
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import shipped_rounds
+import msgspec
+
+from benchmarks.harness.results import origin, write
+from benchmarks.harness.start import names
 from sglang_adaptive.policy.config.throughput_options import DEFAULT_LADDER, ThroughputOptions
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
+from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.profile.profile_json import loads_profile
+from sglang_adaptive.policy.profile.shipped import shipped_config
 from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.history import HOUR, SPANS, History
 from sglang_adaptive.runtime.look_turns import LOOKS, budgets_seen
-from sglang_adaptive.simulate.provenance import about
+from sglang_adaptive.runtime.round_clock import RoundClock
+from tests.live_controllers import controller
 
-DEEPEST = 7
-ACCEPTANCE = (0.75, 0.97)
-DRAWN_ROUNDS = 512
-WARMUP_ROUNDS = 1000
+DEEPEST, ACCEPTANCE = 7, (0.75, 0.97)
+"""Drafts of a drawn round, the chance of the first, and the share of it that each next one has."""
+
+CLOCK_NOISE = 0.02
+"""Standard deviation of the logarithm of a round's time."""
+
+DRAWN_ROUNDS, WARMUP_ROUNDS = 512, 1000
+MEMORY_ROUNDS, SIZES = 200_000, 10
+LOOK_BATCHES, LOOK_ROUNDS, LOOKS_TIMED = (1, 8, 32, 64), 2000, 500
+HOUR_BATCHES, HOUR_DEPTHS = (8, 64), (0, 1, 3, 5)
+
+
+def profile() -> CostProfile:
+    """Return the round times that were measured on an H200."""
+    path = shipped_config("profiles/h200-llama31-8b-eagle3-fa3.json")
+    return loads_profile(path.read_text(encoding="utf-8"), str(path))
+
+
+def seconds_of(table: CostProfile) -> dict[tuple[int, int], float]:
+    """Return the seconds of a round by batch size and steps."""
+    return {(cell.batch_size, cell.steps): cell.seconds for cell in table.cells}
+
+
+def noise(rng: random.Random) -> float:
+    """Return a factor that the clock of one round is off by."""
+    return rng.lognormvariate(0.0, CLOCK_NOISE)
+
+
+def accepted(rng: random.Random, steps: int, likely: float, decay: float = 1.0) -> int:
+    """Return how many of *steps* drafts are accepted: the first with probability *likely*, each next with *decay* times
+    that of the one before."""
+    return next((position for position in range(steps) if rng.random() >= likely * decay**position), steps)
+
+
+# -- decision -------------------------------------------------------------------------------------------------------
 
 
 def draw(batch: int) -> list[list[int]]:
     """Return the drafts that each request of *batch* would accept at unlimited depth, by round."""
     rng = random.Random(0)
-    return [[shipped_rounds.accepted(rng, DEEPEST, *ACCEPTANCE) for _ in range(batch)] for _ in range(DRAWN_ROUNDS)]
-
-
-def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEvidence | None:
-    """Return what a look at the round says, where a budget saves 60% of what a uniform cut loses."""
-    budgets = budgets_seen(DEFAULT_LADDER, steps, budget)
-    if not budgets:
-        return None
-    whole, *uniform = (sum(min(count, cut) for count in raw) for cut in (steps, *budgets))
-    ranked = [cut + round(0.6 * (whole - cut)) for cut in uniform]
-    return BudgetEvidence(steps, whole, *(dict(zip(budgets, found, strict=True)) for found in (ranked, uniform)))
+    return [[accepted(rng, DEEPEST, *ACCEPTANCE) for _ in range(batch)] for _ in range(DRAWN_ROUNDS)]
 
 
 def time_throughput(
     drawn: Sequence[list[int]], batch: int, rounds: int, budgets: bool = False
 ) -> dict[str, list[float]]:
     """Return nanoseconds of each round, and of each hand-over."""
-    profile = shipped_rounds.profile()
-    seconds = shipped_rounds.seconds(profile)
-    policy, rng = ThroughputPolicy(3, ThroughputOptions(verify_budget=budgets), profile), random.Random(1)
+    table = profile()
+    seconds, rng = seconds_of(table), random.Random(1)
+    policy = ThroughputPolicy(3, ThroughputOptions(verify_budget=budgets), table)
     policy.allow_budgets(True)
     name = "throughput, budgets" if budgets else "throughput"
     timed, handed = [], []
@@ -69,7 +103,7 @@ def time_throughput(
         counts = [min(steps, count) for count in raw]
         place = steps, policy.budget
         took = seconds[batch, steps if policy.budget is None else policy.budget]
-        clock = took * shipped_rounds.noise(rng) if place == last else None
+        clock = took * noise(rng) if place == last else None
         last = place
         observation = RoundObservation(steps, counts, batch, clock, requests=requests)
         if budgets:
@@ -86,62 +120,171 @@ def time_throughput(
     return {name: timed[WARMUP_ROUNDS:], f"{name} hand-over": handed}
 
 
-def time_sglang(drawn: Sequence[list[int]], batch: int, rounds: int, make: Callable[[], Any]) -> list[float]:
-    """Return nanoseconds of each round of a policy that has SGLang's own two calls."""
-    policy = make()
-    timed = []
+def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEvidence | None:
+    """Return what a look at the round says, where a budget saves 60% of what a uniform cut loses."""
+    budgets = budgets_seen(DEFAULT_LADDER, steps, budget)
+    if not budgets:
+        return None
+    whole, *uniform = (sum(min(count, cut) for count in raw) for cut in (steps, *budgets))
+    ranked = [cut + round(0.6 * (whole - cut)) for cut in uniform]
+    return BudgetEvidence(steps, whole, *(dict(zip(budgets, found, strict=True)) for found in (ranked, uniform)))
+
+
+def time_sglang(drawn: Sequence[list[int]], batch: int, rounds: int) -> list[float]:
+    """Return nanoseconds of each round of SGLang's own policy with its built-in configuration."""
+    from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
+
+    policy, timed = AdaptiveSpeculativeParams(initial_steps=3, cfg_path=None), []
     for index in range(rounds + WARMUP_ROUNDS):
-        raw = drawn[index % len(drawn)]
         start = time.perf_counter_ns()
         steps = policy.get_steps_for_batch(batch)
         spent = time.perf_counter_ns() - start
-        counts = [min(steps, count) for count in raw]
+        counts = [min(steps, count) for count in drawn[index % len(drawn)]]
         start = time.perf_counter_ns()
         policy.on_verify_complete(counts, batch)
         timed.append(spent + time.perf_counter_ns() - start)
     return timed[WARMUP_ROUNDS:]
 
 
-def sglang_ema() -> Any:
-    """Return SGLang's own policy with its built-in config."""
-    from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
+def decision(given: argparse.Namespace) -> dict[str, Any]:
+    """Return median, p99 and worst in microseconds of a decision and of a hand-over, by policy."""
+    drawn = draw(given.batch)
+    timed = time_throughput(drawn, given.batch, given.rounds)
+    timed |= time_throughput(drawn, given.batch, given.rounds, budgets=True)
+    timed["SGLang EMA"] = time_sglang(drawn, given.batch, given.rounds)
+    found = {}
+    for name, values in timed.items():
+        ordered = sorted(values)
+        median, p99 = statistics.median(ordered) / 1e3, ordered[int(0.99 * len(ordered))] / 1e3
+        found[name] = {"median_us": median, "p99_us": p99, "worst_us": ordered[-1] / 1e3, "rounds": len(ordered)}
+        print(f"{name:29s} median {median:7.2f}  p99 {p99:7.2f}  microseconds  ({len(ordered)} calls)", flush=True)
+    return {"policies": found, "batch": given.batch}
 
-    return AdaptiveSpeculativeParams(initial_steps=3, cfg_path=None)
+
+# -- what is held, and what is asked for ----------------------------------------------------------------------------
 
 
-def summary(nanoseconds: Sequence[float]) -> dict[str, float]:
-    """Return median, p99, worst and count, in microseconds."""
-    ordered = sorted(nanoseconds)
-    return {
-        "median_us": statistics.median(ordered) / 1e3,
-        "p99_us": ordered[int(0.99 * len(ordered))] / 1e3,
-        "worst_us": ordered[-1] / 1e3,
-        "rounds": len(ordered),
+def memory(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the policy's size in bytes by rounds played; batch size and acceptance change all the time."""
+    policy, rng = ThroughputPolicy(3, profile=profile()), random.Random(0)
+    batch, likely, last, found = 1, 0.5, -1, {}
+    for done in range(1, MEMORY_ROUNDS + 1):
+        if done % 50 == 0:
+            batch = rng.randint(1, 64)
+        if done % 400 == 0:
+            likely = rng.uniform(0.0, 0.95)
+        steps = policy.get_steps_for_batch(batch)
+        counts = [accepted(rng, steps, likely) for _ in range(batch)]
+        seconds = (0.004 + 0.0002 * steps) * noise(rng) if steps == last else None
+        policy.observe(RoundObservation(steps, counts, batch, seconds))
+        if policy.cost_sync_due:
+            policy.import_cost(policy.export_cost())
+        last = steps
+        if done % (MEMORY_ROUNDS // SIZES) == 0:
+            found[done] = len(pickle.dumps(policy))
+    print(f"the policy after {MEMORY_ROUNDS:,} rounds: {found[MEMORY_ROUNDS]:,} bytes", flush=True)
+    return {"bytes_by_rounds": found}
+
+
+def played() -> AdaptiveController:
+    """Return a controller that has decided LOOK_ROUNDS rounds, and has switched more often than it remembers."""
+    table, now, rng = profile(), [0.0], random.Random(0)
+    seconds = seconds_of(table)
+    found = controller(ThroughputPolicy(3, profile=table), RoundClock(lambda: now[0]))
+    for index in range(LOOK_ROUNDS):
+        batch, likely = LOOK_BATCHES[index // 100 % len(LOOK_BATCHES)], (0.3, 0.9)[index // 50 % 2]
+        found.activate_step_by_batch(batch)
+        steps = found.worker.speculative_num_steps
+        now[0] += seconds[batch, steps] * noise(rng)
+        found.on_verify_complete([accepted(rng, steps, likely) for _ in range(batch)], batch)
+    return found
+
+
+def look(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the milliseconds of a look. SGLang encodes what processes tell each other with msgspec, as this does."""
+    looked_at, encode = played(), msgspec.msgpack.Encoder().encode
+    times = [_microseconds(lambda: encode(looked_at.snapshot().as_dict())) / 1e3 for _ in range(LOOKS_TIMED)]
+    size = len(encode(looked_at.snapshot().as_dict()))
+    found = {"median_cpu_milliseconds": statistics.median(times), "worst_cpu_milliseconds": max(times), "bytes": size}
+    print(f"a look: {found}", flush=True)
+    return {"look": found}
+
+
+def history(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the medians, of an hour whose seconds each have rounds of two batch sizes at four depths."""
+    tracemalloc.start()
+    kept = [_hour()[2]]
+    before = tracemalloc.get_traced_memory()[0]
+    kept.clear()
+    held = before - tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    added, closed, whole = _hour()
+    encode = msgspec.msgpack.Encoder().encode
+    looks = {
+        str(span): [_microseconds(lambda span=span: encode(whole.span(span))) for _ in range(200)]  # type: ignore[misc]
+        for span in SPANS
     }
+    found = {
+        "add_microseconds": {f"batch {batch}": statistics.median(times) for batch, times in added.items()},
+        "price_a_second_microseconds": statistics.median(closed),
+        "look_microseconds": {span: statistics.median(times) for span, times in looks.items()},
+        "look_bytes": {str(span): len(encode(whole.span(span))) for span in SPANS},
+        "kilobytes_of_an_hour": held / 1000,
+    }
+    print(f"the history: {found}", flush=True)
+    return {"history": found}
 
 
-def main() -> int:
-    """Print the table and, with ``--json``, write it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=50_000)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    drawn = draw(options.batch)
-    timed = time_throughput(drawn, options.batch, options.rounds)
-    timed |= time_throughput(drawn, options.batch, options.rounds, budgets=True)
-    timed["SGLang EMA"] = time_sglang(drawn, options.batch, options.rounds, sglang_ema)
-    result = {name: summary(values) for name, values in timed.items()}
-    for name, row in result.items():
-        figures = f"median {row['median_us']:7.2f}  p99 {row['p99_us']:7.2f}  worst {row['worst_us']:8.2f}"
-        print(f"{name:29s} {figures}  microseconds  ({row['rounds']} calls)")
-    if options.json:
-        command = " ".join(["python -m benchmarks.policy_overhead", *sys.argv[1:]])
-        source = about([]) | {"command": command, "batch": options.batch}
-        written = json.dumps({"provenance": source, "policies": result}, indent=1)
-        options.json.write_text(written + "\n", encoding="utf-8")
+def _hour() -> tuple[dict[int, list[float]], list[float], History]:
+    """Return microseconds of every addition by batch size and of every pricing, and the history."""
+    priced, now, rng = played(), [0.0], random.Random(0)
+    found = History(priced.tiers, lambda: now[0])
+    added: dict[int, list[float]] = {batch: [] for batch in HOUR_BATCHES}
+    closed = []
+    for _ in range(HOUR + 100):
+        for batch in HOUR_BATCHES:
+            for steps in HOUR_DEPTHS:
+                seen = RoundObservation(steps, [rng.randint(0, steps) for _ in range(batch)], batch, 0.01)
+                added[batch].append(_microseconds(lambda seen=seen: found.add(seen)))  # type: ignore[misc]
+        now[0] += 1.0
+        closed.append(_microseconds(lambda: found.close(priced.params)))
+    return added, closed, found
+
+
+def _microseconds(act: Callable[[], object]) -> float:
+    begin = time.thread_time_ns()
+    act()
+    return (time.thread_time_ns() - begin) / 1e3
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "decision": decision, "memory": memory, "look": look, "history": history,
+}  # fmt: skip
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the figures and, with ``--json``, write them."""
+    given = parser().parse_args(argv)
+    found: dict[str, Any] = {"provenance": origin("policy_overhead", argv)}
+    for name in given.parts:
+        found |= PARTS[name](given)
+        if given.json:
+            write(given.json, found)
     return 0
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.policy_overhead", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("--parts", type=names, default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    made.add_argument("--rounds", type=int, default=50_000, help="of decisions")
+    made.add_argument("--batch", type=int, default=64)
+    made.add_argument("--json", type=Path, metavar="F")
+    return made
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

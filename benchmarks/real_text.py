@@ -44,7 +44,7 @@ DECISIONS, DECISION_BATCH = 20_000, 64
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print every table, write all figures; return 1 when a gate is missed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     try:
         setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders, _ = real.pick(list(real.POLICIES), setting)
@@ -132,14 +132,15 @@ def _policy(setting: DrawnSetting) -> list[Any]:
     return chosen([POLICY], setting.ladder)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
-    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="recorded text alone, without oracles")
-    parser.add_argument("--no-oracles", action="store_true", help="leave out what only hindsight can reach")
-    parser.add_argument("--json", type=Path, metavar="F")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
+    made.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")
+    made.add_argument("--quick", action="store_true", help="recorded text alone, without oracles")
+    made.add_argument("--no-oracles", action="store_true", help="leave out what only hindsight can reach")
+    made.add_argument("--json", type=Path, metavar="F")
+    return made
 
 
 if __name__ == "__main__":

@@ -17,21 +17,22 @@ Half an hour of rounds a draw; the first minute, in which the policy learns, is 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.server.workloads.steady import SETTLE_SECONDS, P
+from benchmarks.harness.results import origin, write
+from benchmarks.policies import SETTLE_SECONDS
+from benchmarks.policies import STEADY_P as P
 from sglang_adaptive.simulate.acceptance import FloatArray
 from sglang_adaptive.simulate.engine import play
 from sglang_adaptive.simulate.ours import build
 from sglang_adaptive.simulate.population import IntArray, closed_loop
 from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.provenance import about
 from sglang_adaptive.simulate.trace import Scene, Trace
 
 BATCHES, SEEDS, ROUNDS = (1, 8, 32), (1, 2, 3), 300_000
@@ -47,20 +48,25 @@ STALL_EVERY, STALL_ROUNDS, STALLS = 30_000, (20, 90), (1.3, 2.3)
 """The same of stalls; the factor lies between the two."""
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Measure every draw, print it and write all of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args()
+    options = parser().parse_args(argv)
     draws = [measure(batch, seed, options.rounds) for batch in BATCHES for seed in SEEDS]
     for draw in draws:
         told = "batch {batch_size}, seed {seed}: {switches_per_hour:.0f} switches an hour, {share:.4f} of the oracle"
         print(told.format(**draw))
     if options.output:
-        command = " ".join(["python -m benchmarks.steady_switches", *sys.argv[1:]])
-        source = about([]) | {"command": command, "p": P, "rounds": options.rounds}
-        options.output.write_text(json.dumps({"provenance": source, "draws": draws}, indent=1) + "\n")
+        source = origin("steady_switches", argv) | {"p": P, "rounds": options.rounds}
+        write(options.output, {"provenance": source, "draws": draws})
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--output", type=Path)
+    made.add_argument("--rounds", type=int, default=ROUNDS)
+    return made
 
 
 def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
@@ -133,4 +139,4 @@ def _stalls(rounds: int, rng: np.random.Generator) -> FloatArray:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,21 +1,17 @@
-"""Writes the table of published launch lines into docs/compatibility.md, from tests/launch_lines/.
+"""The tables of published launch lines in docs/compatibility.md, from tests/launch_lines/.
 
-``--check`` only compares; ``--verdicts`` asks the doctor's code about every line first and writes expected.json anew.
+    python -m scripts.launch_lines
+
+asks the doctor's code about every line and writes expected.json anew; ``make tables`` then writes the tables.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-from generated import DOCS, update
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.launch_lines import verdicts
 
@@ -29,6 +25,11 @@ SHORT = {
     "LoRA": "LoRA",
 }
 """Reasons as the table names them; another algorithm is named by its own."""
+
+
+def tables() -> dict[str, Iterator[str]]:
+    """Return both tables by their places in the page."""
+    return {"launch-line-counts": _summary(), "launch-lines": _table()}
 
 
 def _summary() -> Iterator[str]:
@@ -89,6 +90,4 @@ def _ask() -> None:
 
 
 if __name__ == "__main__":
-    if "--verdicts" in sys.argv[1:]:
-        _ask()
-    sys.exit(update(DOCS / "compatibility.md", {"launch-line-counts": _summary(), "launch-lines": _table()}))
+    _ask()

@@ -1,72 +1,78 @@
-"""The simulation of attention DP: what it counts, and cases whose outcome is known."""
+"""Two ranks: what is made of their logs and rates, and how their servers are started."""
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from benchmarks.attention_dp import ways
-from benchmarks.attention_dp.measure import WAYS
-from benchmarks.attention_dp.rank import Rank
-from benchmarks.attention_dp.run import Outcome, believers, run
-from benchmarks.attention_dp.scenes import BUSIEST, Scene, arrivals, scenes
-from benchmarks.attention_dp.ways import DEPTHS, Way, static
-from sglang_adaptive.simulate.cost import RoundCost
-from sglang_adaptive.simulate.real.texts import Texts
-
-KINDS = ("math_reasoning", "summarization")
+from benchmarks.attention_dp import LAYOUTS, NEW_TOKENS, PHASES, REQUESTS, Place, _until_logged, ask, ratios
+from benchmarks.harness import round_log
 
 
-def texts(*accepted: int, requests: int = 8, length: int = 60) -> Texts:
-    """Requests of as many kinds as numbers, in each of which every chain has so many drafts accepted."""
-    kinds = np.repeat(np.arange(len(accepted)), requests)
-    begin = np.arange(len(kinds)) * length
-    drafts = bytes(accepted[kind] for kind in kinds for _ in range(length))
-    return Texts(drafts, begin, begin + length, kinds, KINDS[: len(accepted)])
+def test_ranks_that_ran_the_same_steps_are_identical() -> None:
+    found = round_log.compare([[(8, 3), (8, 0), (0, 0)], [(1, 3), (0, 0), (4, 0), (4, 1)]])
+    assert (found["identical"], found["rounds"], found["switches"]) == (True, 3, 1)
+    assert found["rounds_by_depth"] == {"0": 2, "3": 1}
+    assert (found["rounds_with_an_idle_rank"], found["rounds_with_four_times_the_requests"]) == (2, 1)
+    assert found["largest_batch"] == 8
 
 
-def cost(dear: float) -> RoundCost:
-    """A round takes 10 ms, and *dear* milliseconds more for each step."""
-    return RoundCost.from_cells({(b, s): 0.01 + 0.001 * dear * s for b in (1, BUSIEST) for s in DEPTHS})
+def test_ranks_that_differ_are_told_with_the_round() -> None:
+    found = round_log.compare([[(8, 3), (8, 0)], [(1, 3), (1, 1)]])
+    assert not found["identical"]
+    assert found["first_unlike"] == {"round": 1, "ranks": [[8, 0], [1, 1]]}
+    assert not round_log.compare([[(1, 3)] * 9, [(1, 3)]])["identical"]  # one of them stands still
+    assert not round_log.compare([[], []])["identical"]
 
 
-def served(way: Way, scene: Scene, text: Texts, dear: float, seconds: float = 3.0) -> Outcome:
-    price = cost(dear)
-    ranks = [Rank(scene, at, text, [], 0) for at in range(len(scene.clients))]
-    return run(way, ranks, believers(len(ranks), price), price.table(BUSIEST), seconds)
+def test_logs_leave_out_a_line_that_is_half_written(tmp_path: Path) -> None:
+    log = tmp_path / "rounds-of-rank-"
+    Path(f"{log}0").write_text("12 3\n11 0\n1")
+    assert round_log.logs(log) == [[(12, 3), (11, 0)], []]
 
 
-def test_tokens_and_seconds_of_a_static_depth_are_those_of_the_arithmetic() -> None:
-    done = served(static(3), Scene("", [2, 0, 5], [None] * 3), texts(7), dear=0.0, seconds=1.0)
-    assert done.rounds in (100, 101)
-    assert done.request_seconds == pytest.approx(0.01 * 7 * done.rounds)
-    assert done.tokens == 4 * 7 * done.rounds  # 60 tokens are 15 rounds of 4
+def test_rounds_are_waited_for_until_the_budget_ends(tmp_path: Path) -> None:
+    _until_logged(tmp_path / "rounds-of-rank-", 5, 0.0, lambda: pytest.fail("no rank hangs"))
 
 
-@pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize(("accepted", "dear", "depth"), [(7, 0.0, 7), (0, 5.0, 0)])
-def test_where_all_ranks_want_the_same_every_way_runs_it(name: str, accepted: int, dear: float, depth: int) -> None:
-    scene = Scene("", [4, 9], [None, None])
-    found = served(WAYS[name], scene, texts(accepted), dear)
-    best = served(static(depth), scene, texts(accepted), dear)
-    assert found.rate > 0.9 * best.rate
+def test_the_policy_is_compared_with_the_best_held_steps() -> None:
+    names = {"static-0": (100.0, 110.0), "static-3": (200.0, 190.0), "policy": (194.0, 196.0), "none": (130.0,)}
+    rows = [{"scene": "a", "contender": name, "tokens_per_second": rate} for name, two in names.items() for rate in two]
+    found = ratios(rows)["a"]
+    assert found["best"] == "static-3"
+    assert found["policy_over_best"] == pytest.approx(1.0)
+    assert found["policy_over_none"] == pytest.approx(1.5)
+    assert found["spread"] == pytest.approx((10 / 105 + 10 / 195 + 2 / 195) / 3)
+    assert found["best_held"] == ["static-3", "static-0"]
 
 
-def test_the_minimum_follows_one_small_rank_and_the_vote_does_not() -> None:
-    scene = Scene("", [30, 2], [0, 1])
-    rates = {name: served(WAYS[name], scene, texts(7, 0), dear=0.5).rate for name in ("vote", "minimum")}
-    assert rates["vote"] > 1.3 * rates["minimum"]
+def test_each_request_goes_to_its_rank() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Server:
+        def post(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+            asked.append((body["routed_dp_rank"], len(body["input_ids"])))
+            return [{"output_ids": [body["routed_dp_rank"]] * NEW_TOKENS} for _ in body["input_ids"]]
+
+    outputs = ask(Server(), [[1, 2]] * 16, "skewed")  # type: ignore[arg-type]
+    assert sorted(asked) == [(0, 14), (1, 2)]
+    assert [text[0] for text in outputs] == [int(at % 8 == 0) for at in range(16)]
 
 
-def test_runs_repeat() -> None:
-    scene = Scene("", [5, 12], [0, 1])
-    assert served(ways.vote, scene, texts(5, 1), 0.5) == served(ways.vote, scene, texts(5, 1), 0.5)
+@pytest.mark.parametrize("name", sorted({name for _, names in PHASES.values() for name in names}))
+def test_every_server_has_two_ranks_and_logs_where_it_has_to(tmp_path: Path, name: str) -> None:
+    server = Place(tmp_path, cpu=False).made(name)
+    assert "--tp-size" in server.command
+    assert ("--enable-dp-attention" in server.command) == (name != "liar-tp")
+    variables = server.environment
+    logged = round_log.ENTRY_POINT in variables["SGLANG_PLUGINS"].split(",")
+    assert logged == (name not in ("reference", "none"))
+    assert float(variables.get(round_log.LIE, 0)) == (3.0 if name.startswith("liar") else 0.0)
+    assert server.name == name and server.log.name == f"{name}.log"
 
 
-def test_every_scene_is_for_all_ranks_and_only_open_ones_have_arrivals() -> None:
-    text = texts(5, 1)
-    for scene in scenes(8, text, 0):
-        assert len(scene.clients) == len(scene.kinds) == 8 and max(scene.clients) <= BUSIEST
-        come = arrivals(scene, text, 0.01, 10.0, 0)
-        assert bool(sum(map(len, come))) == (scene.shares is not None)
-        assert all(list(seconds) == sorted(seconds) for seconds in come)
+def test_layouts_leave_a_rank_idle() -> None:
+    used = {name: {rank(at) for at in range(REQUESTS)} for name, rank in LAYOUTS.items()}
+    assert used == {"balanced": {0, 1}, "skewed": {0, 1}, "rank 1 idle": {0}, "rank 0 idle": {1}}

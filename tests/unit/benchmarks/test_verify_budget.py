@@ -1,4 +1,4 @@
-"""The verify budget's benchmark: its prices, what it keeps of a batch, and what its beliefs come to."""
+"""Verify budgets on recorded text: prices, what is kept of a batch, what the policy is told, and what it comes to."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.traces.replay import rounds
-from benchmarks.verify_budget.beliefs import BELIEFS, Learnt, Plain
-from benchmarks.verify_budget.budget import fixed, free, likeliest
-from benchmarks.verify_budget.early_stop import stopping
-from benchmarks.verify_budget.measure import cells
-from benchmarks.verify_budget.prices import KNOTS, fit, read_extra
+from benchmarks.verify_budget import KNOTS, LADDER, Held, fit, kept, read_extra, run, throughput
+from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.traces import CHAIN, LEVELS, Trace
 
 STEPS, BATCHES = (0, 1, 2, 3, 5, 7), (1, 2, 4, 8, 16, 32, 64)
@@ -43,95 +40,19 @@ def made_up(batch: int, steps: int, tokens: int) -> float:
 PRICES = fit({(batch, steps): made_up(batch, steps, batch * (steps + 1)) for batch in BATCHES for steps in STEPS})
 
 
+TRACE, BATCH = drawn(), 32
+CHEAP = fit({(b, s): made_up(b, s, b * (s + 1)) - 0.00017 * s for b in BATCHES for s in STEPS})
+"""Rounds whose drafted steps take 30 us."""
+SECONDS = CHEAP.by_place(BATCH)
+
+
 def test_prices_are_those_of_the_rounds_that_were_measured() -> None:
     assert PRICES.worst_share < 0.005
     for batch in BATCHES:
-        assert PRICES.without_drafts(batch) == pytest.approx(made_up(batch, 0, batch))
+        assert PRICES.rectangle(batch, 0) == pytest.approx(made_up(batch, 0, batch))
     # A round that nobody measured: 7 drafted steps, 3 drafts verified.
-    assert float(PRICES.seconds(32, 7, 128)) == pytest.approx(made_up(32, 7, 128), rel=0.02)
+    assert PRICES.seconds(32, 7, 128) == pytest.approx(made_up(32, 7, 128), rel=0.02)
     assert PRICES.seconds(128, 3, 600) > PRICES.seconds(64, 3, 600) > PRICES.seconds(64, 3, 512)
-
-
-def test_what_a_drafted_step_costs_a_request_cannot_be_told() -> None:
-    measured = {(batch, steps): made_up(batch, steps, batch * (steps + 1)) for batch in BATCHES for steps in STEPS}
-    dear = fit(measured, 0.25)
-    assert dear.worst_share == pytest.approx(PRICES.worst_share, abs=0.005)
-    assert dear.seconds(32, 7, 128) > 1.02 * PRICES.seconds(32, 7, 128)
-
-
-def test_likeliest_drafts_are_the_first_of_each_chain() -> None:
-    products = np.cumprod(np.random.default_rng(1).random((6, 7)), axis=1)
-    for count in (0, 1, 13, 42):
-        kept = likeliest(products, count)
-        assert kept.sum() == count
-        inside = np.arange(7) < kept[:, None]
-        if 0 < count < 42:
-            assert products[inside].min() >= products[~inside].max()
-
-
-@pytest.mark.parametrize("steps", [1, 3, 7])
-def test_verifying_all_is_the_replay_of_the_trace(steps: int) -> None:
-    trace = drawn()
-    taken = sum(len(rounds(accepted, steps)) for _, accepted, _ in trace.requests())
-    tally = fixed(trace, Plain(trace), 1, steps, steps, len(trace.accepted))
-    assert (tally.tokens, tally.rounds) == (len(trace.accepted), taken)
-    assert tally.verified == taken * steps
-
-
-def test_a_budget_brings_more_than_as_many_drafts_of_everybody() -> None:
-    trace = drawn()
-    ragged, alike = (fixed(trace, Plain(trace), 8, steps, 2, 6000) for steps in (5, 2))
-    assert ragged.verified / ragged.rounds == alike.verified / alike.rounds == 16
-    assert ragged.tokens / ragged.rounds > 1.03 * alike.tokens / alike.rounds
-
-
-def test_any_number_and_early_stops_are_worth_their_seconds() -> None:
-    trace = drawn()
-
-    def rate(batch: int, steps: int) -> float:
-        tally = fixed(trace, Plain(trace), batch, steps, steps, 8000)
-        return tally.tokens / (tally.rounds * float(PRICES.seconds(batch, steps, batch * (steps + 1))))
-
-    best = max(rate(32, steps) for steps in STEPS[1:])
-    chosen = free(trace, Plain(trace), 32, 3, PRICES, best, 8000)
-    assert chosen.rate > best and 0 < chosen.verified < 3 * 32 * chosen.rounds
-    best = max(rate(1, steps) for steps in STEPS[1:])
-    stopped = stopping(trace, Plain(trace), 1, PRICES, best, 0.0, 8000)
-    assert stopped.rate > best
-    assert stopping(trace, Plain(trace), 1, PRICES, best, 0.001, 8000).rate < stopped.rate
-
-
-def test_beliefs_learn_what_a_wrong_draft_says_of_itself() -> None:
-    trace = drawn(requests=60)
-    honest = trace.confidence.copy()
-    trace.confidence[:] = honest // 2  # the draft now says half of what it knows
-    rows = np.arange(len(trace.accepted))
-    kept = np.full(len(rows), CHAIN)
-    for positions in (False, True):
-        belief = Learnt(trace, positions)
-        before = belief.chances(rows, CHAIN)
-        belief.hear(rows, kept, trace.accepted.astype(np.int64))
-        after = belief.chances(rows, CHAIN)
-        truth = (honest + 0.5) / LEVELS
-        assert np.abs(after - truth).mean() < 0.5 * np.abs(before - truth).mean()
-
-
-def test_nothing_is_learnt_of_drafts_that_were_not_verified() -> None:
-    trace = drawn()
-    belief = Learnt(trace, positions=True)
-    before = belief.chances(np.arange(50), CHAIN)
-    belief.hear(np.arange(50), np.zeros(50, np.int64), np.zeros(50, np.int64))
-    assert (belief.chances(np.arange(50), CHAIN) == before).all()
-
-
-def test_cells_hold_every_belief_and_a_gain_of_one_at_most_in_vain() -> None:
-    found = list(cells(drawn(), {"made up": PRICES}, (2, 8)))
-    assert [cell["batch"] for cell in found] == [2, 8]
-    assert found[0]["early"] and not found[0]["budget"]
-    assert set(found[1]["budget"]) == set(BELIEFS) and found[1]["free"]["gain"] > 1
-    # These drafts know exactly how good they are.
-    learnt = found[1]["budget"]["learnt by probability"]["gain"]
-    assert learnt == pytest.approx(found[1]["budget"]["as it is"]["gain"], abs=0.03)
 
 
 def test_what_a_gpu_measured_is_charged(tmp_path: Path) -> None:
@@ -148,3 +69,80 @@ def test_what_a_gpu_measured_is_charged(tmp_path: Path) -> None:
     assert priced.draft[1] == extra.drafted
     assert priced.ragged(32, 7, 128) - priced.seconds(32, 7, 128) == pytest.approx(0.0001)
     assert PRICES.ragged(32, 7, 128) == PRICES.seconds(32, 7, 128)
+
+
+def test_likeliest_drafts_are_the_first_of_each_chain() -> None:
+    chances = np.random.default_rng(1).random((6, 7))
+    products = np.cumprod(chances, axis=1)
+    for budget, one in kept(chances, [1, 3, 7]).items():
+        assert one.sum() == 6 * budget
+        inside = np.arange(7) < one[:, None]
+        if budget < 7:
+            assert products[inside].min() >= products[~inside].max()
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_verifying_all_is_the_replay_of_the_trace(steps: int) -> None:
+    taken = sum(len(rounds(accepted, steps)) for _, accepted, _ in TRACE.requests())
+    found = run(Held(steps), TRACE, 1, len(TRACE.accepted), SECONDS)
+    assert (found.tokens, found.rounds) == (len(TRACE.accepted), {(steps, steps): taken})
+
+
+class Told(Held):
+    """Held steps and budget, and what a policy would have been told."""
+
+    def __init__(self, steps: int, budget: int | None) -> None:
+        super().__init__(steps, budget)
+        self.seen: list[RoundObservation] = []
+
+    def observe(self, seen: RoundObservation) -> None:
+        self.seen.append(seen)
+
+
+def told(steps: int, budget: int | None) -> list[RoundObservation]:
+    policy = Told(steps, budget)
+    run(policy, TRACE, BATCH, 20_000, SECONDS)
+    return policy.seen
+
+
+def test_a_place_has_a_price_and_a_smaller_budget_a_lower_one() -> None:
+    assert len(SECONDS) == len(LADDER) + sum(0 < b < s for s in LADDER for b in LADDER)
+    assert SECONDS[7, 1] < SECONDS[7, 3] < SECONDS[7, 7]
+    assert SECONDS[3, 3] < SECONDS[7, 3], "four more drafted steps"
+
+
+def test_rounds_with_a_budget_say_what_a_server_s_say() -> None:
+    seen = told(7, 3)
+    assert len(seen) > 100
+    for one in seen:
+        assert one.verified is not None and one.completed is not None
+        assert (one.budget, sum(one.verified)) == (3, 3 * BATCH)
+        pairs = zip(one.num_correct_drafts_per_req, one.verified, one.completed, strict=True)
+        for accepted, verified, completed in pairs:
+            assert accepted <= verified and (completed == accepted or accepted == verified <= completed)
+    looks = [one.evidence for one in seen if one.evidence is not None]
+    assert all(sorted(look.ranked) == [1, 2, 3] for look in looks)
+    assert len(looks) == pytest.approx(len(seen) / 4, abs=1)
+
+
+def test_rectangles_say_what_every_smaller_budget_would_have_kept() -> None:
+    looks = [one.evidence for one in told(7, None) if one.evidence is not None]
+    assert {look.steps for look in looks} == {2, 3, 5, 7}
+    for look in looks:
+        assert sorted(look.ranked) == [b for b in LADDER if 0 < b < look.steps]
+        kept = list(look.ranked.values())
+        assert kept == sorted(kept) and kept[-1] <= look.whole
+    gains = [look.ranked[3] - look.uniform[3] for look in looks if look.steps == 7]
+    assert np.mean(gains) > 0, "the draft's chances are right here"
+
+
+def test_the_policy_comes_to_what_the_best_place_of_all_brings() -> None:
+    held = {(s, b): run(Told(s, b if b < s else None), TRACE, BATCH, 20_000, SECONDS) for s, b in SECONDS}
+    rates = {place: one.rate(SECONDS) for place, one in held.items()}
+    best = max(rates, key=lambda place: rates[place])
+    assert best[1] < best[0]
+    found = run(throughput(CHEAP, True), TRACE, BATCH, 100_000, SECONDS)
+    assert found.rate(SECONDS) > 0.985 * rates[best]
+    rectangles = run(throughput(CHEAP, False), TRACE, BATCH, 100_000, SECONDS)
+    assert all(b == s for s, b in rectangles.rounds)
+    assert found.rate(SECONDS) > 1.02 * rectangles.rate(SECONDS)

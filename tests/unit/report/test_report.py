@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.server.compare import table as compare
-from benchmarks.server.passes import row
-from benchmarks.server.results import SCHEMA, SIMULATED
+from benchmarks.compare import table as compare
+from benchmarks.harness.results import SIMULATED
+from benchmarks.policies import SCHEMA, row
 from sglang_adaptive.demo.report import build
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile.shipped import shipped_config
@@ -62,7 +62,7 @@ LATENCY = {"p50_ms": 5.0, "p95_ms": 9.0, "p99_ms": 10.0, "mean_ms": 6.0, "count"
 
 
 def benchmark_document() -> dict[str, Any]:
-    """A result of ``python -m benchmarks.server`` with several workloads."""
+    """A result of ``python -m benchmarks.policies`` with several workloads."""
 
     def one(rate: float, **more: Any) -> dict[str, Any]:
         return {"tokens_per_second": rate, "rounds": 10, "seconds": 1.0, "accept_length": 2.0, **more}
@@ -78,7 +78,7 @@ def benchmark_document() -> dict[str, Any]:
     found.append({**steady, "switches_per_hour": 12.4, "itl_p95_against_static": 1.0123, "new_figure": [1]})
     arrivals = [one(50.0, inter_token_latency=LATENCY), one(52.0, inter_token_latency={**LATENCY, "p95_ms": 11.0})]
     found.append(row("open loop", "throughput", {"share": 0.3, "requests_per_second": 2.5}, arrivals))
-    origin = {"command": "python -m benchmarks.server matrix", "gpu": "NVIDIA H200", "cpu": "CPU", "versions": {}}
+    origin = {"command": "python -m benchmarks.policies matrix", "gpu": "NVIDIA H200", "cpu": "CPU", "versions": {}}
     notes = ["load: out of time"]
     return {
         "schema": SCHEMA, "name": "x", "acceptance": SIMULATED, "provenance": origin, "plan": {}, "servers": {},

@@ -1,0 +1,562 @@
+"""SGLang plugin of the benchmarks: acceptance drawn from a declared process or replayed, and rounds counted.
+
+With dummy weights a draft is never right. SGLang can force accept lengths (``SGLANG_SIMULATE_ACC_LEN``); this replaces
+the function behind that switch, so that draft j of every request is accepted with the declared probability if draft
+j - 1 was, or that a request accepts what a trace says of its own position. Draft, verify, draft extend, scheduling and
+HTTP stay the real path. Every figure made with it is to be called "simulated acceptance", or "replayed".
+
+Benchmark and scheduler share a small mapped file: the benchmark writes the process, which the scheduler reads before
+every round; the scheduler counts its decode rounds, so that a figure is of whole rounds, timed where they happen, and
+not of HTTP answers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import hook_times, plugin
+from sglang_adaptive.simulate.acceptance import expected_tokens, hazards
+from sglang_adaptive.traces import LEVELS, read
+
+ENTRY_POINT = "benchmark_acceptance"
+PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
+"""Environment variable: the mapped file."""
+
+REAL = "BENCHMARK_ACCEPTANCE_REAL"
+"""Environment variable: "1" leaves acceptance to the models; rounds are counted all the same."""
+
+TRACE_FILE = "BENCHMARK_ACCEPTANCE_TRACE"
+"""Environment variable: the trace that requests name questions of."""
+
+VERIFY_BUDGET = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
+"""This package's variable that forces a budget, or lets the policy choose one."""
+
+CUSTOM = "acceptance"
+"""Key in a request's ``sampling_params.custom_params``: its own process, as [p, decay]."""
+
+QUESTION = "trace"
+"""The same for a request whose acceptance was recorded: the number of its question in the server's trace."""
+
+DEEPEST = 32
+"""Deepest draft that a configuration may name."""
+
+RING = 8192
+"""Round times kept, the latest ones."""
+
+DRAWN_AHEAD = 64
+"""Rounds whose acceptance is drawn at once, so that a round costs a few small operations on the device."""
+
+_SRT = "sglang.srt."
+_OURS = "sglang_adaptive.sglang_plugin."
+_POSITION = "_benchmark_position"
+
+
+def environment(path: Path, folder: Path, simulate: bool = True) -> dict[str, str]:
+    """Return the variables of a server that counts into *path*; writes the plugin's metadata into *folder*."""
+    variables = {PROCESS_FILE: str(path), "PYTHONPATH": plugin.written(folder, ENTRY_POINT, __name__)}
+    if not simulate:
+        return {**variables, REAL: "1"}
+    return {**variables, "SGLANG_SIMULATE_ACC_LEN": "1", "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}
+
+
+def register() -> None:
+    """Entry point: act in a scheduler process that is told where the file is."""
+    if PROCESS_FILE not in os.environ or not plugin.in_scheduler():
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    process = Process(os.environ[PROCESS_FILE])
+    results = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
+    real = os.environ.get(REAL) == "1"
+    meter = Meter(process, observed=real)
+    HookRegistry.register(_SRT + results + "process_batch_result_decode", meter.decode, HookType.AROUND)
+    for without_a_round in ("process_batch_result_prefill", "process_batch_result_idle"):
+        HookRegistry.register(_SRT + results + without_a_round, meter.prefill, HookType.BEFORE)
+    if real:
+        return
+    draw = Draw(process)
+    HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
+    HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
+    HookRegistry.register(_OURS + "scheduler.shadow_acceptance.shadow_accepts", draw.shadow_accepts, HookType.AROUND)
+    if draw.budget is not None:
+        draw.budget.register()
+
+
+# -- the mapped file ------------------------------------------------------------------------------------------------
+
+_SET = ("p", "decay", "full_from", "sequence")
+_COUNTED = (
+    *("rounds", "requests", "tokens", "expected", "switches", "batch_size"),
+    *("full_rounds", "full_seconds", "full_requests", "full_tokens", "full_expected"),
+)
+LAYOUT = np.dtype(
+    [*((name, "f8") for name in (*_SET, *_COUNTED)), ("rounds_by_depth", "f8", DEEPEST + 1), ("ring", "f4", RING)]
+)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """P(draft j accepted | draft j - 1 accepted) = min(1, p * decay ** (j - 1)), j from 1."""
+
+    p: float
+    decay: float = 1.0
+
+    def expected(self, steps: int) -> float:
+        """Return the tokens that a request is to get from a round of *steps* drafts, bonus token included."""
+        return _expectations(self)[steps]
+
+
+@lru_cache(maxsize=4096)
+def _expectations(declared: Declared) -> tuple[float, ...]:
+    return tuple(expected_tokens(hazards(declared.p, declared.decay, DEEPEST)).tolist())
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Decode rounds since the server started, or between two readings (see ``-``).
+
+    ``expected`` is what the drafted rounds yield on average under the declared process: the tokens without the luck of
+    the draw. The ``full_`` ones are of rounds that followed another decode round, both with at least the requests that
+    were asked for.
+    """
+
+    rounds: float
+    requests: float
+    """Requests times rounds."""
+    tokens: float
+    expected: float
+    switches: float
+    """Rounds drafted at another depth than the round before."""
+    batch_size: float
+    """Of the latest round."""
+    full_rounds: float
+    full_seconds: float
+    full_requests: float
+    full_tokens: float
+    full_expected: float
+    rounds_by_depth: tuple[float, ...]
+
+    def __sub__(self, earlier: Counted) -> Counted:
+        """Return what was counted since *earlier*; the batch size stays the latest."""
+        own, before = vars(self), vars(earlier)
+        spent = {name: own[name] - before[name] for name in _COUNTED if name != "batch_size"}
+        depths = tuple(a - b for a, b in zip(self.rounds_by_depth, earlier.rounds_by_depth, strict=True))
+        return Counted(**spent, batch_size=self.batch_size, rounds_by_depth=depths)
+
+    def depths(self) -> dict[str, int]:
+        """Return the rounds by depth, depths that were not used left out; keys are strings, for JSON."""
+        return {str(steps): int(rounds) for steps, rounds in enumerate(self.rounds_by_depth) if rounds}
+
+
+class Process:
+    """The mapped file. Raises ValueError when *path* is not such a file."""
+
+    def __init__(self, path: str | Path, create: bool = False) -> None:
+        if create:
+            np.zeros(1, LAYOUT).tofile(path)
+        if Path(path).stat().st_size != LAYOUT.itemsize:
+            raise ValueError(f"{path}: not an acceptance file of this version; expected {LAYOUT.itemsize} bytes")
+        self.path = Path(path)
+        self._cell = np.memmap(path, dtype=LAYOUT, mode="r+", shape=(1,))[0]
+
+    @property
+    def declared(self) -> Declared:
+        """The process of every request that declares none of its own; seen from the next round on."""
+        return Declared(float(self._cell["p"]), float(self._cell["decay"]))
+
+    @declared.setter
+    def declared(self, value: Declared) -> None:
+        self._cell["p"], self._cell["decay"] = value.p, value.decay
+
+    @property
+    def full_from(self) -> int:
+        """Requests from which on a batch counts as full; 0 counts none."""
+        return int(self._cell["full_from"])
+
+    @full_from.setter
+    def full_from(self, requests: int) -> None:
+        self._cell["full_from"] = requests
+
+    def read(self) -> Counted:
+        """Return the counters of one moment between two rounds."""
+        while True:
+            before = int(self._cell["sequence"])
+            values = {name: float(self._cell[name]) for name in _COUNTED}
+            depths = tuple(map(float, self._cell["rounds_by_depth"]))
+            if before == int(self._cell["sequence"]) and not before % 2:
+                return Counted(**values, rounds_by_depth=depths)
+            time.sleep(0)
+
+    def round_seconds(self, since: Counted) -> list[float]:
+        """Return the times of the rounds at a full batch after *since*, at most the latest RING of them."""
+        end = int(self.read().full_rounds)
+        return [float(self._cell["ring"][at % RING]) for at in range(max(int(since.full_rounds), end - RING), end)]
+
+    def of_rank(self, rank: int) -> Path:
+        """Return the file that attention-DP rank *rank* counts into; rank 0, or the only one, has this one."""
+        return self.path if rank == 0 else self.path.with_name(f"{self.path.name}.{rank}")
+
+    def count(
+        self, steps: int, requests: int, tokens: int, expected: float, switched: bool, full: float | None
+    ) -> None:
+        """In the scheduler: add a round. *full* is the seconds since the one before, where both had a full batch."""
+        cell = self._cell
+        cell["sequence"] += 1  # until the next change of it a reader waits
+        cell["rounds"] += 1
+        cell["requests"] += requests
+        cell["tokens"] += tokens
+        cell["expected"] += expected
+        cell["switches"] += switched
+        cell["batch_size"] = requests
+        cell["rounds_by_depth"][steps] += 1
+        if full is not None:
+            cell["ring"][int(cell["full_rounds"]) % RING] = full
+            cell["full_rounds"] += 1
+            cell["full_seconds"] += full
+            cell["full_requests"] += requests
+            cell["full_tokens"] += tokens
+            cell["full_expected"] += expected
+        cell["sequence"] += 1
+
+
+def own(request: Any) -> Declared | None:
+    """Return the process that a request declares by itself."""
+    declared = (request.sampling_params.custom_params or {}).get(CUSTOM)
+    return Declared(*map(float, declared)) if isinstance(declared, Sequence) else None
+
+
+def question(request: Any) -> int | None:
+    """Return the question of the trace that a request names; None for none."""
+    named = (request.sampling_params.custom_params or {}).get(QUESTION)
+    return named if isinstance(named, int) else None
+
+
+# -- which ranks run the same batch ---------------------------------------------------------------------------------
+
+
+def _peers() -> Any:
+    """Return the group of the ranks that run this rank's batch: all tensor-parallel ones without attention DP."""
+    from sglang.srt.layers.dp_attention import get_dp_tp_group
+
+    return get_dp_tp_group()
+
+
+def _counted_into(process: Process) -> Process | None:
+    """Return the mapped file for this rank's counts; None where another rank counts the same rounds.
+
+    A rank of attention DP for which the benchmark made no file is not counted.
+    """
+    from sglang.srt.runtime_context import get_parallel
+
+    if _peers().rank_in_group:
+        return None
+    path = process.of_rank(int(get_parallel().attn_dp_rank))
+    if path == process.path:
+        return process
+    return Process(path) if path.exists() else None
+
+
+def _same_on_all_ranks(num_correct_drafts: Any) -> None:
+    """Ranks that run one batch have to accept the same drafts; a change of p reaches them rounds apart."""
+    group = _peers()
+    if group.world_size > 1:
+        group.broadcast(num_correct_drafts, src=0)
+
+
+# -- rounds, counted ------------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """Counts decode rounds as their results are processed; on the first of the ranks that run the same batch alone."""
+
+    def __init__(
+        self, process: Process, clock: Callable[[], float] = time.perf_counter, observed: bool = False
+    ) -> None:
+        """*observed* counts the tokens that came as those that were expected: acceptance is the models' own."""
+        self._process, self._clock, self._observed = process, clock, observed
+        self._counted: Process | None = process
+        self._first_round = True
+        self._last_steps: int | None = None
+        self._last: tuple[float, int] | None = None  # time and batch size of the decode round just before
+
+    def prefill(self, *_: Any, **__: Any) -> None:
+        """Before a result of a prefill, this rank's or with attention DP another's: the next round's time has it."""
+        self._last = None
+
+    def decode(self, original: Callable[..., None], processor: Any, batch: Any, result: Any) -> None:
+        """Around a decode result: count what it added to the requests that still run."""
+        if self._first_round:  # the ranks were not known before
+            self._first_round, self._counted = False, _counted_into(self._process)
+        running = [req for req in batch.reqs if not req.finished()]
+        before = sum(len(req.output_ids) for req in running)
+        original(processor, batch, result)
+        if self._counted is not None and running:
+            self.count(running, sum(len(req.output_ids) for req in running) - before, result)
+
+    def count(self, running: Sequence[Any], tokens: int, result: Any) -> None:
+        """Add the round of *running* requests, which got *tokens* tokens together."""
+        width = result.speculative_num_draft_tokens
+        steps = 0 if width is None else width - 1
+        if self._observed or question(running[0]) is not None:
+            expected: float = tokens
+        else:
+            common = self._process.declared
+            expected = sum((own(req) or common).expected(steps) for req in running)
+        now, requests = self._clock(), len(running)
+        counted = self._counted
+        assert counted is not None
+        full = self._last is not None and 0 < counted.full_from <= min(self._last[1], requests)
+        seconds = now - self._last[0] if full and self._last is not None else None
+        counted.count(steps, requests, tokens, expected, self._last_steps not in (None, steps), seconds)
+        self._last, self._last_steps = (now, requests), steps
+
+
+# -- acceptance, drawn ----------------------------------------------------------------------------------------------
+
+
+class Draw:
+    """In the place of SGLang's function: one accept length a request, drawn on the device or taken from a trace."""
+
+    __name__ = "draw"
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._declared: tuple[Declared, ...] = ()
+        self._drawn_for: tuple[Declared, ...] = ()
+        self._chances: Any = None
+        self._drawn: Any = None
+        self._row = 0
+        self._chance = random.Random(0)  # every rank draws the same
+        self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
+        budgets = self._replay is not None and VERIFY_BUDGET in os.environ
+        self.budget = BudgetReplay(self._replay) if budgets and self._replay is not None else None
+
+    def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """Before a batch is verified: note each request's process, its own or the common one."""
+        common = self._process.declared
+        self._declared = tuple(own(req) or common for req in batch.reqs)
+        if self._replay is not None:
+            self._replay.begin(batch.reqs)
+
+    def __call__(
+        self,
+        accept_index: Any,
+        predict: Any,
+        num_correct_drafts: Any,
+        candidates: Any,
+        target_predict: Any,
+        bs: int,
+        spec_steps: int,
+        **_: Any,
+    ) -> Any:
+        """Fill *predict* (bs * (spec_steps + 1)) and *num_correct_drafts* (bs) in place; return the accept index.
+
+        A chain's node i of request r stands at r * (spec_steps + 1) + i. A round without drafts is left as it is: its
+        one node was accepted already.
+        """
+        if spec_steps == 0:
+            return accept_index
+        import torch
+
+        width = spec_steps + 1
+        if self._replay is not None and self._replay.concerns(bs):
+            counts = self._replay.accept(spec_steps, None if self.budget is None else self.budget.take())
+            num_correct_drafts.copy_(_on_device(torch.tensor(counts, dtype=torch.int32), accept_index.device))
+        else:
+            num_correct_drafts.copy_(self._next(bs, accept_index.device).clamp(max=spec_steps))
+        _same_on_all_ranks(num_correct_drafts)
+        correct = num_correct_drafts[:, None]
+        column = torch.arange(width, dtype=torch.int32, device=accept_index.device)
+        # A chain's node i predicts what follows it: the next draft while accepted, then the target's own token.
+        predict.copy_(torch.where(column < correct, candidates.roll(-1, 1), target_predict).flatten())
+        nodes = torch.arange(bs * width, dtype=torch.int32, device=accept_index.device).view(bs, width)
+        return nodes.masked_fill_(column > correct, -1)
+
+    def shadow_accepts(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
+        """Around the check of shadow drafts at zero steps: as many answers, drawn like the rest."""
+        from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import rows
+
+        common, accepted = self._process.declared, []
+        for req in (batch.reqs[row] for row in rows(result)):
+            if self._replay is not None and question(req) is not None:
+                accepted.append(self._replay.shadow(req))
+            else:
+                accepted.append(int(self._chance.random() < (own(req) or common).p))
+        return accepted
+
+    def _next(self, bs: int, device: Any) -> Any:
+        """Return how many drafts of each request would be accepted at unlimited depth: (bs,), integers."""
+        declared = self._declared
+        if len(declared) != bs:
+            raise RuntimeError(f"{bs} requests are verified, {len(declared)} were announced")
+        if self._drawn_for != declared:
+            self._drawn_for, self._chances, self._row = declared, chances_of(declared, device), DRAWN_AHEAD
+        if self._row == DRAWN_AHEAD:
+            self._drawn, self._row = drawn_ahead(self._chances, DRAWN_AHEAD), 0
+        self._row += 1
+        return self._drawn[self._row - 1]
+
+
+def chances_of(declared: Sequence[Declared], device: Any) -> Any:
+    """Return P(draft j accepted | draft j - 1 accepted) on *device*: (len(declared), DEEPEST)."""
+    import torch
+
+    return _on_device(torch.tensor([hazards(one.p, one.decay, DEEPEST).tolist() for one in declared]), device)
+
+
+def drawn_ahead(chances: Any, rounds: int) -> Any:
+    """Return accepted drafts at unlimited depth, all independent: (rounds, requests), integers."""
+    import torch
+
+    passed = torch.rand(rounds, *chances.shape, device=chances.device) < chances
+    return passed.to(torch.int32).cumprod(dim=2).sum(dim=2, dtype=torch.int32)
+
+
+def _on_device(table: Any, device: Any) -> Any:
+    """Return *table* on *device*: from pinned memory, or the scheduler would wait for the device."""
+    import torch
+
+    return table.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else table
+
+
+# -- acceptance, replayed -------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """The recorded counts, and the position of every request.
+
+    With overlap scheduling a request's tokens arrive on the host after its next round has begun. What a round accepts
+    is known beforehand, though, so the position is counted here, on the request itself.
+    """
+
+    def __init__(self, questions: Sequence[bytes], confidences: Sequence[Any] = ()) -> None:
+        """*questions* holds L, 0 to 7, at every position of every question (``benchmarks/traces``).
+
+        *confidences* holds what the draft gave its tokens there: uint8 [positions, 7], by question.
+        """
+        self._questions, self._confidences = questions, confidences
+        self._requests: Sequence[Any] = ()
+        self._starts: list[int] = []
+
+    @classmethod
+    def of_file(cls, path: str | None) -> Replay | None:
+        """Return the replay of the trace at *path*, None without one. Raises TraceError."""
+        if not path:
+            return None
+        recorded = list(read(path).requests())
+        return cls([accepted.tobytes() for _, accepted, _ in recorded], [sure for *_, sure in recorded])
+
+    def begin(self, requests: Sequence[Any]) -> None:
+        """Before a round of *requests*: note where each begins, and add the token that every round yields."""
+        self._requests = [req for req in requests if question(req) is not None]
+        self._starts = [getattr(req, _POSITION, 0) for req in self._requests]
+        for req, start in zip(self._requests, self._starts, strict=True):
+            setattr(req, _POSITION, start + 1)
+
+    def concerns(self, requests: int) -> bool:
+        """Return whether the round of *requests* requests is replayed. Raises RuntimeError where only some are."""
+        if self._requests and len(self._requests) != requests:
+            raise RuntimeError(f"{len(self._requests)} of {requests} requests name a question of the trace")
+        return bool(self._requests)
+
+    def sure(self, steps: int) -> list[list[float]]:
+        """Return what the draft gave each of *steps* drafts, by request of the round; 0 behind the recorded text."""
+        return [self._sure_at(req, start, steps) for req, start in zip(self._requests, self._starts, strict=True)]
+
+    def _sure_at(self, request: Any, position: int, steps: int) -> list[float]:
+        levels = self._confidences[question(request) or 0]
+        if not 0 <= position < len(levels):
+            return [0.0] * steps
+        return [(int(level) + 0.5) / LEVELS for level in levels[position][:steps]]
+
+    def accept(self, steps: int, kept: Sequence[int] | None = None) -> list[int]:
+        """Return what each request of the round accepts of *steps* drafts, and move on by as much.
+
+        Only the first *kept* of each are verified; None is all. A round of zero steps does not ask: its requests move
+        by one token.
+        """
+        most = [steps] * len(self._requests) if kept is None else kept
+        each = zip(self._requests, self._starts, most, strict=True)
+        counts = [min(self._at(req, start), limit) for req, start, limit in each]
+        for req, start, count in zip(self._requests, self._starts, counts, strict=True):
+            setattr(req, _POSITION, start + count + 1)
+        return counts
+
+    def shadow(self, request: Any) -> int:
+        """Return 1 where the first draft is right after the tokens that *request* has on the host, else 0."""
+        return int(self._at(request, len(request.output_ids) - 1) > 0)
+
+    def _at(self, request: Any, position: int) -> int:
+        counts = self._questions[question(request) or 0]
+        return counts[position] if 0 <= position < len(counts) else 0
+
+
+class BudgetReplay:
+    """A verify budget on replayed acceptance: the trace's confidence ranks, and only drafts that are kept are accepted.
+
+    With dummy weights the draft's own chances say nothing. The host knows each request's position in the trace, so it
+    gives the device what the draft gave its tokens there, and the rank of each among the batch: the host has to know
+    what is kept, and two devices may round products differently. The device packs, spreads and counts as it does for
+    real chances.
+    """
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._sure: Any = None
+        """Of a replayed round, what the draft gave its tokens, float32 [requests, steps], on the host."""
+        self._kept: list[int] | None = None
+
+    def register(self) -> None:
+        """Hook the packed rounds of this process, and allow them: what is accepted is cut to what is kept."""
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+        def around(method: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda original, *args: method(original, *args)
+
+        room = _OURS + "verify_budget."
+        HookRegistry.register(room + "packed_rounds.PackedRounds.packing", around(self.packing), HookType.AROUND)
+        HookRegistry.register(room + "ranking.ranks", around(self.ranks), HookType.AROUND)
+        HookRegistry.register(room + "setup_check.accepts_unseen", lambda: False, HookType.REPLACE)
+
+    def take(self) -> list[int] | None:
+        """Return the drafts that the round keeps of each request, once; None where it verifies all."""
+        kept, self._kept = self._kept, None
+        return kept
+
+    def packing(self, original: Callable[..., Any], rounds: Any, verify_input: Any) -> Any:
+        """Around PackedRounds.packing: take the trace's chances for the draft's."""
+        import torch
+
+        self._sure = self._kept = None
+        requests, width = verify_input.retrieve_next_token.shape
+        drafted = rounds.drafted()
+        if drafted is None or not self._replay.concerns(requests):
+            return original(rounds, verify_input)
+        self._sure = torch.tensor(self._replay.sure(width - 1))
+        rounds.note_drafts(_on_device(self._sure, drafted.device))
+        packing = original(rounds, verify_input)
+        if packing is not None:
+            from sglang_adaptive.sglang_plugin.verify_budget import ranking
+
+            budget = len(packing.places) // requests - 1
+            self._kept = ranking.prefixes(ranking.ranks(self._sure), budget).tolist()
+        return packing
+
+    def ranks(self, original: Callable[..., Any], chances: Any) -> Any:
+        """Around ranking.ranks: rank a replayed round on the host."""
+        if self._sure is None or chances.device == self._sure.device:
+            return original(chances)
+        return _on_device(original(self._sure[:, : chances.shape[1]]).contiguous(), chances.device)
+
+
+if os.environ.get(hook_times.FILE) and plugin.in_scheduler():
+    hook_times.install(os.environ[hook_times.FILE])  # at import: before any plugin adds its hooks

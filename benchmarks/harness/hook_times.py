@@ -1,0 +1,139 @@
+"""Host time of this package's own functions in a scheduler, by hook: calls and seconds in a small mapped file.
+
+Time is a function's own: what it calls back of SGLang, and hooks inside that, do not count towards it. Calls of a hook
+around a function of SGLang that leave that function out are also summed apart: they do its work in its place. A clock
+adds some 0.5 us a call, which is in the figures.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FILE = "BENCHMARK_HOOK_TIMES"
+"""Environment variable: where a scheduler keeps its times; the names go to the same path with ``.json``."""
+
+MOST = 256
+
+
+class Spent(NamedTuple):
+    """What a function has taken so far."""
+
+    calls: float
+    seconds: float
+    instead: float
+    """Part of the seconds that calls took which left SGLang's function out; 0 for hooks that are not around one."""
+
+
+class HookTimes:
+    """The mapped file: a row of ``Spent`` for each function."""
+
+    def __init__(self, path: str | Path, create: bool = False) -> None:
+        self._path = Path(path)
+        if create:
+            np.zeros((MOST, len(Spent._fields))).tofile(self._path)
+        self._cells = np.memmap(self._path, dtype="f8", mode="r+", shape=(MOST, len(Spent._fields)))
+        self._written = memoryview(self._cells.reshape(-1))  # an element of numpy's takes a few times as long
+        self._names: list[str] = []
+        self._inner = [0.0]  # for each running function, from outer to inner: seconds that are not its own
+
+    def timed(self, name: str, function: Callable[..., Any], around: bool = False) -> Callable[..., Any]:
+        """Return *function* under a clock; with *around*, its first argument is SGLang's function and not ours."""
+        row = len(self._names)
+        if row == MOST:
+            return function
+        self._names.append(name)
+        self._path.with_suffix(".json").write_text(json.dumps(self._names))
+        cells, at, inner, clock = self._written, row * len(Spent._fields), self._inner, time.perf_counter
+
+        def outside(original: Callable[..., Any], called: list[bool], *args: Any, **kwargs: Any) -> Any:
+            called.append(True)
+            inner.append(0.0)
+            begin = clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inner.pop()
+                inner[-1] += clock() - begin
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin, called = clock(), [not around]
+            inner.append(0.0)
+            try:
+                return (
+                    function(functools.partial(outside, args[0], called), *args[1:], **kwargs)
+                    if around
+                    else function(*args, **kwargs)
+                )
+            finally:
+                own = clock() - begin - inner.pop()
+                cells[at] += 1
+                cells[at + 1] += own
+                if not any(called):
+                    cells[at + 2] += own
+                inner[-1] += clock() - begin  # this bookkeeping is not the caller's
+
+        return call
+
+    def read(self) -> dict[str, Spent]:
+        """Return what each function has taken so far."""
+        names = json.loads(self._path.with_suffix(".json").read_text())
+        return {name: Spent(*map(float, self._cells[row])) for row, name in enumerate(names)}
+
+
+def install(path: str) -> None:
+    """In a scheduler, before hooks are added: put a clock around each hook and around the choice of the steps."""
+    from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+    from sglang_adaptive.runtime.counters import Counters
+    from sglang_adaptive.runtime.round_clock import RoundClock
+    from sglang_adaptive.runtime.rounds import Rounds
+    from sglang_adaptive.sglang_plugin.hooking.hook import Hook, Process
+
+    times = HookTimes(path, create=True)
+    load, made = Hook.load, {}
+    schedulers = (Process.SCHEDULER, Process.SCHEDULER_CUDA, Process.SCHEDULER_PLAN_STREAM)
+
+    def timed_load(hook: Hook) -> Callable[..., Any]:
+        function = load(hook)
+        if hook.process not in schedulers or isinstance(function, type):
+            return function
+        # The same object each time: the package looks for it among the hooks that were applied.
+        if hook not in made:
+            name = f"{hook.kind} {hook.target.rsplit('.', 1)[1]}: {hook.function}"
+            made[hook] = times.timed(name, function, hook.kind == "around")
+        return made[hook]
+
+    Hook.load = timed_load  # type: ignore[method-assign]
+    parts: list[tuple[type, str]] = [(Rounds, "_remember"), (Rounds, "_hand_over_cost"), (Rounds, "_switch")]
+    parts += [(Counters, "add_round"), (RoundClock, "read"), (Rounds, "activate_step_by_batch")]
+    parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
+    for owner, name in parts:  # what the hooks call, apart; SGLang itself calls activate_step_by_batch
+        if function := getattr(owner, name, None):  # a detail of ours that another version may lack
+            setattr(owner, name, times.timed(f"{owner.__name__}.{name}", function))
+
+
+IN_PLACE = ": fast_path."
+"""In the name of a hook whose room does work of SGLang in SGLang's place; other rooms' hooks come on top of it."""
+SHOWN = 16
+
+
+def by_hook(before: Mapping[str, Spent], after: Mapping[str, Spent], rounds: float) -> dict[str, Any]:
+    """Return microseconds a round: of ours on top of SGLang's functions, of ours in their place, the largest parts."""
+    new = {
+        name: Spent(*((now - then) / rounds for now, then in zip(spent, before[name], strict=True)))
+        for name, spent in after.items()
+    }
+    instead = 1e6 * sum(spent.instead for name, spent in new.items() if IN_PLACE in name)
+    largest = sorted((name for name in new if new[name].calls), key=lambda name: -new[name].seconds)[:SHOWN]
+    return {
+        "ours": 1e6 * sum(spent.seconds for spent in new.values()) - instead,
+        "in_place_of_sglang_s": instead,
+        "by_hook": {name: {"us": 1e6 * new[name].seconds, "calls": new[name].calls} for name in largest},
+    }

@@ -1,0 +1,277 @@
+"""Greedy outputs compared with those of a server without speculation: equal, a tie, or different.
+
+Greedy decoding takes the likeliest token. Where two are almost as likely, another batch size or another kernel may take
+the other one, and outputs diverge; so a text is judged token by token by what the reference makes of the same text read
+as a prompt. The *gap* of a token is how much likelier, in nats, the likeliest token was. The reference's own texts have
+gaps as well, because a prefill and a decode round differently: the largest of them, times ``MARGIN``, bounds a tie.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.harness.load import greedy
+from sglang_adaptive.client import Client
+
+Ids = Sequence[int]
+MARGIN = 2.0
+"""Ties may have gaps up to this times the reference's own largest: more tokens are judged than it was measured on."""
+
+SMALLEST_BOUND = 0.02
+"""Nats. Log-probabilities of bfloat16 logits near 4 are not known better."""
+
+DOUBTED = 3
+"""Tokens of a text above the bound for which the reference is asked again; more are an error."""
+
+BATCHES = (1, 8, 32)
+"""In which the reference is asked for a doubted token."""
+
+EQUAL, TIE, DIFFERENT = "equal", "tie", "different"
+
+
+def prompts(count: int, vocabulary: int) -> list[list[int]]:
+    """Return *count* prompts of 12 to 150 token ids, the same ones in every run; one in four is long."""
+    draw = random.Random(20)
+    lengths = [draw.randrange(110, 150) if index % 4 == 1 else draw.randrange(12, 60) for index in range(count)]
+    return [[draw.randrange(16, vocabulary) for _ in range(length)] for length in lengths]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The output tokens of each request, and what its rounds accepted."""
+
+    outputs: list[list[int]]
+    rounds: int
+    """Verify rounds, summed over the requests; 0 without speculation."""
+    accepted: int
+    """Drafts accepted, summed over the requests."""
+
+
+def ask(server: Client, wanted: Sequence[Ids], new_tokens: int) -> Answers:
+    """Send *wanted* as one batch and return the greedy answers. Raises RequestError or OSError."""
+    answers = server.generate([list(prompt) for prompt in wanted], new_tokens, ignore_eos=True)
+    answers = answers if isinstance(answers, list) else [answers]
+    outputs = [list(answer["output_ids"]) for answer in answers]
+    rounds = [int(answer["meta_info"].get("spec_verify_ct") or 0) for answer in answers]
+    # The first token is the prefill's; every round adds one token of its own.
+    accepted = [max(0, len(out) - 1 - done) if done else 0 for out, done in zip(outputs, rounds, strict=True)]
+    return Answers(outputs, sum(rounds), sum(accepted))
+
+
+@contextmanager
+def switching(server: Client, depths: Sequence[int], seconds: float) -> Iterator[None]:
+    """Force one of *depths* after the other, every *seconds*, while the block runs; release them at its end."""
+    done = threading.Event()
+
+    def switch() -> None:
+        order = random.Random(7)
+        while not done.wait(seconds):
+            server.force_steps(order.choice(list(depths)))
+
+    thread = threading.Thread(target=switch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(30)
+        server.force_steps(None)
+
+
+def score(reference: Client, prompt: Ids, output: Ids) -> dict[str, Any]:
+    """Return the reference's log-probabilities of every token of *prompt* and *output*, read as one prompt."""
+    body = {"input_ids": [*prompt, *output], "sampling_params": greedy(1)}
+    answer: dict[str, Any] = reference.post(
+        "/generate", {**body, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+    )
+    return answer
+
+
+def gaps(answer: Mapping[str, Any], output: Ids) -> list[float]:
+    """Return the gap of each token of *output*, in nats.
+
+    *answer* is SGLang's, with the log-probabilities of a prompt that ends with *output*: ``input_token_logprobs`` and
+    ``input_top_logprobs`` in ``meta_info``, entries (log-probability, token id, text). Raises ValueError when they are
+    of other tokens.
+    """
+    own = answer["meta_info"]["input_token_logprobs"][-len(output) :]
+    top = answer["meta_info"]["input_top_logprobs"][-len(output) :]
+    if [entry[1] for entry in own] != list(output):
+        raise ValueError("the log-probabilities are of other tokens than the output")
+    return [max(0.0, best[0][0] - entry[0]) for entry, best in zip(own, top, strict=True)]
+
+
+def takes(reference: Client, prompt: Ids, output: Ids, at: int) -> bool:
+    """Return whether the reference itself takes token *at* of *output* after those before it, in a batch of some size.
+
+    A mixture of experts may send a token to another expert in another batch: its gap is then as large as an error's.
+    """
+    read = [*prompt, *output[:at]]
+    return any([output[at]] in ask(reference, [read] * batch, 1).outputs for batch in BATCHES)
+
+
+def bound(of_reference: Sequence[float]) -> float:
+    """Return the largest gap of a tie, in nats, from the gaps of the reference's own tokens."""
+    return max(SMALLEST_BOUND, MARGIN * max(of_reference, default=0.0))
+
+
+def unlikely(found: Sequence[float]) -> int:
+    """Return how many of the gaps *found* are above ``SMALLEST_BOUND``; a wrong state raises their share at once."""
+    return sum(gap > SMALLEST_BOUND for gap in found)
+
+
+@dataclass(frozen=True)
+class Text:
+    """The verdict on one request's text."""
+
+    verdict: str
+    position: int | None = None
+    """First token that differs, from 0."""
+    expected: int | None = None
+    got: int | None = None
+    gap: float | None = None
+    """At the first difference, in nats."""
+    worst: float | None = None
+    """Largest gap of the text, in nats."""
+    over: int = 0
+    """Tokens of the text with a gap above the bound."""
+
+
+def judged(expected: Ids, got: Ids, found: Sequence[float] | None, largest: float) -> Text:
+    """Return the verdict on *got*, which should be *expected*; *found* are its gaps, None where it is equal.
+
+    A text of another length is different, whatever its gaps.
+    """
+    if list(expected) == list(got):
+        return Text(EQUAL)
+    pairs = zip(expected, got, strict=False)
+    position = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(expected), len(got)))
+    at = {"position": position, "expected": _at(expected, position), "got": _at(got, position)}
+    if found is None or len(expected) != len(got):
+        return Text(DIFFERENT, **at)
+    over = sum(gap > largest for gap in found)
+    return Text(DIFFERENT if over else TIE, **at, gap=found[position], worst=max(found), over=over)
+
+
+def _at(tokens: Ids, position: int) -> int | None:
+    return tokens[position] if position < len(tokens) else None
+
+
+def counted(texts: Sequence[Text]) -> dict[str, Any]:
+    """Return the numbers of each verdict, the largest gap, and the first texts that are different."""
+    return {
+        **{verdict: sum(text.verdict == verdict for text in texts) for verdict in (EQUAL, TIE, DIFFERENT)},
+        "worst_gap": max((text.worst for text in texts if text.worst is not None), default=0.0),
+        "tokens_over_bound": sum(text.over for text in texts),
+        "differences": [asdict(text) for text in texts if text.verdict == DIFFERENT][:4],
+    }
+
+
+class Judge:
+    """Judges texts by a server without speculation, which wrote its own for the same prompts under some *key*.
+
+    A key stands for how they were asked, a batch size say.
+    """
+
+    def __init__(self, reference: Client, asked: Sequence[Ids], in_time: Callable[[], None] = lambda: None) -> None:
+        """*in_time* is called before each request, and may raise."""
+        self._reference, self._prompts, self._in_time = reference, asked, in_time
+        self._expected: dict[Hashable, list[list[int]]] = {}
+        self._own: dict[tuple[Hashable, int], list[float]] = {}
+
+    def expect(self, key: Hashable, outputs: Sequence[Ids]) -> None:
+        """Take the reference's *outputs* for the first prompts, and measure their gaps."""
+        self._expected[key] = [list(output) for output in outputs]
+        for index, output in enumerate(self._expected[key]):
+            self._in_time()
+            self._own[key, index] = gaps(score(self._reference, self._prompts[index], output), output)
+
+    @property
+    def bound(self) -> float:
+        """Largest gap of a tie, in nats."""
+        return bound(self._gaps())
+
+    def about(self) -> dict[str, Any]:
+        """Return what the reference's own texts are like; texts that differ are counted against the last key's."""
+        found, last = self._gaps(), self._expected[next(reversed(self._expected))]
+        pairs = [pair for own in self._expected.values() for pair in zip(own, last, strict=False)]
+        return {
+            "tokens": len(found),
+            "largest_gap": max(found),
+            "unlikely_tokens": unlikely(found) / len(found),
+            "unlikely_by_batch": {
+                str(key): unlikely(own) / len(own) for key in self._expected if (own := self._gaps(key))
+            },
+            "bound": self.bound,
+            "texts_that_differ_between_runs": sum(own != other for own, other in pairs),
+            "different_texts": len({tuple(text) for text in last}),
+            "different_tokens": len({token for text in last for token in text}),
+        }
+
+    def judge(self, key: Hashable, outputs: Sequence[Ids]) -> dict[str, Any]:
+        """Return what *outputs* for the first prompts come to: texts that are equal, ties and different."""
+        found = [self._judged(key, index, output) for index, output in enumerate(outputs)]
+        tokens = sum(map(len, outputs))
+        return {
+            "tokens": tokens,
+            "unlikely_tokens": sum(unlikely(own) for _, own in found) / tokens,
+            **counted([text for text, _ in found]),
+        }
+
+    def _judged(self, key: Hashable, index: int, output: Ids) -> tuple[Text, Sequence[float]]:
+        """Return the verdict on a text, and the gaps of its tokens."""
+        expected, prompt = self._expected[key][index], self._prompts[index]
+        if expected == list(output):
+            return Text(EQUAL), self._own[key, index]
+        self._in_time()
+        found, largest = gaps(score(self._reference, prompt, output), output), self.bound
+        doubted = [at for at, gap in enumerate(found) if gap > largest]
+        if len(doubted) <= DOUBTED:
+            for at in doubted:
+                found[at] = 0.0 if takes(self._reference, prompt, output, at) else found[at]
+        return judged(expected, output, found, largest), found
+
+    def _gaps(self, key: Hashable | None = None) -> list[float]:
+        return [gap for (at, _), own in self._own.items() if key in (None, at) for gap in own]
+
+
+# -- sampled tokens -------------------------------------------------------------------------------------------------
+
+LEAST_EXPECTED = 20.0
+"""Counts below this are pooled, as a chi-square test asks for."""
+
+
+def likely(server: Client, prefix: Ids, top: int = 256) -> dict[int, float]:
+    """Return the log-probabilities of the *top* likeliest tokens after *prefix*, at temperature 1."""
+    body = {"input_ids": list(prefix), "sampling_params": {**greedy(1), "temperature": 1.0}}
+    answer = server.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": top})
+    return {int(token): float(value) for value, token, _ in answer["meta_info"]["output_top_logprobs"][0]}
+
+
+def entropy(logprobs: Mapping[int, float]) -> float:
+    """Return the entropy of a distribution, in nats."""
+    return -sum(math.exp(one) * one for one in logprobs.values())
+
+
+def chi_square(counts: Counter[int], logprobs: Mapping[int, float]) -> dict[str, Any]:
+    """Return statistic, degrees of freedom and p-value of *counts* against exp(*logprobs*), rare tokens pooled.
+
+    The p-value is from the Wilson-Hilferty normal approximation, good to a few percent of itself.
+    """
+    total = sum(counts.values())
+    expected = {token: total * math.exp(one) for token, one in logprobs.items()}
+    cells = [(many, counts[token]) for token, many in expected.items() if many >= LEAST_EXPECTED]
+    rest = total - sum(many for many, _ in cells), total - sum(seen for _, seen in cells)
+    cells += [rest] if rest[0] >= LEAST_EXPECTED else []
+    statistic = sum((seen - many) ** 2 / many for many, seen in cells)
+    freedom = max(1, len(cells) - 1)
+    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+    p = 0.5 * math.erfc(z / math.sqrt(2))
+    return {"samples": total, "chi_square": statistic, "degrees_of_freedom": freedom, "p_value": p}

@@ -1,0 +1,208 @@
+"""Contenders in turn on the same work, until their ratios are known well enough or the time is over."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from statistics import fmean, geometric_mean, stdev
+from typing import Any
+
+from benchmarks.harness.results import Report
+
+Pass = dict[str, Any]
+"""What a contender did in a turn; ``rate`` is compared."""
+
+Case = Any
+"""What the contenders meet in, a batch size say; hashable."""
+
+LEAST_TURNS = 4
+FAILURES = 2
+"""Passes of one contender that may fail before it is left out."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One rate over another, and the standard error of that; NaN where a single turn tells none."""
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f}" if math.isnan(self.error) else f"{self.value:.3f} ± {self.error:.3f}"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Return the geometric mean over turns of ours / theirs; its error is from the spread of the turns' logarithms.
+
+    The i-th of both were measured in the same turn, on the same prompts. Raises ValueError without any.
+    """
+    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
+    if not logs:
+        raise ValueError("a ratio of no turns")
+    value = math.exp(fmean(logs))
+    return Ratio(value, value * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan)
+
+
+def mean_ratio(parts: Sequence[Ratio]) -> Ratio:
+    """Return the geometric mean of independent ratios. Raises ValueError without any."""
+    value = geometric_mean([part.value for part in parts])
+    return Ratio(value, value * math.sqrt(sum((part.error / part.value) ** 2 for part in parts)) / len(parts))
+
+
+def best_single(rates: Sequence[Mapping[str, float]]) -> str | None:
+    """Return the name with the highest geometric mean over the cases, of those that every case has; None without."""
+    common = set.intersection(*(set(case) for case in rates)) if rates else set()
+    return max(sorted(common), key=lambda name: geometric_mean([case[name] for case in rates]), default=None)
+
+
+def rates_by_name(turns: Sequence[Pass]) -> dict[str, dict[int, float]]:
+    """Return for each contender its rates by turn."""
+    found: dict[str, dict[int, float]] = {}
+    for index, turn in enumerate(turns):
+        for name, one in turn["passes"].items():
+            found.setdefault(name, {})[index] = one["rate"]
+    return found
+
+
+def mean_rates(turns: Sequence[Pass]) -> dict[str, float]:
+    """Return each contender's mean rate."""
+    return {name: fmean(rates.values()) for name, rates in rates_by_name(turns).items()}
+
+
+def over(turns: Sequence[Pass], other: str, ours: str) -> Ratio | None:
+    """Return *ours* over *other*, over the turns that both finished; None where there are none."""
+    rates = rates_by_name(turns)
+    both = sorted(set(rates.get(ours, {})) & set(rates.get(other, {})))
+    return ratio([rates[ours][turn] for turn in both], [rates[other][turn] for turn in both]) if both else None
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the value below which *percent* of *values* lie, linear between neighbours.
+
+    Raises ValueError without values.
+    """
+    if not values:
+        raise ValueError("a percentile of no values")
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Return p50, p95, p99 and the mean in milliseconds, with the number of values; None without any."""
+    if not seconds:
+        return None
+    named = {f"p{percent}_ms": 1000 * percentile(seconds, percent) for percent in (50, 95, 99)}
+    return {**named, "mean_ms": 1000 * fmean(seconds), "count": len(seconds)}
+
+
+class Race:
+    """Turns of all contenders, for several cases; in a turn everybody serves the same work, the next way round."""
+
+    def __init__(
+        self,
+        contenders: Callable[[Case, int], Sequence[Any]],
+        cases: Sequence[Case],
+        serve: Callable[[Any, Case, int], Pass],
+        report: Report,
+        *,
+        end: float,
+        error: float = 0.0,
+        least: int = LEAST_TURNS,
+        most: int | None = None,
+        ours: str = "",
+        around: Callable[[Case], AbstractContextManager[Any]] = lambda case: nullcontext(),
+        seconds: Callable[[Case], float] = lambda case: 0.0,
+        after: Callable[[], None] = lambda: None,
+        told: Callable[[Case], str] = str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """*contenders* of a case and turn, which have a name, are served by *serve*, inside *around* the case.
+
+        Each case gets *least* turns; more, up to *most*, go to the one where *ours* over another is known worst, until
+        all are known to *error*, or until *end*, a time of *clock*. *seconds* is what a pass takes at least; *after* is
+        called before the report is written, and *told* names a case on the console.
+        """
+        self.turns: dict[Case, list[Pass]] = {case: [] for case in cases}
+        self._contenders, self._serve, self._report, self._after = contenders, serve, report, after
+        self._end, self._error, self._ours, self._clock = end, error, ours, clock
+        self._least, self._most = least, math.inf if most is None else most
+        self._around, self._seconds, self._told = around, seconds, told
+        self._longest_turn, self._longest_pass = dict.fromkeys(cases, 0.0), dict.fromkeys(cases, 0.0)
+        self._failed: dict[str, int] = {}
+        self._closed: set[Case] = set()
+        """Cases for which there is no time or nobody left."""
+
+    def run(self) -> None:
+        """Go on until every ratio is known well enough, or no turn would end in time."""
+        while (case := self._next()) is not None:
+            begin = self._clock()
+            self._turn(case)
+            self._longest_turn[case] = max(self._longest_turn[case], self._clock() - begin)
+
+    def _next(self) -> Case | None:
+        """Return the case that needs a turn most, of those that have time for one."""
+        left = self._end - self._clock()
+        timely = [
+            case for case in self.turns
+            if case not in self._closed and left > max(1.05 * self._longest_turn[case], self._seconds(case), 0.0)
+        ]  # fmt: skip
+        few = [case for case in timely if len(self.turns[case]) < self._least]
+        if few:
+            return min(few, key=lambda case: len(self.turns[case]))
+        worst = {case: self.worst_error(case) for case in timely if len(self.turns[case]) < self._most}
+        return max((case for case in worst if worst[case] > self._error), key=lambda case: worst[case], default=None)
+
+    def worst_error(self, case: Case) -> float:
+        """Return the largest relative standard error of ours over another."""
+        names = [name for name in rates_by_name(self.turns[case]) if name != self._ours]
+        found = [one for name in names if (one := over(self.turns[case], name, self._ours))]
+        return max((one.error / one.value for one in found if not math.isnan(one.error)), default=0.0)
+
+    def _turn(self, case: Case) -> None:
+        number = len(self.turns[case])
+        passes: dict[str, Pass] = {}
+        everyone = list(self._contenders(case, number))[:: 1 if number % 2 == 0 else -1]
+        taking_part = [one for one in everyone if self._failed.get(one.name, 0) < FAILURES]
+        if not taking_part:
+            self._closed.add(case)
+            return
+        self.turns[case].append({"block": number, "passes": passes})
+        try:
+            with self._around(case):
+                for one in taking_part:
+                    if not self._pass(one, case, number, passes):
+                        self._closed.add(case)
+                        break
+        except Exception as problem:  # a lent machine: the other cases go on
+            self._note(case, number, "", problem)
+            for one in taking_part:
+                self._failed[one.name] = self._failed.get(one.name, 0) + 1
+        rates = " ".join(f"{name} {one['rate']:.4g}" for name, one in sorted(passes.items()))
+        error = f"; worst error {self.worst_error(case):.1%}" if self._ours else ""
+        self._report.say(f"{self._told(case)}, turn {number}: {rates}{error}")
+
+    def _pass(self, one: Any, case: Case, number: int, passes: dict[str, Pass]) -> bool:
+        """Serve one contender's pass; returns False when there is no time left for it."""
+        begin = self._clock()
+        if begin + max(self._seconds(case), 1.1 * self._longest_pass[case]) > self._end:
+            self._report.note(f"{self._told(case)}: out of time in turn {number}")
+            return False
+        try:
+            passes[one.name] = self._serve(one, case, number)
+        except Exception as problem:
+            self._failed[one.name] = self._failed.get(one.name, 0) + 1
+            self._note(case, number, one.name, problem)
+        self._longest_pass[case] = max(self._longest_pass[case], self._clock() - begin)
+        self._after()
+        self._report.write()
+        return True
+
+    def _note(self, case: Case, number: int, name: str, problem: Exception) -> None:
+        who = f"{self._told(case)}, turn {number}" + (f", {name}" if name else "")
+        self._report.note(f"{who}: {type(problem).__name__}: {problem}")

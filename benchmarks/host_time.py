@@ -1,0 +1,174 @@
+"""What a decode round is made of: device time by kernel, idle device time, or time on the host by operator, per round.
+
+    python -m benchmarks.host_time --server none=http://HOST:PORT --server zero=http://HOST:PORT \\
+        --batches 1,8,64 --steps 0 --output RESULT.json
+
+Each running server decodes a batch of random prompts while SGLang's own profiler (/start_profile) records some rounds;
+the trace is read here, so servers and this command share a file system. An adaptive server holds --steps meanwhile. The
+profiler slows a round down, the host's side of it most: read sums of device time, not rates. With --activity CPU the
+operators on the host are counted, which a machine without a GPU has as well. What this package's own functions take on
+the host: the phase host-time of benchmarks.served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.load import prompt
+from benchmarks.harness.results import Report
+from benchmarks.harness.start import ints
+from sglang_adaptive.client import Client, RequestError
+
+Events = list[dict[str, Any]]
+DEVICE, HOST = ("kernel", "gpu_memcpy", "gpu_memset"), ("cpu_op",)
+SHOWN = 14
+TRACE_SECONDS = 120.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Profile every server at every batch size, print the tables, and write them."""
+    given = parser().parse_args(argv)
+    kinds = HOST if given.activity == "CPU" else DEVICE
+    report = Report(given.output, "host_time", argv, activity=given.activity, rows=[])
+    for name, url in given.server:
+        client = Client.from_url(url)
+        held = _hold(client, given.steps)
+        for batch in given.batches:
+            keep = None if given.keep is None else given.keep / f"{name}-{batch}.trace.json.gz"
+            events = profile(client, batch, given.rounds, given.activity, keep)
+            row = {"server": name, "held_steps": held, "batch_size": batch, **tally(events, given.rounds, kinds)}
+            if given.mark is not None:
+                row["between_marks_us"] = between_marks(events, given.mark, kinds)
+            report.content["rows"].append(row)
+            report.write()
+            print(_table(row), flush=True)
+        if held is not None:
+            client.force_steps(None)
+    return 0
+
+
+def profile(client: Client, batch: int, rounds: int, activity: str, keep: Path | None = None) -> Events:
+    """Decode *batch* requests and return the trace's events of *rounds* of them; the trace goes to *keep*.
+
+    Raises RuntimeError when no trace appears.
+    """
+    prompts = [prompt(1000 * batch + number) for number in range(batch)]
+    # The longest accepts several tokens a round, and rounds before and after the recorded ones are needed as well.
+    load = threading.Thread(target=client.generate, args=(prompts, 20 * rounds), kwargs={"ignore_eos": True})
+    with tempfile.TemporaryDirectory() as folder:
+        load.start()
+        time.sleep(1.0)
+        ask = {"output_dir": folder, "num_steps": rounds, "activities": activity.split("+"), "with_stack": False}
+        client.post("/start_profile", ask)
+        load.join()
+        trace = _trace(Path(folder))
+        if keep is not None:
+            keep.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(trace, keep)
+        opened = gzip.open if trace.suffix == ".gz" else open
+        with opened(trace, "rt", encoding="utf-8", errors="replace") as file:
+            found: Events = json.load(file)["traceEvents"]
+    return found
+
+
+def tally(events: Iterable[dict[str, Any]], rounds: int, kinds: tuple[str, ...]) -> dict[str, Any]:
+    """Return busy and idle microseconds a round, and those of each name, of a trace's events of *kinds*."""
+    spans = sorted((float(e["ts"]), float(e.get("dur", 0.0)), str(e["name"])) for e in events if e.get("cat") in kinds)
+    if not spans:
+        raise RuntimeError(f"the trace has no event of {', '.join(kinds)}")
+    busy, end = 0.0, spans[0][0]
+    by_name: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for begin, length, name in spans:
+        busy += max(0.0, begin + length - max(begin, end))
+        end = max(end, begin + length)
+        by_name[name] += length
+        counts[name] += 1
+    wall = end - spans[0][0]
+    return {
+        "rounds": rounds,
+        "wall_us": wall / rounds,
+        "busy_us": busy / rounds,
+        "idle_us": (wall - busy) / rounds,
+        "launches": len(spans) / rounds,
+        "by_name": {
+            name: {"us": total / rounds, "launches": counts[name] / rounds} for name, total in by_name.most_common()
+        },
+    }
+
+
+def between_marks(events: Iterable[dict[str, Any]], mark: str, kinds: tuple[str, ...]) -> list[float]:
+    """Return the microseconds from the end of each event of *kinds* with *mark* in its name to the end of the next."""
+    ends = sorted(
+        float(e["ts"]) + float(e.get("dur", 0.0)) for e in events if e.get("cat") in kinds and mark in str(e["name"])
+    )
+    return [round(later - end, 1) for end, later in pairwise(ends)]
+
+
+def _trace(folder: Path) -> Path:
+    """Return the finished trace in *folder*; the first rank's where there are several."""
+    deadline, size = time.monotonic() + TRACE_SECONDS, -1
+    while time.monotonic() < deadline:
+        found = sorted(path for path in folder.rglob("*.json*") if path.stat().st_size)
+        if found and found[0].stat().st_size == size:
+            return found[0]
+        size = found[0].stat().st_size if found else -1
+        time.sleep(1.0)
+    raise RuntimeError(f"no trace within {TRACE_SECONDS:.0f} s; does the server share this machine's files?")
+
+
+def _hold(client: Client, steps: int) -> int | None:
+    try:
+        return steps if client.force_steps(steps) == [True] else None
+    except RequestError:
+        return None  # a stock server
+
+
+def _table(row: dict[str, Any]) -> str:
+    at = "" if row["held_steps"] is None else f", held at {row['held_steps']} steps"
+    round_is = f"a round is {row['wall_us']:.0f} us, {row['busy_us']:.0f} busy"
+    head = f"{row['server']}{at}, batch {row['batch_size']}: {round_is}"
+    lines = [f"{head}, {row['launches']:.1f} launches"]
+    for name, part in list(row["by_name"].items())[:SHOWN]:
+        lines.append(f"  {part['us']:9.1f} us {part['launches']:6.1f}x  {name[:90]}")
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.host_time", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=_named)
+    made.add_argument("--batches", type=ints, default=[1, 8, 64])
+    made.add_argument("--steps", type=int, default=0, help="depth that adaptive servers hold (default: 0)")
+    made.add_argument("--rounds", type=int, default=32)
+    made.add_argument("--activity", choices=("GPU", "CPU", "CPU+GPU"), default="GPU")
+    made.add_argument("--mark", metavar="NAME", help="a part of the name of a kernel that ends each pass")
+    made.add_argument("--keep", type=Path, metavar="FOLDER", help="also keep the traces here, for a trace viewer")
+    made.add_argument("--output", type=Path, required=True)
+    return made
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected NAME=URL")
+    return name, url
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,561 @@
+"""Real text on live servers. See benchmarks/README.md.
+
+start SCENE    start all servers of smollm2 or replay together, and leave them running
+drive PHASE    greedy, sampled, poisson, equal, sampling, host-time (smollm2) or replay: drive them, write one JSON file
+stop SCENE     stop them
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import hook_times, load, start, texts
+from benchmarks.harness.acceptance import QUESTION, TRACE_FILE, VERIFY_BUDGET
+from benchmarks.harness.load import Body, Make, greedy
+from benchmarks.harness.results import Report
+from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
+from benchmarks.harness.turns import Race, percentiles
+from benchmarks.traces import prompts
+from sglang_adaptive import traces
+
+TRACES = Path(__file__).parent / "traces"
+TRACE = TRACES / "smollm2-greedy.npz"
+QUESTIONS = TRACES / "spec_bench" / "question.jsonl"
+SMOLLM2, REPLAY = "smollm2", "replay"
+OURS, NONE = "throughput", "none"
+SCENES = {
+    SMOLLM2: (NONE, "static-1", "static-2", "static-3", "static-5", "static-7", "sglang-ema", OURS),
+    REPLAY: (NONE, "sglang-ema", OURS),
+}
+"""By scene, who takes part. In the replay the static depths are held on our server: a server takes 35 GB there."""
+
+TIMED = "throughput-timed"
+"""Our server once more, with a clock around each of our hooks; it takes part in no comparison."""
+
+BUDGET = "budget-"
+"""With a number of drafts: our server with that verify budget, forced."""
+
+BUDGETS = "throughput-budgets"
+"""Our server with budgets that the policy chooses. A large target leaves room for one server: this one also holds
+depths and pairs of steps and budget, and runs without budgets by another configuration."""
+
+REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft, Spec-Bench's questions; acceptance is the models' own"
+REPLAYED = "a model's shape, dummy weights; acceptance is replayed from a trace, position by position"
+SCHEMA = "served-1"
+VOCABULARY = 200
+SETTLE_SECONDS = 0.05
+FORCE_SECONDS = 0.01
+"""Between two forced changes: a few rounds of a small model."""
+
+ARRIVAL_SECONDS, GROUPS, STREAM_INTERVAL = 8.0, 8, 8
+"""Of arrivals: the seconds of a turn; the parts of it that count as samples, for requests that follow each other wait
+together; the tokens of a part of the answer, since a part a token would keep the client and the front end busy."""
+
+SAMPLES, SAMPLES_A_CALL, SAMPLED_PROMPTS = 20_000, 500, 32
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one subcommand; returns 0, or 1 when something failed."""
+    given = parser().parse_args(argv)
+    end = start.begin(given)
+    given.scene = given.what if given.verb != "drive" else REPLAY if given.what == "replay" else SMOLLM2
+    given.folder = given.work / given.scene
+    if given.verb == "stop":
+        start.stop_left(given.folder)
+        return 0
+    if given.verb == "start":
+        return _start(given, end)
+    phase = Phase(given, argv, end)
+    try:
+        PHASES[given.what](phase)
+    except Exception as problem:
+        phase.report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
+        return 1
+    finally:
+        phase.report.write()
+        phase.report.say(f"wrote {phase.report.path.name}")
+    return 0
+
+
+# -- servers --------------------------------------------------------------------------------------------------------
+
+
+def _start(given: argparse.Namespace, end: float) -> int:
+    names = given.contenders or [*SCENES[given.scene], *([TIMED] if given.scene == SMOLLM2 else [])]
+    replayed, host = given.scene == REPLAY, _host(given)
+    if replayed:
+        os.environ[TRACE_FILE] = str(TRACE)
+    given.folder.mkdir(parents=True, exist_ok=True)
+
+    def make(policy: Policy) -> Server:
+        # Stock schedulers and ours alike count their rounds; acceptance is simulated in the replay alone.
+        return start.policy_server(policy, host, given.folder, simulate=replayed)
+
+    found = start.start_all([_policy(name, given.folder) for name in names], make, end, leave=True)
+    print(f"{given.scene}: {len(found)} of {len(names)} servers", flush=True)
+    return int(len(found) < len(names))
+
+
+def _policy(name: str, folder: Path) -> Policy:
+    """Return what a contender is started with. Raises KeyError for another name."""
+    if name.startswith(BUDGET):
+        return replace(POLICIES[OURS], name=name, variables={VERIFY_BUDGET: name.removeprefix(BUDGET)})
+    if name == TIMED:
+        return replace(POLICIES[OURS], name=name, variables={hook_times.FILE: str(folder / "hook-times")})
+    return POLICIES[name]
+
+
+def _host(given: argparse.Namespace) -> Host:
+    # Idle schedulers sleep, because nine that poll would fill the CPU.
+    extra, batch = ("--sleep-on-idle", *given.server_arguments), given.batch
+    if given.scene == REPLAY:
+        if given.host == "cpu":
+            return start.cpu(batch, extra=extra, prefix_cache=True)
+        return start.gpu(given.models, batch, given.pair, extra=extra, prefix_cache=True, kv_tokens=given.kv_tokens)
+    target = _smollm2(given)
+    draft = next(iter(sorted(target.parent.glob("draft*"))), target.parent / "draft")
+    if given.host == "cpu":
+        return Host(str(target), str(draft), batch, cpu=True, extra=("--skip-tokenizer-init", *extra))
+    return Host(str(target), str(draft), batch, extra=extra, weights=("--dtype", "bfloat16"), kv_tokens=given.kv_tokens)
+
+
+def _smollm2(given: argparse.Namespace) -> Path:
+    """Return SmolLM2's folder: below ``--models``, else where ``sglang-adaptive models get smollm2`` put it."""
+    from sglang_adaptive.models.smollm2 import target_folder
+
+    own: Path = given.models / "smollm2" / "target"
+    return own if own.exists() else target_folder()
+
+
+# -- phases ---------------------------------------------------------------------------------------------------------
+
+
+class Phase:
+    """One phase of a run: the servers that were left running, and its file."""
+
+    def __init__(self, given: argparse.Namespace, argv: Sequence[str], end: float) -> None:
+        self.given, self.end = given, end
+        batches = {str(size): self.requests_of(size) for size in given.batches}
+        plan = {"requests_of_a_pass_by_batch": batches, "tokens": given.tokens, "budget_seconds": given.budget}
+        path = given.results / f"{given.name or given.what}.json"
+        self.report = Report(path, "served", argv, schema=SCHEMA, phase=given.what, plan=plan, servers={})
+        self.servers: list[Server] = []
+
+    def attach(self, what: str, more: Sequence[str] = (), **plan: Any) -> None:
+        """Find the servers, and say in the file what they are asked."""
+        names = [*(self.given.contenders or SCENES[self.given.scene]), *more]
+        self.servers = start.attached(names, self.given.folder)
+        for server in self.servers:
+            told = {"command": server.described()["command"], "start_seconds": server.start_seconds}
+            self.report.content["servers"][server.name] = told
+        for name in set(names) - {server.name for server in self.servers}:
+            self.report.note(f"without {name}: it does not run")
+        self.report.add(what=what, plan={**self.report.content["plan"], **plan})
+
+    def named(self, name: str) -> Server:
+        """Return a server by its name. Raises ValueError."""
+        found = next((server for server in self.servers if server.name == name), None)
+        if found is None:
+            raise ValueError(f"{name} does not run")
+        return found
+
+    def requests_of(self, batch: int) -> int:
+        """Return the requests of a pass."""
+        return dict(self.given.requests).get(batch, 4 * batch)
+
+    def race(self, contenders: Sequence[Contender], make_of: Callable[[int, int], Make], ours: str, end: float) -> Race:
+        """Warm up, one after the other, and return the race, which is not run yet."""
+
+        def serve(contender: Contender, size: int, number: int) -> dict[str, Any]:
+            return one_pass(contender, self.requests_of(size), size, make_of(number, size))
+
+        begin = time.monotonic()
+        for size in self.given.batches:
+            for contender in contenders:
+                try:
+                    contender.take_over()
+                    load.run_list(contender.server.client.url, size, size, make_of(0, size), patience=60)
+                except Exception as problem:
+                    self.report.note(f"warm-up of {contender.name}, batch {size}: {type(problem).__name__}: {problem}")
+        self.report.say(f"warmed up in {time.monotonic() - begin:.1f} s")
+        return Race(
+            lambda size, number: contenders, self.given.batches, serve, self.report, end=end, error=self.given.error,
+            ours=ours,
+        )  # fmt: skip
+
+    def questions(self) -> list[list[int]]:
+        """Return Spec-Bench's questions as token ids; kept in a file, because a tokenizer loads slowly."""
+        kept = self.given.folder / "prompts.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(_tokenized(_smollm2(self.given))))
+        found: list[list[int]] = json.loads(kept.read_text())
+        return found
+
+    def text(self, temperature: float) -> Callable[[int, int], Make]:
+        """Return what makes the requests of a block: questions that follow those of the block before."""
+        found = self.questions()
+
+        def make_of(number: int, size: int) -> Make:
+            chosen = block(number, self.requests_of(size), len(found))
+
+            def make(request: int, place: int) -> Body:
+                sampling = greedy(self.given.tokens, temperature=temperature)
+                return {"input_ids": found[chosen[request % len(chosen)]], "sampling_params": sampling}
+
+            return make
+
+        return make_of
+
+
+def _tokenized(target: Path) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(target))
+    messages = [[{"role": "user", "content": prompt.text}] for prompt in prompts.load(QUESTIONS)]
+    asked = [tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in messages]
+    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in asked]
+
+
+def block(number: int, size: int, total: int) -> list[int]:
+    """Return which of *total* questions the *number*-th block of *size* holds; blocks go round and round."""
+    return [(number * size + place) % total for place in range(size)]
+
+
+def one_pass(contender: Contender, requests: int, concurrency: int, make: Make) -> dict[str, Any]:
+    """Serve *requests* requests, *concurrency* at a time, and return the figures of the decode rounds meanwhile.
+
+    Counted are rounds that follow another decode round, both with fewer free places than are filled at once. The rate
+    is *concurrency* x tokens a request and round / seconds a round: contenders whose requests end together would
+    otherwise seem to run more of them. ``wall`` is every token over every second, prefills and gaps included.
+    Raises RuntimeError without such rounds.
+    """
+    process = contender.server.process
+    contender.take_over()
+    process.full_from = concurrency - load.group_of(concurrency) + 1
+    before = process.read()
+    done = load.run_list(contender.server.client.url, requests, concurrency, make)
+    time.sleep(SETTLE_SECONDS)  # a round of aborted requests may still run
+    counted = process.read() - before
+    if counted.full_rounds < 3:
+        raise RuntimeError(f"only {counted.full_rounds:.0f} rounds at batch {concurrency}; {done.failed[:1]}")
+    accept, seconds = counted.full_tokens / counted.full_requests, counted.full_seconds / counted.full_rounds
+    found = {
+        "rate": concurrency * accept / seconds,
+        "wall": done.tokens / done.seconds,
+        "seconds": done.seconds,
+        "accept": accept,
+        "round_ms": 1000 * seconds,
+        "rounds": int(counted.full_rounds),
+        "switches": int(counted.switches),
+    }
+    if contender.server.policy.ours and contender.steps is None:
+        found["depths"] = counted.depths()
+    return {**found, "failed": done.failed[:2]} if done.failed else found
+
+
+def _text(phase: Phase, temperature: float) -> None:
+    """Every contender in turn at every batch size."""
+    phase.attach(REAL, temperature=temperature)
+    race = phase.race(contenders(phase.servers, phase.given), phase.text(temperature), OURS, phase.end)
+    phase.report.content["batches"] = race.turns
+    race.run()
+
+
+def contenders(servers: Sequence[Server], given: argparse.Namespace) -> list[Contender]:
+    """Return the servers, and behind those without speculation the depths that ours is to hold."""
+    by_name = {server.name: server for server in servers}
+    first = [Contender(server) for server in servers if not server.policy.speculate]
+    if BUDGETS in by_name:
+        return [*first, *_on_one_server(by_name[BUDGETS], given)]
+    held = [Contender(by_name[OURS], steps) for steps in given.depths] if OURS in by_name else []
+    for server in (server for name, server in by_name.items() if name.startswith(BUDGET)):
+        kept = int(server.name.removeprefix(BUDGET))
+        if not held:  # A large target leaves room for one server: the budget does not touch its rounds of fewer steps.
+            held += [Contender(server, steps) for steps in given.depths if steps <= kept]
+        held += [Contender(server, steps, f"{server.name}-of-{steps}") for steps in given.depths if steps > kept]
+    free = [server for server in servers if server.policy.speculate and not server.name.startswith(BUDGET)]
+    return [*first, *held, *map(Contender, free)]
+
+
+def _on_one_server(server: Server, given: argparse.Namespace) -> list[Contender]:
+    """Return what one server stands for in turn: depths and pairs that it holds, and our policy without and with."""
+    config = dict(server.policy.config or {})
+    without, with_budgets = (
+        {**config, "throughput": {**config.get("throughput", {}), "verify_budget": on}} for on in (False, True)
+    )
+    held = [Contender(server, steps, budget=0) for steps in given.depths]
+    pairs = [Contender(server, steps, f"{steps}-verified-{budget}", budget) for steps, budget in given.pairs]
+    free = [Contender(server, None, OURS, 0, without), Contender(server, None, BUDGETS, 0, with_budgets)]
+    return [*held, *pairs, *free]
+
+
+def replay(phase: Phase) -> None:
+    """A shape: questions of the trace at random, each as long as it was, contexts of ``--context`` tokens."""
+    given, trace = phase.given, traces.read(TRACE)
+    phase.attach(REPLAYED, trace=TRACE.name, context=given.context, pair=given.pair)
+    order = np.random.default_rng(0).permutation(len(trace.category)).tolist()
+
+    def make_of(number: int, size: int) -> Make:
+        chosen = block(number, phase.requests_of(size), len(order))
+
+        def make(request: int, place: int) -> Body:
+            question = order[chosen[request]]
+            tokens = min(int(trace.length[question]) + 1, given.tokens)
+            sampling = greedy(tokens, custom_params={QUESTION: question})
+            return {"input_ids": context_of(place, given.context), "sampling_params": sampling}
+
+        return make
+
+    taking_part = contenders(phase.servers, given)
+    one_server = next((one.server for one in taking_part if one.name == BUDGETS), None)
+    race = phase.race(taking_part, make_of, BUDGETS if one_server else OURS, phase.end)
+    phase.report.content["batches"] = race.turns
+    race.run()
+    if one_server is not None:
+        phase.report.content["verify_budget"] = next(iter(one_server.states()), {}).get("verify_budget")
+
+
+def context_of(place: int, tokens: int) -> list[int]:
+    """Return the prompt of a place in the batch: always the same, so that SGLang's radix cache has it."""
+    found: list[int] = np.random.default_rng(place).integers(0, VOCABULARY, tokens).tolist()
+    return found
+
+
+def poisson(phase: Phase) -> None:
+    """Requests that arrive at random, streamed: latencies, of every contender on the same arrivals."""
+    phase.attach(REAL, temperature=0)
+    rate = phase.given.rate or _half_load(phase)
+    phase.report.content["plan"]["requests_a_second"] = rate
+    found = phase.questions()
+
+    def body(number: int) -> Body:
+        return {"input_ids": found[number % len(found)], "sampling_params": greedy(phase.given.tokens)}
+
+    def serve(contender: Contender, case: str, number: int) -> dict[str, Any]:
+        times = load.arrival_times(rate, ARRIVAL_SECONDS, number + 1, GROUPS)
+        bodies = [{**body(at + 97 * (number + 1)), "stream": True} for at in range(len(times))]
+        for one in bodies:
+            one["sampling_params"]["stream_interval"] = STREAM_INTERVAL
+        return latencies(load.at_times(contender.server.client, times, bodies))
+
+    for server in phase.servers:
+        load.run_list(server.client.url, 16, 16, lambda number, place: body(number))
+    everyone = [Contender(server) for server in phase.servers]
+    race = Race(lambda case, number: everyone, ["arrivals"], serve, phase.report, end=phase.end, error=-1.0, ours=OURS)
+    phase.report.content["turns"] = race.turns["arrivals"]
+    race.run()
+
+
+def latencies(answers: Sequence[load.Answer]) -> dict[str, Any]:
+    """Return percentiles, and the mean latency in ms of each of GROUPS parts, in the order of arrival."""
+    found = [answer.latency for answer in answers]
+    size = len(found) / GROUPS
+    parts = [found[round(index * size) : round((index + 1) * size)] for index in range(GROUPS)]
+    return {
+        "rate": 1.0 / fmean(found),
+        "requests": len(answers),
+        "first_token": percentiles([answer.time_to_first_token for answer in answers]),
+        "latency": percentiles(found),
+        "group_ms": [1000 * fmean(part) for part in parts],
+    }
+
+
+def _half_load(phase: Phase) -> float:
+    """Return half of the requests a second that no speculation served at batch 16 in the greedy phase."""
+    try:
+        turns = json.loads((phase.given.results / "greedy.json").read_text())["batches"]["16"]
+        return 0.5 * fmean(turn["passes"][NONE]["wall"] for turn in turns) / phase.given.tokens
+    except (OSError, ValueError, KeyError) as problem:
+        raise ValueError(f"--rate is needed: the greedy phase says nothing of batch 16 ({problem!r})") from None
+
+
+def equal(phase: Phase) -> None:
+    """Whether our greedy output is that of no speculation, on every question, while the steps change.
+
+    The server without speculation is asked again at another batch size, which tells what that alone changes.
+    """
+    phase.attach(REAL, temperature=0)
+    given, batch = phase.given, max(phase.given.batches)
+    plain, ours = phase.named(NONE), phase.named(OURS)
+    asked = phase.questions()[: dict(given.requests).get(0)]
+    judge = texts.Judge(plain.client, asked, phase_in_time(phase))
+    judge.expect("", _outputs(plain, asked, batch, given.tokens)[0])
+    phase.report.add(reference=judge.about())
+
+    def forced() -> Any:
+        with texts.switching(ours.client, DEPTHS, FORCE_SECONDS):
+            return _outputs(ours, asked, batch, given.tokens)
+
+    ways: dict[str, Callable[[], Any]] = {
+        "by policy": lambda: _outputs(ours, asked, batch, given.tokens),
+        "forced every few rounds": forced,
+        "no speculation, another batch size": lambda: _outputs(plain, asked, max(1, batch // 4), given.tokens),
+    }
+    for name, run in ways.items():
+        try:
+            outputs, what = run()
+            phase.report.add(**{name: {"questions": len(asked), **judge.judge("", outputs), **what}})
+            phase.report.say(f"{name}: {phase.report.content[name]}"[:400])
+        except Exception as problem:
+            phase.report.note(f"{name}: {type(problem).__name__}: {problem}")
+
+
+def phase_in_time(phase: Phase) -> Callable[[], None]:
+    """Return what raises TimeoutError once the phase's budget is over."""
+
+    def check() -> None:
+        if time.monotonic() > phase.end:
+            raise TimeoutError("the budget is over")
+
+    return check
+
+
+def _outputs(
+    server: Server, asked: Sequence[Sequence[int]], batch: int, tokens: int
+) -> tuple[list[list[int]], dict[str, Any]]:
+    """Return the greedy outputs for *asked*, *batch* at a time, and what rounds there were."""
+    before = server.process.read()
+    done = load.run_list(
+        server.client.url, len(asked), batch,
+        lambda number, place: {"input_ids": asked[number], "sampling_params": greedy(tokens)},
+        cut=False, patience=240,
+    )  # fmt: skip
+    counted = server.process.read() - before
+    if len(done.answers) < len(asked):
+        raise RuntimeError(f"{len(asked) - len(done.answers)} requests failed: {done.failed[:1]}")
+    what = {"rounds": int(counted.rounds), "switches": int(counted.switches), "depths": counted.depths()}
+    return [done.answers[number]["output_ids"] for number in range(len(asked))], what
+
+
+def sampling(phase: Phase) -> None:
+    """Chi-square of the token after a fixed prefix against the target's distribution, while depths switch.
+
+    The first new token comes from prefill. The prefix is therefore a prompt and its likeliest first token; of all
+    samples those that begin with it are counted, by their second token, which a verify chose. The prompt is the one
+    whose samples say most: many begin with the prefix, and what follows is open. The same is drawn from the server
+    without speculation: its test says how far bfloat16 and another kernel alone are off.
+    """
+    phase.attach(REAL, temperature=1)
+    plain, ours = phase.named(NONE), phase.named(OURS)
+
+    def continued(asked: list[int]) -> tuple[list[int], int, float, dict[int, float]]:
+        first = texts.likely(plain.client, asked)
+        begins = max(first, key=lambda token: first[token])
+        return asked, begins, math.exp(first[begins]), texts.likely(plain.client, [*asked, begins])
+
+    choices = map(continued, phase.questions()[:SAMPLED_PROMPTS])
+    asked, begins, share, second = max(choices, key=lambda choice: choice[2] * texts.entropy(choice[3]))
+    phase.report.add(prefix_probability=share, entropy_nats=texts.entropy(second))
+    for server, depths in ((ours, DEPTHS), (plain, ())):
+        phase.report.add(**{server.name: texts.chi_square(_drawn(server, asked, begins, depths, phase.end), second)})
+        phase.report.say(f"{server.name}: {phase.report.content[server.name]}")
+
+
+def _drawn(server: Server, asked: list[int], begins: int, depths: Sequence[int], end: float) -> Counter[int]:
+    """Return how often each second token came behind *begins*; every one of *depths* has its share of the samples."""
+    counts: Counter[int] = Counter()
+    for call in range(10 * SAMPLES // SAMPLES_A_CALL):
+        if depths:
+            server.force(depths[call % len(depths)])
+        answers = server.client.generate([asked] * SAMPLES_A_CALL, 6, ignore_eos=True, temperature=1.0)
+        counts.update(ids[1] for ids in (answer["output_ids"] for answer in answers) if ids[0] == begins)
+        if counts.total() >= SAMPLES or time.monotonic() > end:
+            break
+    if depths:
+        server.force(None)
+    return counts
+
+
+def host_time(phase: Phase) -> None:
+    """What our part of a round takes on the host, by hook; and our server against stock SGLang at the same steps."""
+    phase.attach(REAL, more=(TIMED,), temperature=0)
+    make_of = phase.text(0.0)
+    _by_hook(phase, phase.named(TIMED), make_of)
+    ours = phase.named(OURS)
+    stock = [server for server in phase.servers if server.name.startswith("static-")]
+    for left, server in zip(range(len(stock), 0, -1), stock, strict=True):
+        if (now := time.monotonic()) < phase.end:
+            steps = int(server.name.removeprefix("static-"))
+            pair = [Contender(server, None, "stock"), Contender(ours, steps, "held")]
+            race = phase.race(pair, make_of, "held", now + (phase.end - now) / left)
+            phase.report.content[f"steps {steps}"] = {"batches": race.turns}
+            race.run()
+    ours.force(None)
+
+
+def _by_hook(phase: Phase, server: Server, make_of: Callable[[int, int], Make]) -> None:
+    """Serve a block at each batch size, twice, and keep the times of the second."""
+    times = hook_times.HookTimes(server.policy.variables[hook_times.FILE])
+    found = phase.report.content["host_us_a_round"] = {}
+    for size in phase.given.batches:
+        requests, make = phase.requests_of(size), make_of(0, size)
+        load.run_list(server.client.url, requests, size, make)
+        before, counted = times.read(), server.process.read()
+        load.run_list(server.client.url, requests, size, make)
+        spent = server.process.read() - counted
+        one = found[str(size)] = hook_times.by_hook(before, times.read(), spent.rounds)
+        one |= {"rounds": int(spent.rounds), "depths": spent.depths()}
+        told = (
+            f"{one['ours']:.1f} us a round on top of SGLang's functions, {one['in_place_of_sglang_s']:.1f} us in place"
+        )
+        phase.report.say(f"batch {size}: {told} of them")
+        phase.report.write()
+
+
+PHASES: dict[str, Callable[[Phase], None]] = {
+    "greedy": lambda phase: _text(phase, 0.0),
+    "sampled": lambda phase: _text(phase, 1.0),
+    **{"poisson": poisson, "equal": equal, "sampling": sampling, "host-time": host_time, "replay": replay},
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.served", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = made.add_subparsers(dest="verb", required=True)
+    for verb in ("start", "drive", "stop"):
+        one = verbs.add_parser(verb)
+        choices: Iterable[str] = PHASES if verb == "drive" else SCENES
+        one.add_argument("what", choices=choices, metavar="PHASE" if verb == "drive" else "SCENE")
+        start.add_options(one, 300.0)
+        add = one.add_argument
+        add("--contenders", type=start.names, default=[], help="some of the servers; default: all of the scene")
+        add("--batch", type=int, default=64, help="most requests at a time that servers are started for")
+        add("--kv-tokens", type=int, default=150_000, help="KV cache of each server (gpu)")
+        add("--pair", default="llama8b", help="shapes of the replay (harness/shapes.py)")
+        add("--name", help="of the JSON; default: the phase")
+        add("--batches", type=start.ints, default=[1, 4, 16, 64])
+        add(
+            "--requests",
+            type=start.pairs,
+            default=[(1, 6), (4, 16), (16, 64), (64, 192)],
+            help="of a pass, BATCH:N,...",
+        )
+        add("--tokens", type=int, default=192, help="new tokens of a request; of the replay the most")
+        add("--error", type=float, default=0.01, help="relative standard error to reach before the time is over")
+        add("--depths", type=start.ints, default=[], help="held in turn on our server")
+        add(
+            "--pairs", type=start.pairs, default=[], help="STEPS:BUDGET,... held in turn on throughput-budgets (replay)"
+        )
+        add("--context", type=int, default=1000, help="tokens of a prompt (replay)")
+        add("--rate", type=float, help="requests a second (poisson); default: half of none's at batch 16")
+    return made
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

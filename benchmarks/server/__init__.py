@@ -1,1 +1,0 @@
-"""Policies compared on a real server, with acceptance that is simulated where models have dummy weights."""

@@ -1,0 +1,466 @@
+"""Tables of the documentation that come from benchmarks/results; a table whose file is not there is left as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, geometric_mean, median
+from typing import Any
+
+from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
+from benchmarks.compare import best_static, case_of, is_static, rates, rows, shares
+from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
+from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+Lines = Iterator[str]
+Content = dict[str, Any]
+OURS, NONE, EMA, BUDGETS = "throughput", "none", "sglang-ema", "throughput-budgets"
+
+
+def load(*names: str) -> Any:
+    """Return a file's content."""
+    return json.loads(RESULTS.joinpath(*names).read_text(encoding="utf-8"))
+
+
+def table(*head: object) -> Lines:
+    """Yield the head of a table."""
+    yield row(*head).replace("|  |", "| |")
+    yield "|---" * len(head) + "|"
+
+
+def row(*cells: object) -> str:
+    """Return a line of a table; None is an empty cell."""
+    return "| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |"
+
+
+def steps(number: object) -> str:
+    """Return "1 step", "3 steps"."""
+    return f"{number} step{'s' * (str(number) != '1')}"
+
+
+# -- docs/performance.md and README.md: recorded text, simulation, the demo -----------------------------------------
+
+TEXTS = {
+    "smollm2-greedy": "SmolLM2-135M-Instruct on Spec-Bench's questions",
+    "tiny": "a tiny model, three very different kinds of text",
+}
+POLICIES = (OURS, "ema", "ema-all", "static-3", "static-0")
+
+
+def first_figure() -> Lines:
+    """Yield tokens/s of the policy over what a user could set instead, by batch size."""
+    report = load("real", "real.json")
+    cells = [dict(zip(report["columns"], cell, strict=True)) for cell in report["cells"]]
+    cells = [cell for cell in cells if cell["scene"] == "at random" and cell["texts"] in TEXTS]
+    loads = sorted({cell["load"] for cell in cells if cell["load"].isdigit()}, key=int)
+    rivals: dict[str, Callable[[Any], float]] = {
+        "no speculation": lambda cell: cell[f"{OURS} over best single"] * cell["best single over no speculation"],
+        "SGLang's EMA": lambda cell: cell[f"{OURS} over best single"] / cell["ema over best single"],
+        "the best fixed depth": lambda cell: cell[f"{OURS} over best single"],
+    }
+    yield from table("tokens/s of the `throughput` policy over", *(f"batch {one}" for one in loads))
+    for texts, title in TEXTS.items():
+        for rival, figure in rivals.items():
+            own = [[figure(one) for one in cells if (one["load"], one["texts"]) == (at, texts)] for at in loads]
+            yield row(f"{title}: {rival}", *(f"{geometric_mean(each):.2f}" for each in own))
+
+
+def gates() -> Lines:
+    """Yield every gate of the policy, its bound, what was measured, and what an oracle reaches in hindsight."""
+    yield from table("Figure", "Aim", "Measured", "In hindsight")
+    for gate in load("real", "real.json")["gates"]:
+        sign = "<=" if gate.get("at") == "most" else ">="
+        aim = f"{sign} {gate['bound']:g}" if gate["bound"] is not None else ""
+        measured = f"{gate['measured']:.4g}{'' if gate.get('met', True) else ', **missed**'}"
+        yield row(gate["figure"], aim, measured, f"{gate['hindsight']:.4g}" if "hindsight" in gate else "")
+
+
+def simulation() -> Lines:
+    """Yield the policies' mean and worst share of the oracle."""
+    yield from table("Suite", *POLICIES)
+    for name, suite in load("simulation", "simulate.json")["suites"].items():
+        scores = [suite["policies"][policy] for policy in POLICIES]
+        yield row(name, *(f"{score['mean']:.3f}, {score['worst']:.3f}" for score in scores))
+
+
+def ablation() -> Lines:
+    """Yield the mean share of the oracle with each part left out."""
+    suites = load("simulation", "ablation.json")["suites"]
+    yield from table("Suite", *next(iter(suites.values()))["policies"])
+    for name, suite in suites.items():
+        yield row(name, *(f"{policy['mean']:.3f}" for policy in suite["policies"].values()))
+
+
+def demo() -> Lines:
+    """Yield what each contender of a demo reached."""
+    found = load("demo", "demo.json")
+    yield from table("", *(f"{one['family']}, {one['concurrency']}" for one in found["phases"]), "overall")
+    for name, policy in found["policies"].items():
+        reached = [phase["policies"][name]["tokens_per_second"] for phase in found["phases"]]
+        yield row(policy["title"], *(f"{rate:.0f}" for rate in (*reached, policy["tokens_per_second"])))
+
+
+# -- docs/performance.md: simulated acceptance on an H200 -----------------------------------------------------------
+
+H200 = RESULTS / "h200"
+ZERO_STEPS = {
+    "servers in turn": sorted((H200 / "zero-steps-in-turn").glob("*.json")),
+    "in turn, another GPU": sorted((H200 / "zero-steps-in-turn-second-gpu").glob("*.json")),
+    "side by side on one GPU": [H200 / "zero-steps.json"],
+}
+"""By how the servers that are compared share a GPU."""
+
+
+def h200() -> Lines:
+    """Yield the targets and what was measured."""
+    cells = _rates([H200 / "cells.json"], "cells")
+    switched = _rates([H200 / "switching.json"], "acceptance", "load")
+    stationary = {case: rate for case, rate in cells[OURS].items() if dict(case)["p"]}
+    against = shares(stationary, best_static(cells))
+    yield from table("Target", "Aim", "Measured")
+    head = "16 cells, geometric mean against each cell's best static depth"
+    yield row(head, ">= 0.98", f"{geometric_mean(against):.3f}")
+    yield row("worst of the 16 cells", ">= 0.95", f"{min(against):.3f}")
+    single = switched[_single(switched)]
+    for rival, aim, reference in (
+        ("the best single depth, geometric mean", ">= 1.05", single),
+        ("each case's best depth, known beforehand", "", best_static(switched)),
+        ("SGLang's own EMA, geometric mean", ">= 1.25", switched[EMA]),
+    ):
+        over_it = geometric_mean(shares(switched[OURS], reference))
+        yield row(f"acceptance and load switching against {rival}", aim, f"{over_it:.3f}")
+    worst = []
+    for how, paths in ZERO_STEPS.items():
+        found = _rates(paths, "cells")
+        ratios = {dict(case)["batch_size"]: rate / found[NONE][case] for case, rate in found["static-0"].items()}
+        head = f"zero steps against no speculation, batch {', '.join(map(str, ratios))}; {how}"
+        yield row(head, ">= 0.985", ", ".join(f"{one:.3f}" for one in ratios.values()))
+        worst.append(f"{min(shares(found[OURS], found[NONE])):.3f}")
+    head = "worst cell against no speculation, drafts always wrong; by the same three ways"
+    yield row(head, ">= 0.98", ", ".join(worst))
+    lost = [one["first_over_second"] for one in rows(H200 / "first-use.json")]
+    head = f"first use of a depth against its second, {len(lost)} passes"
+    yield row(head, "loses < 1%", f"median {median(lost):.3f}, worst {min(lost):.3f}")
+    startup = load("h200", "zero-steps-in-turn", "throughput.json")["servers"][OURS]["startup"]
+    built = f"{startup['tiers_total']['seconds']:.1f}; {startup['tiers_total']['gb']:.2f}"
+    yield row("five depths beside the launch depth: seconds; GB", "13.5; 0.5", built)
+    steady = [one for name in ("steady-8.json", "steady-32.json") for one in rows(H200 / name)]
+    sizes = " and ".join(str(one["case"]["batch_size"]) for one in steady)
+    head = f"ITL p95 in steady load, against the same static depth, batch {sizes}"
+    yield row(head, "<= 1.02", ", ".join(f"{one['itl_p95_against_static']:.3f}" for one in steady))
+    head = f"switches in steady load, batch {sizes}, probes included; an hour, without the first minute"
+    changes = " and ".join(f"{one['passes'][0]['switches']} in {one['seconds']:.0f} s" for one in steady)
+    hourly = " and ".join(f"{one['switches_per_hour']:.0f}" for one in steady)
+    yield row(head, "< 60 an hour", f"{changes}; {hourly}")
+
+
+def h200_cells() -> Lines:
+    """Yield shares of each cell's best static depth."""
+    found = _rates([H200 / "cells.json"], "cells")
+    best = {case: rate for case, rate in best_static(found).items() if dict(case)["p"]}
+    single = _single({name: {case: one[case] for case in one if case in best} for name, one in found.items()})
+    yield from table("", "geometric mean", "worst cell")
+    for title, name in {
+        "`throughput` policy, untuned, no saved profile": OURS,
+        f"best single depth ({single[-1]} steps)": single,
+        "zero steps, where nothing is drafted": "static-0",
+    }.items():
+        own = shares(found[name], best)
+        yield row(title, f"{geometric_mean(own):.3f}", f"{min(own):.3f}")
+
+
+def switching() -> Lines:
+    """Yield tokens/s while acceptance or load switches, by contender, and ours against the others."""
+    every = rows(H200 / "switching.json")
+    cases = [(f"batch {one['case']['batch_size']}", one) for one in every if one["workload"] == "acceptance"]
+    cases += [("load", one) for one in every if one["workload"] == "load"]
+    heads = list(dict.fromkeys(head for head, _ in cases))
+    by = {(head, one["contender"]): one["tokens_per_second"] for head, one in cases}
+    yield from table("", *heads)
+    for name in (OURS, EMA, "static-3", "static-5", "static-7"):
+        yield row(_titled(name), *(f"{by[head, name]:.0f}" for head in heads))
+    best = [max(rate for (at, name), rate in by.items() if at == head and is_static(name)) for head in heads]
+    rivals = {"the best single depth of each": best, "SGLang's EMA": [by[head, EMA] for head in heads]}
+    for title, reference in rivals.items():
+        ours = (f"{by[head, OURS] / rate:.3f}" for head, rate in zip(heads, reference, strict=True))
+        yield row(f"throughput over {title}", *ours)
+
+
+def open_loop() -> Lines:
+    """Yield latencies of Poisson arrivals, the mean of the passes."""
+    columns = [
+        *(("time_to_first_token", key, 0) for key in ("p50_ms", "p95_ms")),
+        *(("inter_token_latency", key, 1) for key in ("p50_ms", "p95_ms")),
+        *(("latency", key, 0) for key in ("p50_ms", "p95_ms", "p99_ms")),
+    ]
+    yield from table("Load", "", "TTFT p50", "p95", "ITL p50", "p95", "latency p50", "p95", "p99")
+    for one in sorted(rows(H200 / "arrivals.json"), key=lambda one: str(case_of(one))):
+        cells = (f"{fmean(taken[what][key] for taken in one['passes']):.{n}f}" for what, key, n in columns)
+        yield row(f"{one['case']['share']:.0%}", _titled(one["contender"]), *cells)
+
+
+def _rates(paths: Sequence[Path], *workloads: str) -> Any:
+    return rates((one["contender"], one) for path in paths for one in rows(path) if one["workload"] in workloads)
+
+
+def _single(found: Mapping[str, Mapping[Any, float]]) -> str:
+    """Return the one static depth that is best over all cases together, by geometric mean: it would be set once."""
+    static = {name: cases for name, cases in found.items() if is_static(name)}
+    most = max(len(cases) for cases in static.values())
+    complete = {name: geometric_mean(cases.values()) for name, cases in static.items() if len(cases) == most}
+    return max(complete, key=lambda name: complete[name])
+
+
+def _titled(name: str) -> str:
+    return "SGLang's EMA, stock server" if name == EMA else steps(name[-1]) if is_static(name) else name
+
+
+# -- docs/performance.md: real text, served -------------------------------------------------------------------------
+
+TITLES = {OURS: "`throughput`", NONE: "no speculation", EMA: "SGLang's EMA"}
+
+
+def title(name: str) -> str:
+    """Return how a contender is called."""
+    return TITLES.get(name) or (steps(name.removeprefix("static-")) if is_static(name) else name)
+
+
+def drafts(name: str) -> bool:
+    """Return whether this is a depth that drafts, held for good; zero steps are what "no speculation" stands for."""
+    return is_static(name) and name != "static-0"
+
+
+def batches(content: Content) -> dict[int, list[Content]]:
+    """Return the turns by batch size, those sizes alone in which our server finished one."""
+    found = {int(size): turns for size, turns in content.get("batches", {}).items()}
+    return {size: turns for size, turns in sorted(found.items()) if OURS in rates_by_name(turns)}
+
+
+def race(content: Content) -> Lines:
+    """Yield tokens/s of ours by batch size, and over what a user could run instead, with standard errors."""
+    found = batches(content)
+    means = {size: mean_rates(turns) for size, turns in found.items()}
+    one = best_single([{name: rate for name, rate in each.items() if drafts(name)} for each in means.values()])
+    every = f"over {title(one) if one else 'a single depth'}, the best over all"
+    heads = ["over the best static depth of this batch size", every, *(f"over {title(name)}" for name in (NONE, EMA))]
+    yield from table("batch", "tokens/s", *heads, "turns")
+    columns: list[list[Ratio]] = [[] for _ in heads]
+    for size, turns in found.items():
+        rate = means[size]
+        best = max(filter(drafts, rate), key=lambda name: rate[name], default=None)
+        against = [over(turns, name, OURS) if name else None for name in (best, one, NONE, EMA)]
+        for column, value in zip(columns, against, strict=True):
+            column.extend([value] if value else [])
+        cells = [str(value) if value else "" for value in against]
+        cells[0] += f" ({title(best)})" if best else ""
+        yield row(size, f"{rate[OURS]:.0f}", *cells, len(turns))
+    whole = (mean_ratio(column) if len(column) == len(found) > 0 else "" for column in columns)
+    yield "| all, geometric mean | | " + " | ".join(map(str, whole)) + " | |"
+
+
+def every_rate(content: Content) -> Lines:
+    """Yield tokens/s of every contender by batch size."""
+    found = {size: mean_rates(turns) for size, turns in batches(content).items()}
+    names = dict.fromkeys(name for rate in found.values() for name in rate)
+    yield from table("", *(f"batch {size}" for size in found))
+    for name in sorted(names, key=lambda name: (name == OURS, name == EMA, name != NONE, name)):
+        yield row(title(name), *(f"{rate[name]:.0f}" if name in rate else "" for rate in found.values()))
+
+
+def stock(content: Content) -> Lines:
+    """Yield the rate of no speculation by batch size, and stock SGLang's static depths over it."""
+    found = content["batches"]
+    yield from table("", *(f"batch {size}" for size in found))
+    yield row("no speculation, tokens/s", *(f"{mean_rates(turns)[NONE]:.0f}" for turns in found.values()))
+    for name in filter(drafts, dict.fromkeys(name for turns in found.values() for name in rates_by_name(turns))):
+        yield row(f"{title(name)}, over it", *(over(turns, NONE, name) for turns in found.values()))
+    yield row("turns", *map(len, found.values()))
+
+
+def poisson(content: Content) -> Lines:
+    """Yield latencies of every contender, and the mean latency over that of ours on the same requests."""
+    turns = content.get("turns", [])
+    head = ("latency p50, ms", "p95", "first token p50", "p95", "mean latency over that of `throughput`")
+    yield from table("", *head)
+    for name in dict.fromkeys(name for turn in turns for name in turn["passes"]):
+        passes = [turn["passes"][name] for turn in turns if name in turn["passes"]]
+        columns = [(what, key) for what in ("latency", "first_token") for key in ("p50_ms", "p95_ms")]
+        both = [turn["passes"] for turn in turns if {name, OURS} <= set(turn["passes"])]
+        pairs = [pair for one in both for pair in zip(one[name]["group_ms"], one[OURS]["group_ms"], strict=True)]
+        against = ratio([a for a, _ in pairs], [b for _, b in pairs]) if pairs and name != OURS else ""
+        yield row(title(name), *(f"{fmean(one[a][b] for one in passes):.0f}" for a, b in columns), against)
+
+
+def equality(content: Content) -> Lines:
+    """Yield how many greedy outputs are those of no speculation, and how near ties the others were."""
+    names = ("steps", "questions", "equal", "different", "within 0.125 nats", "largest gap, nats", "rounds", "switches")
+    if "reference" not in content:  # a file from before texts were judged to their end
+        yield from table(*names)
+    else:
+        yield from table(*names[:3], "ties", "different", *names[5:])
+    for name, one in content.items():
+        if not isinstance(one, dict) or "equal" not in one:
+            continue
+        if "tie" in one:
+            cells = [one["tie"], one["different"], f"{one['worst_gap']:.3f}"]
+        else:
+            gap = "beyond" if one["beyond_the_likeliest"] else f"{max(one['largest_gaps'], default=0.0):.3f}"
+            cells = [one["different"], one["ties"]["0.1251"], gap]
+        yield row(name, one["questions"], one["equal"], *cells, one["rounds"], one["switches"])
+
+
+def host_time(content: Content) -> Lines:
+    """Yield microseconds a round of ours on the scheduler's thread, and held steps against stock SGLang."""
+    found = {size: _told_apart(one) for size, one in content.get("host_us_a_round", {}).items()}
+    yield from table("", *(f"batch {size}" for size in found))
+    for key, head in (
+        ("ours", "on top of SGLang's own, us a round"),
+        ("in_place_of_sglang_s", "in place of SGLang's, us"),
+    ):
+        yield row(head, *(f"{one[key]:.0f}" for one in found.values()))
+    for name, part in content.items():
+        if name.startswith("steps ") and isinstance(part, dict):
+            turns = part.get("batches", {})
+            cells = (over(turns[size], "stock", "held") if size in turns else None for size in found)
+            yield row(f"{steps(name.removeprefix('steps '))} held, over stock SGLang", *cells)
+
+
+def _told_apart(one: Content) -> Content:
+    """Return both sums; of a file from before they were told apart, by the largest hooks, which it has by name."""
+    if one["in_place_of_sglang_s"] or "by_hook" not in one:
+        return one
+    instead = sum(hook["us"] for name, hook in one["by_hook"].items() if ": fast_path." in name)
+    return {"ours": one["ours"] - instead, "in_place_of_sglang_s": instead}
+
+
+SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
+    "served-greedy": ("greedy", race),
+    "served-greedy-rates": ("greedy", every_rate),
+    "served-stock-greedy": ("stock-greedy", stock),
+    "served-stock-sampled": ("stock-sampled", stock),
+    "served-sampled": ("sampled", race),
+    "served-poisson": ("poisson", poisson),
+    "served-equal": ("equal", equality),
+    "served-host": ("host-time", host_time),
+    "served-replay": ("replay", race),
+    "served-replay-rates": ("replay", every_rate),
+    "served-long": ("replay-16000", race),
+}
+"""By the name of the place in the page, the phase's file and what makes its table."""
+
+
+# -- docs/compatibility.md ------------------------------------------------------------------------------------------
+
+
+def campaign() -> Lines:
+    """Yield how much each stage of the campaign tried, and what was lost."""
+    report = load("campaign", "report.json")
+    yield (
+        f"`{report['command']}`, {report['hardware']}, commit {report['commit'][:8]}: {report['lost']} lost "
+        "([report](../benchmarks/results/campaign/report.md))."
+    )
+    yield ""
+    yield from table("Stage", "minutes", "tried", "known of SGLang", "lost")
+    for name, stage in report["stages"].items():
+        counts = (f"{sum(stage[kind].values()):,}" for kind in ("tried", "known", "lost"))
+        yield row(name, stage["minutes"], *counts)
+
+
+def architectures(folder: Path = RESULTS / "architectures") -> Lines:
+    """Yield a row for each family that was measured, in the order of the families."""
+    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    records = [found[family.name] for family in FAMILIES if family.name in found]
+    if not records:
+        yield "Not measured yet."
+        return
+    devices = sorted({f"{record['gpu']}, {record['date']}" for record in records})
+    yield f"`python -m benchmarks.architectures`, {'; '.join(devices)}."
+    yield ""
+    yield from table(
+        "Architecture", "Models", "Draft", "Attention", "Verdict", "Depths", "equal, ties, different texts",
+        "unlikely tokens, worst run, the reference", "Drafts accepted", "Seconds to start", "Late kernels",
+    )  # fmt: skip
+    for record in records:
+        runs, verdict = record.get("runs", []), verdict_on(record)
+        why = str({FAILED: record.get("error"), REFUSED: record.get("reason")}.get(verdict) or "")
+        late = (record.get("startup") or {}).get("late_kernel_loads")
+        texts = ", ".join(str(sum(run[kind] for run in runs)) for kind in (EQUAL, TIE, DIFFERENT))
+        yield row(
+            record["family"], record["models"], f"{record['algorithm']}, {record['draft']}",
+            record.get("attention_backend") or "?",
+            f"{verdict}: {why.replace('|', '/')[:200]}".replace("\n", " ") if why else verdict,
+            ", ".join(map(str, record.get("depths", []))), texts if runs else "", _unlikely(record) if runs else "",
+            sum(run["accepted"] for run in runs) if runs else "", record.get("start_seconds"),
+            None if late is None else len(late),
+        )  # fmt: skip
+
+
+def _unlikely(record: Content) -> str:
+    worst = max(run["unlikely_tokens"] for run in record["runs"])
+    return f"{worst:.1%}, {record['reference']['unlikely_tokens']:.1%}"
+
+
+# -- docs/attention-dp.md and docs/verify-budget.md -----------------------------------------------------------------
+
+
+def attention_dp() -> Lines:
+    """Yield by load what two GPUs served: the policy's tokens a second, over the best held depth, and over none."""
+    heads = ("tokens/s", "over the best held depth", "over no speculation")
+    yield from table("load, and requests of each rank", *heads)
+    for scene, one in load("attention_dp_served", "rates.json")["ratios"].items():
+        best = f"{one['policy_over_best']:.3f} ({steps(one['best'].removeprefix('static-'))})"
+        yield row(scene, f"{one['tokens_per_second']['policy']:.0f}", best, f"{one['policy_over_none']:.2f}")
+
+
+def budgets_served() -> Lines:
+    """Yield by batch size what the policy serves without and with verify budgets, and the best pair that is held, over
+    the best static depth of that batch size, with standard errors."""
+    head = ("the best static depth, tokens/s", "`throughput`", "with budgets", "the best held pair", "turns")
+    yield from table("batch", *head)
+    for size, turns in batches(load("served", "replay-32b.json")).items():
+        rate = mean_rates(turns)
+        best = max(filter(drafts, rate), key=lambda name: rate[name])
+        pair = max((name for name in rate if "-verified-" in name), key=lambda name: rate[name])
+        held = "{} steps, {} verified".format(*pair.split("-verified-"))
+        cells = [str(over(turns, best, name)) for name in (OURS, BUDGETS, pair)]
+        yield row(size, f"{rate[best]:.0f} ({title(best)})", *cells[:2], f"{cells[2]} ({held})", len(turns))
+
+
+def budgets_chosen() -> Lines:
+    """Yield what the policy came to from a profile, over the best uniform depth: rectangles alone, then budgets."""
+    cells = load("verify_budget", "policy", "policy.json")["cells"]
+    yield from table("trace", "round times", *sorted({cell["batch"] for cell in cells}))
+    found: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        one = cell["from a profile"]
+        shown = f"{one['rectangles']:.3f}, {one['budgets']:.3f}" + ("" if cell["measured"] else " *")
+        found.setdefault((cell["trace"], cell["profile"]), []).append(shown)
+    for names, shown_cells in found.items():
+        yield row(*names, *shown_cells)
+
+
+def budgets_over_rectangles() -> Lines:
+    """Yield budgets over rectangles alone, by trace and by what the policy starts with."""
+    cells = load("verify_budget", "policy", "policy.json")["cells"]
+    yield from table("trace", "the policy starts", "mean", "worst cell", "worst run", "cells from 0.99 on")
+    for trace in dict.fromkeys(cell["trace"] for cell in cells):
+        for start in ("from a profile", "from nothing"):
+            own = [cell[start] for cell in cells if cell["trace"] == trace]
+            each = [one["ratio"] for one in own]
+            worst = (f"{value:.3f}" for value in (fmean(each), min(each), min(one["worst"] for one in own)))
+            yield row(trace, start, *worst, f"{sum(one >= 0.99 for one in each)} of {len(each)}")
+
+
+def performance() -> dict[str, Lines]:
+    """Return the tables of docs/performance.md."""
+    served = {
+        name: make(load("served", f"{file}.json"))
+        for name, (file, make) in SERVED.items()
+        if (RESULTS / "served" / f"{file}.json").exists()
+    }
+    own = {"real-gates": gates(), "simulation": simulation(), "demo": demo()}
+    return {
+        **own, **served, "h200": h200(), "h200-cells": h200_cells(), "switching": switching(), "open-loop": open_loop(),
+    }  # fmt: skip

@@ -1,0 +1,71 @@
+"""Writes every generated part of the pages, between ``<!-- name: begin -->`` and ``<!-- name: end -->``.
+
+    python scripts/tables.py [--check] [PAGE ...]
+
+``--check`` only says whether they are current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks and tests are no part of the package
+
+from scripts import launch_lines, of_results, of_source  # noqa: E402
+
+Parts = Mapping[str, Iterable[str]]
+PAGES: dict[str, Callable[[], Parts]] = {
+    "README.md": lambda: {"real": of_results.first_figure()},
+    "docs/architecture.md": of_source.hooks,
+    "docs/attention-dp.md": lambda: {"attention-dp-served": of_results.attention_dp()},
+    "docs/cli.md": of_source.commands,
+    "docs/compatibility.md": lambda: {
+        "campaign": of_results.campaign(), "architectures": of_results.architectures(), **launch_lines.tables(),
+    },
+    "docs/configuration.md": of_source.configuration,
+    "docs/monitoring.md": of_source.metrics,
+    "docs/performance.md": of_results.performance,
+    "docs/simulator.md": lambda: {"ablation": of_results.ablation()},
+    "docs/verify-budget.md": lambda: {
+        "verify-budget-served": of_results.budgets_served(), "verify-budget-policy": of_results.budgets_chosen(),
+        "verify-budget-policy-ratios": of_results.budgets_over_rectangles(),
+    },
+}  # fmt: skip
+
+
+def filled(page: str, parts: Parts) -> str:
+    """Return *page* with the lines of each name replaced. Raises ValueError where a name is not marked exactly once."""
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        before, rest = page.split(begin)
+        _, after = rest.split(end)
+        page = "".join([before, begin, *(f"{line}\n" for line in lines), end, after])
+    return page
+
+
+def main() -> int:
+    """Write the pages, or with ``--check`` name those that are not current and return 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", choices=[*PAGES, []], help="default: all")
+    given = parser.parse_args()
+    stale = []
+    for name in given.pages or PAGES:
+        page = ROOT / name
+        now = page.read_text()
+        then = filled(now, PAGES[name]())
+        if now != then:
+            stale.append(name)
+            if not given.check:
+                page.write_text(then)
+    if given.check and stale:
+        print(f"not current: {', '.join(stale)}; run make tables", file=sys.stderr)
+    return int(given.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,316 @@
+"""The benchmarks' plugin: drafts are accepted as declared or as recorded, and rounds are counted as they say."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.harness import acceptance
+from benchmarks.harness.acceptance import (
+    RING,
+    TRACE_FILE,
+    BudgetReplay,
+    Declared,
+    Draw,
+    Meter,
+    Process,
+    Replay,
+    chances_of,
+    drawn_ahead,
+    own,
+    question,
+)
+from benchmarks.harness.load import request_body
+from benchmarks.policies import own_p
+from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.sglang_plugin.scheduler import shadow_acceptance
+from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
+
+TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    return Process(tmp_path / "acceptance", create=True)
+
+
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "_same_on_all_ranks", lambda correct: None)
+
+
+def request(own: list[float] | None = None, question: int | None = None, tokens: int = 0) -> SimpleNamespace:
+    declared = {} if own is None else {"acceptance": own}
+    named = {} if question is None else {"trace": question}
+    sampling = SimpleNamespace(custom_params={**declared, **named} or None)
+    return SimpleNamespace(sampling_params=sampling, output_ids=[0] * tokens)
+
+
+def recorded(number: int, tokens: int = 1) -> SimpleNamespace:
+    return request(question=number, tokens=tokens)
+
+
+# -- drawn ------------------------------------------------------------------------------------------------------
+
+
+def test_every_position_is_accepted_as_declared_and_requests_are_independent() -> None:
+    torch.manual_seed(1)
+    declared = [Declared(0.8, 0.9), Declared(0.8, 0.9), Declared(0.0), Declared(1.0)]
+    drawn = drawn_ahead(chances_of(declared, "cpu"), 20_000).numpy()
+    for position in range(1, 5):
+        reached = drawn[:, 0] >= position - 1
+        share = (drawn[reached, 0] >= position).mean()
+        chance = 0.8 * 0.9 ** (position - 1)
+        assert abs(share - chance) < 5 * (chance * (1 - chance) / reached.sum()) ** 0.5
+    assert abs(np.corrcoef(drawn[:, 0], drawn[:, 1])[0, 1]) < 5 / 20_000**0.5
+    assert abs(np.corrcoef(drawn[1:, 0], drawn[:-1, 0])[0, 1]) < 5 / 20_000**0.5
+    assert drawn[:, 2].max() == 0 and drawn[:, 3].min() >= 7
+
+
+def test_the_expectation_is_the_mean_of_the_draw_at_every_depth() -> None:
+    torch.manual_seed(2)
+    declared = Declared(0.7, 0.95)
+    drawn = drawn_ahead(chances_of([declared], "cpu"), 40_000).numpy()[:, 0]
+    for steps in (0, 1, 3, 7):
+        tokens = 1 + np.minimum(drawn, steps)
+        assert abs(tokens.mean() - declared.expected(steps)) <= 5 * tokens.std() / 200
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_drawn_round_is_what_the_real_verify_would_give(process: Process) -> None:
+    """The kernel, given a target that agrees with exactly the drawn drafts, fills the same tensors."""
+    torch.manual_seed(3)
+    requests, steps = 6, 3
+    draw = Draw(process)
+    draw.begin(None, SimpleNamespace(reqs=[request([0.7, 1.0]) for _ in range(requests)]))
+    candidates = torch.randint(0, 50, (requests, steps + 1))
+    target = torch.randint(50, 99, (requests, steps + 1))
+    nodes = torch.arange(requests * (steps + 1)).view(requests, steps + 1)
+
+    predict = torch.zeros(requests * (steps + 1), dtype=torch.int32)
+    correct = torch.zeros(requests, dtype=torch.int32)
+    index = draw(nodes.int().clone(), predict, correct, candidates, target, requests, steps)
+
+    agreeing = torch.where(torch.arange(steps + 1) < correct[:, None], candidates.roll(-1, 1), target)
+    chain = torch.arange(1, steps + 2).repeat(requests, 1)
+    chain[:, -1] = -1
+    real_predict, real_correct = torch.zeros_like(predict), torch.zeros_like(correct)
+    real_index = torch.full((requests, steps + 1), -1, dtype=torch.int32)
+    verify_tree_greedy_cpu(
+        predicts=real_predict, accept_index=real_index, accept_token_num=real_correct, candidates=candidates,
+        retrive_index=nodes, retrive_next_token=chain, retrive_next_sibling=torch.full_like(chain, -1),
+        target_predict=agreeing,
+    )  # fmt: skip
+    assert len(set(correct.tolist())) > 1
+    assert torch.equal(correct, real_correct) and torch.equal(index, real_index)
+    accepted = index[index >= 0].long()
+    assert torch.equal(predict[accepted], real_predict[accepted])
+
+
+def test_a_round_without_drafts_is_left_as_the_real_path_made_it(process: Process) -> None:
+    index, predict, correct = torch.tensor([[0], [1]]), torch.tensor([7, 8]), torch.tensor([0, 0])
+    draw = Draw(process)
+    assert draw(index, predict, correct, torch.zeros(2, 1), torch.zeros(2, 1), 2, 0) is index
+    assert predict.tolist() == [7, 8] and correct.tolist() == [0, 0]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_requests_are_drawn_from_their_own_process(process: Process) -> None:
+    process.declared = Declared(0.0)
+    draw = Draw(process)
+    never, always = request(), request([1.0, 1.0])
+
+    def accepted(*requests: SimpleNamespace) -> list[int]:
+        draw.begin(None, SimpleNamespace(reqs=requests))
+        tokens = torch.zeros(len(requests), 4, dtype=torch.long)
+        correct = torch.zeros(len(requests), dtype=torch.int32)
+        draw(tokens.int(), tokens.flatten().int(), correct, tokens, tokens, len(requests), 3)
+        return correct.tolist()
+
+    assert accepted(never, always) == [0, 3]
+    assert accepted(always, never, always) == [3, 0, 3]
+    process.declared = Declared(1.0)
+    assert accepted(never, always) == [3, 3]
+    with pytest.raises(RuntimeError, match="1 requests are verified, 2 were announced"):
+        draw(torch.zeros(1, 2), torch.zeros(2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2), 1, 1)
+
+
+def test_shadow_acceptance_is_drawn_from_the_request_s_process(process: Process) -> None:
+    process.declared = Declared(0.25)
+    draw, batch = Draw(process), SimpleNamespace(reqs=[request(), request([1.0, 1.0]), request([0.0, 1.0])])
+    result = SimpleNamespace(next_token_ids=torch.zeros(3))
+    assert draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) == []  # no shadow draft of this round
+    told = shadow_acceptance.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
+    told.attach(result, ["b", "c", "a"])
+    assert draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) == [1, 0]
+    told.attach(result, ["a", "b", "d"])
+    drawn = [draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) for _ in range(2000)]
+    assert {len(one) for one in drawn} == {1}
+    assert abs(sum(map(sum, drawn)) / 2000 - 0.25) < 0.05
+
+
+def test_own_process_of_a_request() -> None:
+    assert own(request()) is None and question(request()) is None
+    assert own(request([0.5, 0.9])) == Declared(0.5, 0.9) and question(request(question=3)) == 3
+    body = request_body(4, 10, own_p(seed=1, decay=0.9))
+    p, decay = body["sampling_params"]["custom_params"]["acceptance"]
+    assert 0.2 <= p <= 0.95 and decay == 0.9
+    assert body == request_body(4, 10, own_p(seed=1, decay=0.9))
+
+
+# -- replayed ---------------------------------------------------------------------------------------------------
+
+
+def test_every_position_accepts_what_was_recorded_there() -> None:
+    counts = bytes(random.Random(1).randrange(8) for _ in range(200))
+    replay, one = Replay([bytes(5), counts]), recorded(1)
+    draw, at = random.Random(2), 0
+    while at < len(counts):
+        steps = draw.choice([0, 1, 2, 3, 5, 7])
+        replay.begin([one])
+        assert replay.concerns(1)
+        accepted = replay.accept(steps)[0] if steps else 0  # a round of zero steps asks nobody
+        assert accepted == min(counts[at], steps)
+        at += accepted + 1
+    replay.begin([one])  # with overlap a round more runs before the last one's end is known
+    assert replay.accept(7) == [0]
+
+
+def test_requests_have_their_own_positions() -> None:
+    replay, first, second = Replay([bytes([3, 9, 9, 9, 1]), bytes([0, 2])]), recorded(0), recorded(1)
+    replay.begin([first])
+    assert replay.accept(7) == [3]
+    replay.begin([second, first])
+    assert replay.accept(7) == [0, 1]
+    replay.begin([second])
+    assert replay.accept(1) == [1]
+
+
+def test_shadow_drafts_are_judged_after_the_tokens_on_the_host() -> None:
+    replay = Replay([bytes([0, 3, 0])])
+    assert [replay.shadow(recorded(0, tokens)) for tokens in (1, 2, 3, 4)] == [0, 1, 0, 0]
+
+
+def test_a_batch_is_replayed_whole_or_not_at_all() -> None:
+    replay = Replay([bytes(3)])
+    replay.begin([request()])
+    assert not replay.concerns(1)
+    replay.begin([request(), recorded(0)])
+    with pytest.raises(RuntimeError, match="1 of 2 requests name a question"):
+        replay.concerns(2)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRACE_FILE, str(TRACE))
+    draw, reqs = Draw(process), [recorded(0), recorded(30)]
+    replay = Replay.of_file(str(TRACE))
+    assert replay is not None and Replay.of_file(None) is None and draw.budget is None
+    expected = [recorded(0), recorded(30)]
+    for steps in (3, 7, 1, 5):
+        draw.begin(None, SimpleNamespace(reqs=reqs))
+        tokens = torch.zeros(2, steps + 1, dtype=torch.long)
+        correct = torch.zeros(2, dtype=torch.int32)
+        draw(tokens.int(), tokens.flatten().int(), correct, tokens, tokens, 2, steps)
+        replay.begin(expected)
+        assert correct.tolist() == replay.accept(steps)
+    result = SimpleNamespace(next_token_ids=torch.zeros(2))
+    shadow_acceptance.ShadowDrafts(torch.zeros(2), {"a": 0, "b": 1}).attach(result, ["a", "b"])
+    drawn = draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, SimpleNamespace(reqs=reqs))
+    assert drawn == [replay.shadow(one) for one in reqs]
+
+
+def test_a_budget_accepts_only_what_it_keeps() -> None:
+    replay = Replay([bytes([3, 9, 9, 1]), bytes([2, 9, 9])])
+    first, second = recorded(0), recorded(1)
+    replay.begin([first, second])
+    assert replay.accept(7, [1, 5]) == [1, 2]
+    replay.begin([first, second])
+    assert replay.accept(7) == [7, 0], "the first one did not go on behind what was kept"
+
+
+def test_a_budget_ranks_by_the_trace() -> None:
+    """The device keeps what the trace's confidences keep."""
+    sure = [[[31, 31, 31]], [[16, 0, 0]], [[31, 20, 0]]]
+    budget = BudgetReplay(replay := Replay([bytes([3])] * 3, [torch.tensor(row).numpy() for row in sure]))
+    asked = [1]
+    rounds = PackedRounds(SimpleNamespace(_draft_worker=None), lambda: asked[0])
+    verify = SimpleNamespace(retrieve_next_token=torch.zeros(3, 4), kv_loc_plan=object())
+    replay.begin([recorded(0), recorded(1), recorded(2)])
+    rounds.note_drafts(torch.full((3, 3), 0.5))
+    packing = budget.packing(PackedRounds.packing, rounds, verify)
+    assert (packing.lengths - 1).tolist() == [2, 0, 1] == budget.take()
+    assert budget.take() is None
+    asked[0] = 3
+    rounds.note_drafts(torch.full((3, 3), 0.5))
+    assert budget.packing(PackedRounds.packing, rounds, verify) is None is budget.take()
+
+
+def test_behind_the_recorded_text_nothing_is_sure() -> None:
+    replay = Replay([bytes([1])], [torch.tensor([[16, 31]]).numpy()])
+    one = recorded(0)
+    replay.begin([one])
+    assert replay.sure(2) == [[16.5 / 32, 31.5 / 32]]
+    replay.accept(2)
+    replay.begin([one])
+    assert replay.sure(2) == [[0.0, 0.0]]
+
+
+# -- counted ----------------------------------------------------------------------------------------------------
+
+
+def test_only_rounds_after_another_one_with_enough_requests_are_full(process: Process) -> None:
+    times = iter([1.0, 1.5, 2.0, 9.0, 9.25, 9.5])
+    process.declared, process.full_from = Declared(0.5), 2
+    meter = Meter(process, clock=lambda: next(times))
+    drafted, plain = SimpleNamespace(speculative_num_draft_tokens=2), SimpleNamespace(speculative_num_draft_tokens=None)
+    before = process.read()
+    meter.count([request()] * 2, 3, drafted)  # nothing before it
+    meter.count([request()] * 3, 6, drafted)  # full: 0.5 s
+    meter.count([request()], 1, plain)  # too few
+    meter.prefill()
+    meter.count([request()] * 2, 2, plain)  # after a prefill
+    meter.count([request()] * 2, 2, plain)  # full: 0.25 s
+    meter.count([request([1.0, 1.0]), request()], 3, drafted)  # full: 0.25 s
+    counted = process.read() - before
+    assert (counted.rounds, counted.requests, counted.tokens, counted.switches) == (6, 12, 17, 2)
+    assert (counted.full_rounds, counted.full_seconds, counted.full_tokens, counted.full_requests) == (3, 1.0, 11, 7)
+    assert counted.full_expected == pytest.approx(3 * 1.5 + 2 * 1 + (2.0 + 1.5))
+    assert counted.depths() == {"0": 3, "1": 3} and counted.batch_size == 2
+    assert process.round_seconds(before) == [0.5, 0.25, 0.25]
+
+
+def test_a_small_batch_before_a_full_one_does_not_count(process: Process) -> None:
+    times = iter([1.0, 1.5, 2.0])
+    process.full_from = 3
+    meter = Meter(process, clock=lambda: next(times), observed=True)
+    for requests in (4, 2, 4):
+        meter.count([request()] * requests, 9, SimpleNamespace(speculative_num_draft_tokens=4))
+    assert process.read().full_rounds == 0
+    assert process.read().expected == process.read().tokens == 27
+
+
+def test_replayed_tokens_are_what_is_expected(process: Process) -> None:
+    Meter(process).count([recorded(0), recorded(1)], 9, SimpleNamespace(speculative_num_draft_tokens=8))
+    assert process.read().expected == 9
+
+
+def test_round_times_are_the_latest_ones(process: Process) -> None:
+    before = process.read()
+    for index in range(RING + 5):
+        process.count(1, 1, 1, 1.0, False, float(index))
+    times = process.round_seconds(before)
+    assert len(times) == RING and times[0] == 5 and times[-1] == RING + 4
+
+
+def test_a_file_of_another_shape_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(b"12345678")
+    with pytest.raises(ValueError, match="not an acceptance file"):
+        Process(tmp_path / "p")

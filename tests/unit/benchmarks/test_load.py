@@ -1,0 +1,122 @@
+"""Load on live servers: the loop against an HTTP server that answers like SGLang, arrivals, latencies."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from benchmarks.harness.load import Answer, Make, arrival_times, group_of, run_list
+from benchmarks.served import GROUPS, latencies
+
+
+@dataclass
+class Fake:
+    """Answers /generate like SGLang, token by token; an abort answers with what there is."""
+
+    token_seconds: float = 0.001
+    running: int = 0
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    """The place in input_ids[0] of each request, and how many ran with it."""
+
+    url: str = ""
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def generate(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.running += 1
+        self.seen.append((body["input_ids"][0], self.running))
+        had, wanted = 0, body["sampling_params"]["max_new_tokens"]
+        if wanted < 0:
+            self.running -= 1
+            return web.json_response({"error": {"message": "refused"}}, status=400)
+        while had < wanted and not self.aborted.is_set():
+            await asyncio.sleep(self.token_seconds)
+            had += 1
+        self.running -= 1
+        return web.json_response({"meta_info": {"completion_tokens": had}, "output_ids": [0] * had})
+
+    async def abort(self, request: web.Request) -> web.Response:
+        assert (await request.json())["abort_all"]
+        self.aborted.set()
+        return web.Response()
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    server, ready, over = Fake(), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_post("/generate", server.generate)
+        app.router.add_post("/abort_request", server.abort)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    yield server
+    over.set()
+    thread.join(20)
+
+
+def body(tokens: int) -> Make:
+    return lambda number, place: {"input_ids": [place], "sampling_params": {"max_new_tokens": tokens + number}}
+
+
+def test_the_loop_keeps_the_batch_full_and_cuts_what_is_left(fake: Fake) -> None:
+    done = run_list(fake.url, 12, 4, body(20))
+    assert sorted(done.answers) == list(range(12)) and not done.failed
+    assert max(count for _, count in fake.seen) == 4
+    assert {place for place, _ in fake.seen} == set(range(4))
+    tokens = [done.answers[number]["meta_info"]["completion_tokens"] for number in range(12)]
+    assert tokens[:8] == [20 + number for number in range(8)]
+    assert any(tokens[number] < 20 + number for number in range(8, 12))
+    assert done.tokens == sum(tokens) and done.seconds > 0
+
+
+def test_places_are_filled_in_groups(fake: Fake) -> None:
+    assert [group_of(size) for size in (1, 4, 16, 64)] == [1, 1, 2, 8]
+    run_list(fake.url, 64, 32, body(100))
+    assert max(count for _, count in fake.seen) == 32
+
+
+def test_without_a_cut_every_request_ends(fake: Fake) -> None:
+    done = run_list(fake.url, 6, 4, body(3), cut=False)
+    assert [done.answers[number]["meta_info"]["completion_tokens"] for number in range(6)] == [3 + n for n in range(6)]
+    assert run_list(fake.url, 3, 1, body(2)).tokens == 2 + 3 + 4
+
+
+def test_refused_requests_are_told(fake: Fake) -> None:
+    with pytest.raises(RuntimeError, match="refused"):
+        run_list(fake.url, 2, 1, body(-9))
+
+
+def test_arrivals_come_at_their_rate_and_latencies_by_group() -> None:
+    times = arrival_times(50, 200.0, seed=1)
+    assert times == arrival_times(50, 200.0, seed=1) and times == sorted(times) and times[-1] < 200
+    assert abs(len(times) / 200 - 50) < 5 * math.sqrt(50 / 200)
+    assert len(arrival_times(0.1, 0.5, 1, GROUPS)) == GROUPS
+    answers = [Answer(0.0, [(0.1, 1), (1.0 + number, 9)]) for number in range(2 * GROUPS)]
+    found = latencies(answers)
+    assert found["group_ms"] == pytest.approx([1500 + 2000 * group for group in range(GROUPS)])
+    assert found["first_token"]["p50_ms"] == pytest.approx(100)
+
+
+def test_latencies_of_a_streamed_answer() -> None:
+    answer = Answer(sent=1.0, chunks=[(1.5, 1), (1.6, 3), (2.0, 4)])
+    assert answer.time_to_first_token == 0.5 and answer.latency == 1.0
+    assert list(answer.inter_token_latencies()) == pytest.approx([0.05, 0.05, 0.4])

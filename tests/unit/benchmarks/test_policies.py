@@ -1,0 +1,147 @@
+"""Policies on simulated acceptance: who takes part, rows of the file, and files side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.compare import best_static, main, rates, rows, shares, table
+from benchmarks.harness.results import SIMULATED, BadResult, Report
+from benchmarks.harness.start import POLICIES
+from benchmarks.policies import SCHEMA, Run, cells, contenders, knows_p, row
+from benchmarks.policies import main as policies
+
+CASES = [(1, 0.3), (1, 0.0), (8, 0.3)]
+RATES = {"static-1": [100.0, 80.0, 500.0], "static-3": [90.0, 50.0, 800.0], "throughput": [99.0, 99.0, 780.0]}
+
+
+def servers(*names: str) -> Any:
+    return [SimpleNamespace(name=name, policy=POLICIES[name]) for name in names]
+
+
+def test_held_depths_stand_for_static_servers() -> None:
+    three = servers("none", "sglang-ema", "throughput")
+    found = contenders(three, [0, 3])
+    assert [one.name for one in found] == ["none", "static-0", "static-3", "sglang-ema", "throughput"]
+    assert [one.name for one in found if knows_p(one)] == ["static-3", "sglang-ema", "throughput"]
+    assert found[1].server is three[2]
+
+
+def test_cells_ask_everybody_in_turn_and_those_that_p_does_not_touch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+    process = SimpleNamespace(declared=None)
+
+    def batch_pass(contender: Any, requests: int, tokens: int) -> dict[str, Any]:
+        asked.append((contender.name, process.declared.p))
+        return one_pass(100.0 + len(asked))
+
+    monkeypatch.setattr("benchmarks.policies.batch_pass", batch_pass)
+    both = servers("none", "throughput")
+    for server in both:
+        server.process = process
+    given: Any = SimpleNamespace(batches=[8], p=[0.6], decay=1.0, tokens=9, repeats=2, depths=[])
+    report = Report(tmp_path / "x.json", "policies", [], rows=[{"workload": "earlier"}])
+    cells(Run(both, given, report, end=float("inf")))
+    assert asked == [("none", 0.0), ("throughput", 0.6), ("throughput", 0.0)] * 2
+    earlier, *found = json.loads(report.path.read_text())["rows"]
+    assert earlier == {"workload": "earlier"}
+    assert [(one["contender"], one["case"]["p"], len(one["passes"])) for one in found] == [
+        ("none", None, 2), ("throughput", 0.6, 2), ("throughput", 0.0, 2),
+    ]  # fmt: skip
+    assert found[0]["tokens_per_second"] == (101 + 104) / 2 and "rate" not in found[0]["passes"][0]
+
+
+def test_bad_usage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--work", str(tmp_path)]
+    assert policies(["matrix", "--policies", "nobody", *where]) == 2
+    assert policies(["drive", "--policies", "none", *where]) == 2
+    assert main([str(tmp_path / "missing.json")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and "nobody is none of none, static-1" in lines[0] and "cannot be read" in lines[2]
+    with pytest.raises(SystemExit):
+        policies(["matrix", "--workloads", "rain", *where])
+
+
+def one_pass(rate: float) -> dict[str, Any]:
+    return {"tokens_per_second": rate, "rounds": 10, "seconds": 1.0, "accept_length": 2.0}
+
+
+def document(of: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "name": "x", "acceptance": SIMULATED, "rows": of}
+
+
+def measured() -> list[dict[str, Any]]:
+    found = [
+        row("cells", name, {"batch_size": batch, "p": p}, [one_pass(rate)])
+        for name, of in RATES.items()
+        for (batch, p), rate in zip(CASES, of, strict=True)
+    ]
+    for batch, rate in ((1, 100), (8, 700)):
+        found.append(row("cells", "none", {"batch_size": batch, "p": None}, [one_pass(rate)]))
+    found.append(row("cells", "static-0", {"batch_size": 1, "p": None}, [one_pass(99.0)]))
+    for name, rate in (("static-1", 100.0), ("static-3", 110.0), ("sglang-ema", 80.0), ("throughput", 121.0)):
+        found.append(row("acceptance", name, {"batch_size": 1}, [one_pass(rate)]))
+    return found
+
+
+def test_a_row_is_the_mean_of_its_passes() -> None:
+    found = row("cells", "none", {}, [one_pass(90.0), one_pass(100.0), one_pass(110.0)])
+    assert (found["tokens_per_second"], found["rounds"], found["seconds"]) == (100.0, 30, 3.0)
+    assert found["spread"] == pytest.approx(0.2)
+
+
+def test_a_row_without_p_stands_for_every_p_of_its_batch() -> None:
+    found = rates((one["contender"], one) for one in measured() if one["workload"] == "cells")
+    assert sorted(found["none"].values()) == [100, 100, 700]
+    best = best_static(found)
+    assert sorted(best.values()) == [99, 100, 800]
+    assert sorted(shares(found["throughput"], best)) == [0.975, 0.99, 1.0]
+
+
+def test_servers_in_turn_count_with_their_mean() -> None:
+    turns = [row("cells", "none", {"batch_size": 1, "p": None}, [one_pass(rate)]) for rate in (100.0, 104.0)]
+    assert rates(("none", one) for one in turns) == {"none": {(("batch_size", 1), ("p", None)): 102.0}}
+
+
+def test_compare_prints_shares_of_the_best_static_depth(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.json", tmp_path / "b.json"
+    path.write_text(json.dumps(document(measured())))
+    other.write_text(json.dumps(document([one for one in measured() if one["contender"] == "throughput"])))
+    lines = table([path], "cells").splitlines()
+    assert lines[0] == "cells: tokens/s as a share of the case's best static depth"
+    mean = next(line for line in lines if line.startswith("geometric mean of p > 0")).split()
+    names = lines[1].split()[1:]
+    assert float(mean[6 + names.index("throughput")]) == pytest.approx((0.99 * 0.975) ** 0.5, abs=5e-4)
+    both = table([path, other], "acceptance")
+    assert "throughput a" in both and "throughput b" in both and both.endswith(SIMULATED)
+
+
+def test_a_race_of_served_is_compared_too(tmp_path: Path) -> None:
+    turns = [{"passes": {"static-3": {"rate": 100.0}, "throughput": {"rate": rate}}} for rate in (90.0, 110.0)]
+    path = tmp_path / "greedy.json"
+    content = {"schema": "served-1", "phase": "greedy", "what": "real text", "batches": {"16": turns}}
+    path.write_text(json.dumps(content))
+    assert [one["tokens_per_second"] for one in rows(path)] == [100.0, 100.0]
+    assert "batch 16" in table([path]) and table([path]).endswith("real text")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(schema=1), "schema: got 1; expected 2"),
+        (lambda d: d.pop("rows"), "rows: got None; expected list"),
+        (lambda d: d["rows"][0].update(tokens_per_second="fast"), r"rows\[0\].tokens_per_second: got 'fast'"),
+    ],
+)
+def test_another_file_is_refused_by_key(tmp_path: Path, change: Any, message: str) -> None:
+    content = document(measured())
+    change(content)
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(BadResult, match=message):
+        rows(tmp_path / "a.json")

@@ -1,0 +1,108 @@
+"""Results: files are written whole and without folders of the machine, and their commands exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness import results
+from benchmarks.harness.results import BadResult, Report, read
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def test_a_report_is_read_back(tmp_path: Path) -> None:
+    report = Report(
+        tmp_path / "new" / "greedy.json", "served", ["drive", "--work", "/home/somebody/work"], plan={"n": 3}
+    )
+    report.content["batches"] = {1: [{"passes": {"none": {"rate": 1 / 3}}}]}
+    report.note("a line")
+    report.add(more=(1, 2))
+    found = read(report.path)
+    assert found["batches"]["1"][0]["passes"]["none"]["rate"] == 0.33333 and found["more"] == [1, 2]
+    assert "/home" not in report.path.read_text() and found["notes"] == ["a line"]
+    assert found["provenance"]["command"] == "python -m benchmarks.served drive --work work"
+    assert [path.name for path in report.path.parent.iterdir()] == ["greedy.json"]
+
+
+def test_what_is_short_takes_one_line(tmp_path: Path) -> None:
+    results.write(tmp_path / "a.json", {"short": list(range(20)), "long": [{"a": list(range(30))} for _ in range(9)]})
+    assert len((tmp_path / "a.json").read_text().splitlines()) == 14
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "cannot be read"), ("{", "is not JSON"), ("[]", "expected a JSON object")]
+)
+def test_another_file_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadResult, match=message):
+        read(path)
+
+
+def commands(value: Any) -> Iterator[str]:
+    """Yield every command of a benchmark, a test or this package that a result names."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key == "command" and isinstance(one, str) and re.match(r"python -m (benchmarks|tests|train)\b", one):
+                yield one
+            yield from commands(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from commands(one)
+
+
+FILES = sorted(RESULTS.rglob("*.json"))
+PAGE = (ROOT / "benchmarks" / "README.md").read_text()
+EARLIER = dict(re.findall(r"^\| `benchmarks\.([\w.]+)` \| `benchmarks\.(\w+)` \|$", PAGE, re.MULTILINE))
+"""By its name at the commit of a result, today's name of a benchmark."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(RESULTS).as_posix())
+def test_the_command_of_a_result_exists_and_is_understood(path: Path) -> None:
+    for command in commands(json.loads(path.read_text())):
+        _, _, module, *words = command.split()
+        if module.removeprefix("benchmarks.") in EARLIER:
+            continue
+        assert find_spec(module), command
+        made = getattr(import_module(module), "parser", None)
+        flags = {word for word in words if word.startswith("--")}
+        assert made is None or flags <= known(made()), command
+
+
+def test_every_earlier_name_has_one_of_today() -> None:
+    assert EARLIER
+    for name in EARLIER.values():
+        assert find_spec(f"benchmarks.{name}"), name
+
+
+def known(parser: Any) -> set[str]:
+    """Return the flags of *parser* and of its subcommands, and SGLang's that are given to servers in a string."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        for sub in (getattr(action, "choices", None) or {}).values() if isinstance(action.choices, dict) else ():
+            found |= set(sub._option_string_actions)
+    return found | {
+        *("--sampling-backend", "--context-length", "--cuda-graph-bs-decode", "--attention-backend"),
+        *("--speculative-algorithm", "--speculative-draft-model-path", "--speculative-eagle-topk"),
+        *("--disable-custom-all-reduce", "--enforce-disable-flashinfer-allreduce-fusion"),
+    }
+
+
+def test_every_folder_of_results_is_on_the_page_and_every_command_of_the_page_exists() -> None:
+    missing = {path.name for path in RESULTS.iterdir() if path.is_dir()} - set(
+        re.findall(r"`(?:results/)?([\w-]+)/", PAGE)
+    )
+    assert not missing
+    for words in map(shlex.split, re.findall(r"`(python -m [^`]+)`", PAGE)):
+        assert find_spec(words[2]), words

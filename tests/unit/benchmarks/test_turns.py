@@ -1,0 +1,159 @@
+"""Contenders in turn: ratios with their errors, which turns are taken, and when a race ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean, stdev
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.harness.results import Report
+from benchmarks.harness.turns import (
+    LEAST_TURNS,
+    Race,
+    Ratio,
+    best_single,
+    mean_ratio,
+    percentile,
+    percentiles,
+    ratio,
+)
+
+# -- ratios -----------------------------------------------------------------------------------------------------
+
+
+def test_a_ratio_s_error_is_that_of_the_mean_of_logarithms() -> None:
+    ours, theirs = [2.0, 2.2, 1.9], [1.0, 1.0, 1.0]
+    found = ratio(ours, theirs)
+    logs = [math.log(value) for value in ours]
+    assert found.value == pytest.approx(math.exp(fmean(logs)))
+    assert found.error == pytest.approx(found.value * stdev(logs) / math.sqrt(3))
+    same = ratio([10, 300, 7], [5, 150, 3.5])  # blocks differ, the ratio does not
+    assert same.value == pytest.approx(2) and same.error == pytest.approx(0, abs=1e-9)
+    assert math.isnan(ratio([1], [2]).error)
+    with pytest.raises(ValueError, match="no turns"):
+        ratio([], [])
+
+
+def test_the_error_covers_the_truth_as_often_as_it_says() -> None:
+    draw = random.Random(3)
+    inside = 0
+    for _ in range(2000):
+        ours = [math.exp(draw.gauss(math.log(1.05), 0.02)) for _ in range(12)]
+        found = ratio(ours, [1.0] * 12)
+        inside += abs(math.log(found.value / 1.05)) < found.error / found.value
+    assert 0.60 < inside / 2000 < 0.72  # Student's t with 11 degrees of freedom: 0.66
+
+
+def test_mean_ratio_and_best_single() -> None:
+    mean = mean_ratio([Ratio(2.0, 0.02), Ratio(0.5, 0.005)])
+    assert mean.value == pytest.approx(1.0) and mean.error == pytest.approx(0.01 * math.sqrt(2) / 2)
+    assert best_single([{"a": 10, "b": 9, "c": 99}, {"a": 1, "b": 2}]) == "b"
+
+
+# -- turns ------------------------------------------------------------------------------------------------------
+
+
+def race_of(folder: Path, serve: Any, cases: list[int], **more: Any) -> Race:
+    both = [SimpleNamespace(name="none"), SimpleNamespace(name="throughput")]
+    report = Report(folder / "race.json", "served", [])
+    return Race(lambda case, number: both, cases, serve, report, end=1.0, ours="throughput", **more)
+
+
+class Clock:
+    """A clock that passes move on, whatever the machine does meanwhile."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_turns_alternate_and_go_where_the_error_is(tmp_path: Path) -> None:
+    draw, served, clock = random.Random(4), [], Clock()
+    noise = {1: 0.001, 4: 0.2}
+
+    def serve(one: Any, size: int, number: int) -> dict[str, Any]:
+        served.append((size, number, one.name))
+        clock.now += 0.01
+        return {"rate": 100 * math.exp(draw.gauss(0, noise[size]))}
+
+    race = race_of(tmp_path, serve, [1, 4], error=0.01, clock=clock)
+    race.run()
+    assert len(race.turns[1]) == LEAST_TURNS and len(race.turns[4]) > LEAST_TURNS
+    assert served[:2] == [(1, 0, "none"), (1, 0, "throughput")]
+    assert [name for size, number, name in served if (size, number) == (1, 1)] == ["throughput", "none"]
+    assert race.worst_error(1) < 0.01
+
+
+def test_a_contender_that_fails_twice_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+    def serve(one: Any, size: int, number: int) -> dict[str, Any]:
+        if one.name == "none":
+            raise RuntimeError("gone")
+        return {"rate": 1.0}
+
+    race = race_of(tmp_path, serve, [1], clock=Clock())
+    race.run()
+    assert len(json.loads((tmp_path / "race.json").read_text())["notes"]) == 2
+    assert [list(turn["passes"]) for turn in race.turns[1]] == [["throughput"]] * LEAST_TURNS
+
+
+def test_no_turn_begins_that_would_not_end_in_time(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def serve(one: Any, size: int, number: int) -> dict[str, Any]:
+        clock.now += 0.2
+        return {"rate": random.random()}
+
+    race = race_of(tmp_path, serve, [1], clock=clock)
+    race.run()
+    assert len(race.turns[1]) == 2
+
+
+def test_a_turn_is_cut_short_where_a_pass_would_not_end_in_time(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def serve(one: Any, size: int, number: int) -> dict[str, Any]:
+        clock.now += 0.6
+        return {"rate": 1.0}
+
+    race = race_of(tmp_path, serve, [1, 2], clock=clock)
+    race.run()
+    assert [list(turn["passes"]) for turn in race.turns[1]] == [["none"]]
+    assert race.turns[2] == [{"block": 0, "passes": {"none": {"rate": 1.0}}}]
+    known = race_of(tmp_path, serve, [1], clock=Clock(), seconds=lambda case: 2.0)
+    known.run()
+    assert known.turns[1] == []
+
+
+def test_what_fails_around_a_case_ends_that_case_alone(tmp_path: Path) -> None:
+    @contextmanager
+    def around(size: int) -> Iterator[None]:
+        if size == 1:
+            raise OSError("no load")
+        yield
+
+    def serve(one: Any, size: int, number: int) -> dict[str, Any]:
+        return {"rate": 1.0}
+
+    race = race_of(tmp_path, serve, [2, 1], clock=Clock(), around=around, most=1, least=1)
+    race.run()
+    assert list(race.turns[2][0]["passes"]) == ["none", "throughput"] and race.turns[1][0]["passes"] == {}
+
+
+def test_percentiles_are_numpys() -> None:
+    values = [random.Random(5).random() for _ in range(101)]
+    for percent in (0, 50, 95, 99, 100):
+        assert percentile(values, percent) == pytest.approx(float(np.percentile(values, percent)))
+    assert percentiles([0.002]) == {"p50_ms": 2, "p95_ms": 2, "p99_ms": 2, "mean_ms": 2, "count": 1}
+    assert percentiles([]) is None
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 50)
