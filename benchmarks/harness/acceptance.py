@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import hook_times, plugin
+from benchmarks.harness import hook_times, internals, plugin
 from sglang_adaptive.simulate.acceptance import expected_tokens, hazards
 from sglang_adaptive.traces import LEVELS, read
 
@@ -56,7 +56,6 @@ DRAWN_AHEAD = 64
 """Rounds whose acceptance is drawn at once, so that a round costs a few small operations on the device."""
 
 _SRT = "sglang.srt."
-_OURS = "sglang_adaptive.sglang_plugin."
 _POSITION = "_benchmark_position"
 
 
@@ -86,7 +85,7 @@ def register() -> None:
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
     HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
-    HookRegistry.register(_OURS + "scheduler.shadow_acceptance.shadow_accepts", draw.shadow_accepts, HookType.AROUND)
+    HookRegistry.register(internals.SHADOW_ACCEPTS, draw.shadow_accepts, HookType.AROUND)
     if draw.budget is not None:
         draw.budget.register()
 
@@ -383,10 +382,8 @@ class Draw:
 
     def shadow_accepts(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
         """Around the check of shadow drafts at zero steps: as many answers, drawn like the rest."""
-        from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import rows
-
         common, accepted = self._process.declared, []
-        for req in (batch.reqs[row] for row in rows(result)):
+        for req in (batch.reqs[row] for row in internals.shadow_rows(result)):
             if self._replay is not None and question(req) is not None:
                 accepted.append(self._replay.shadow(req))
             else:
@@ -522,10 +519,9 @@ class BudgetReplay:
         def around(method: Callable[..., Any]) -> Callable[..., Any]:
             return lambda original, *args: method(original, *args)
 
-        room = _OURS + "verify_budget."
-        HookRegistry.register(room + "packed_rounds.PackedRounds.packing", around(self.packing), HookType.AROUND)
-        HookRegistry.register(room + "ranking.ranks", around(self.ranks), HookType.AROUND)
-        HookRegistry.register(room + "setup_check.accepts_unseen", lambda: False, HookType.REPLACE)
+        HookRegistry.register(internals.PACKING, around(self.packing), HookType.AROUND)
+        HookRegistry.register(internals.RANKS, around(self.ranks), HookType.AROUND)
+        HookRegistry.register(internals.ACCEPTS_UNSEEN, lambda: False, HookType.REPLACE)
 
     def take(self) -> list[int] | None:
         """Return the drafts that the round keeps of each request, once; None where it verifies all."""
@@ -545,10 +541,7 @@ class BudgetReplay:
         rounds.note_drafts(_on_device(self._sure, drafted.device))
         packing = original(rounds, verify_input)
         if packing is not None:
-            from sglang_adaptive.sglang_plugin.verify_budget import ranking
-
-            budget = len(packing.places) // requests - 1
-            self._kept = ranking.prefixes(ranking.ranks(self._sure), budget).tolist()
+            self._kept = internals.kept_drafts(self._sure, len(packing.places) // requests - 1)
         return packing
 
     def ranks(self, original: Callable[..., Any], chances: Any) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import plugin
+from benchmarks.harness import internals, plugin
 
 ENTRY_POINT = "benchmark_architectures"
 SWITCH = "BENCHMARK_ARCHITECTURES"
@@ -47,9 +47,7 @@ def register() -> None:
 
     HookRegistry.register("sglang.srt.model_loader.loader.initialize_dummy_weights", initialise, HookType.REPLACE)
     if os.environ.get(MAMBA2) == "uncured":
-        from sglang_adaptive.sglang_plugin.repairs import mamba2_width
-
-        mamba2_width.buffer_steps = lambda buffer, given: given  # type: ignore[assignment,return-value]
+        internals.without_mamba2_repair()
 
 
 def initialise(model: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,46 @@
+"""What the harness takes of this package's inside, beside ``hook_times.py`` and ``round_log.py``.
+
+A change inside the package can move all of it. Servers are driven through configuration, HTTP and ``/server_info``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_PLUGIN = "sglang_adaptive.sglang_plugin."
+
+SHADOW_ACCEPTS = _PLUGIN + "scheduler.shadow_acceptance.shadow_accepts"
+"""(result, batch) -> list[int]: whether the first draft of each checked request at zero steps was right."""
+
+PACKING = _PLUGIN + "verify_budget.packed_rounds.PackedRounds.packing"
+"""(rounds, verify_input): what a round of a verify budget keeps; None where it verifies all."""
+
+RANKS = _PLUGIN + "verify_budget.ranking.ranks"
+"""(chances [requests, steps]) -> the rank of each draft among the batch."""
+
+ACCEPTS_UNSEEN = _PLUGIN + "verify_budget.setup_check.accepts_unseen"
+"""() -> bool: whether drafts are accepted that nobody verified."""
+
+
+def shadow_rows(result: Any) -> Sequence[int]:
+    """Return which requests of a result at zero steps have a draft to check."""
+    from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import rows
+
+    found: Sequence[int] = rows(result)
+    return found
+
+
+def kept_drafts(chances: Any, budget: int) -> list[int]:
+    """Return the drafts that each request keeps of *chances*, float32 [requests, steps] on the host."""
+    from sglang_adaptive.sglang_plugin.verify_budget import ranking
+
+    found: list[int] = ranking.prefixes(ranking.ranks(chances), budget).tolist()
+    return found
+
+
+def without_mamba2_repair() -> None:
+    """Undo this package's repair of Mamba2's verify in this process."""
+    from sglang_adaptive.sglang_plugin.repairs import mamba2_width
+
+    mamba2_width.buffer_steps = lambda buffer, given: given  # type: ignore[assignment,return-value]
