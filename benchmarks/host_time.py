@@ -38,25 +38,32 @@ TRACE_SECONDS = 120.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Profile every server at every batch size, print the tables, and write them."""
+    """Profile every server at every batch size, print the tables, and write them; 1 where one does not answer."""
     given = parser().parse_args(argv)
-    kinds = HOST if given.activity == "CPU" else DEVICE
     report = Report(given.output, "host_time", argv, activity=given.activity, rows=[])
     for name, url in given.server:
-        client = Client.from_url(url)
-        held = _hold(client, given.steps)
-        for batch in given.batches:
-            keep = None if given.keep is None else given.keep / f"{name}-{batch}.trace.json.gz"
-            events = profile(client, batch, given.rounds, given.activity, keep)
-            row = {"server": name, "held_steps": held, "batch_size": batch, **tally(events, given.rounds, kinds)}
-            if given.mark is not None:
-                row["between_marks_us"] = between_marks(events, given.mark, kinds)
-            report.content["rows"].append(row)
-            report.write()
-            print(_table(row), flush=True)
-        if held is not None:
-            client.force_steps(None)
+        try:
+            _measure(name, Client.from_url(url), given, report)
+        except (OSError, RequestError, RuntimeError) as problem:
+            print(f"benchmarks.host_time: error: {name}, {url}: {problem}", file=sys.stderr)
+            return 1
     return 0
+
+
+def _measure(name: str, client: Client, given: argparse.Namespace, report: Report) -> None:
+    kinds = HOST if given.activity == "CPU" else DEVICE
+    held = _hold(client, given.steps)
+    for batch in given.batches:
+        keep = None if given.keep is None else given.keep / f"{name}-{batch}.trace.json.gz"
+        events = profile(client, batch, given.rounds, given.activity, keep)
+        row = {"server": name, "held_steps": held, "batch_size": batch, **tally(events, given.rounds, kinds)}
+        if given.mark is not None:
+            row["between_marks_us"] = between_marks(events, given.mark, kinds)
+        report.content["rows"].append(row)
+        report.write()
+        print(_table(row), flush=True)
+    if held is not None:
+        client.force_steps(None)
 
 
 def profile(client: Client, batch: int, rounds: int, activity: str, keep: Path | None = None) -> Events:

@@ -1,7 +1,8 @@
 """Real text on live servers. See benchmarks/README.md.
 
 start SCENE    start all servers of smollm2 or replay together, and leave them running
-drive PHASE    greedy, sampled, poisson, equal, sampling, host-time (smollm2) or replay: drive them, write one JSON file
+drive PHASE    greedy, sampled, poisson, equal, sampling or host-time (smollm2), replay or host-time (replay): drive
+               them, write one JSON file
 stop SCENE     stop them
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import time
 from collections import Counter
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     """Run one subcommand; returns 0, or 1 when something failed."""
     given = parser().parse_args(argv)
     end = start.begin(given)
-    given.scene = given.what if given.verb != "drive" else REPLAY if given.what == "replay" else SMOLLM2
+    given.scene = given.what if given.verb != "drive" else REPLAY if given.what == REPLAY else given.scene
     given.folder = given.work / given.scene
     if given.verb == "stop":
         start.stop_left(given.folder)
@@ -96,15 +96,17 @@ def main(argv: Sequence[str]) -> int:
 def _start(given: argparse.Namespace, end: float) -> int:
     names = given.contenders or [*SCENES[given.scene], *([TIMED] if given.scene == SMOLLM2 else [])]
     replayed, host = given.scene == REPLAY, _host(given)
+    policies = [_policy(name, given.folder) for name in names]
     if replayed:
-        os.environ[TRACE_FILE] = str(TRACE)
+        traced = {TRACE_FILE: str(given.trace)}
+        policies = [replace(policy, variables={**policy.variables, **traced}) for policy in policies]
     given.folder.mkdir(parents=True, exist_ok=True)
 
     def make(policy: Policy) -> Server:
         # Stock schedulers and ours alike count their rounds; acceptance is simulated in the replay alone.
         return start.policy_server(policy, host, given.folder, simulate=replayed)
 
-    found = start.start_all([_policy(name, given.folder) for name in names], make, end, leave=True)
+    found = start.start_all(policies, make, end, leave=True)
     print(f"{given.scene}: {len(found)} of {len(names)} servers", flush=True)
     return int(len(found) < len(names))
 
@@ -163,6 +165,8 @@ class Phase:
             self.report.content["servers"][server.name] = told
         for name in set(names) - {server.name for server in self.servers}:
             self.report.note(f"without {name}: it does not run")
+        if not self.servers:
+            raise ValueError(f"none of {', '.join(names)} runs")
         self.report.add(what=what, plan={**self.report.content["plan"], **plan})
 
     def named(self, name: str) -> Server:
@@ -214,6 +218,26 @@ class Phase:
             def make(request: int, place: int) -> Body:
                 sampling = greedy(self.given.tokens, temperature=temperature)
                 return {"input_ids": found[chosen[request % len(chosen)]], "sampling_params": sampling}
+
+            return make
+
+        return make_of
+
+    def recorded(self) -> Callable[[int, int], Make]:
+        """Return what makes the requests of a block: questions of the trace at random, each as long as it was."""
+        given, path = self.given, Path(self.servers[0].policy.variables[TRACE_FILE])
+        self.report.content["plan"]["trace"] = path.name
+        trace = traces.read(path)
+        order = np.random.default_rng(0).permutation(len(trace.category)).tolist()
+
+        def make_of(number: int, size: int) -> Make:
+            chosen = block(number, self.requests_of(size), len(order))
+
+            def make(request: int, place: int) -> Body:
+                question = order[chosen[request % len(chosen)]]
+                tokens = min(int(trace.length[question]) + 1, given.tokens)
+                sampling = greedy(tokens, custom_params={QUESTION: question})
+                return {"input_ids": context_of(place, given.context), "sampling_params": sampling}
 
             return make
 
@@ -303,23 +327,10 @@ def _on_one_server(server: Server, given: argparse.Namespace) -> list[Contender]
 
 
 def replay(phase: Phase) -> None:
-    """A shape: questions of the trace at random, each as long as it was, contexts of ``--context`` tokens."""
-    given, trace = phase.given, traces.read(TRACE)
-    phase.attach(REPLAYED, trace=TRACE.name, context=given.context, pair=given.pair)
-    order = np.random.default_rng(0).permutation(len(trace.category)).tolist()
-
-    def make_of(number: int, size: int) -> Make:
-        chosen = block(number, phase.requests_of(size), len(order))
-
-        def make(request: int, place: int) -> Body:
-            question = order[chosen[request]]
-            tokens = min(int(trace.length[question]) + 1, given.tokens)
-            sampling = greedy(tokens, custom_params={QUESTION: question})
-            return {"input_ids": context_of(place, given.context), "sampling_params": sampling}
-
-        return make
-
-    taking_part = contenders(phase.servers, given)
+    """A shape: every contender in turn at every batch size, on recorded acceptance."""
+    given = phase.given
+    phase.attach(REPLAYED, context=given.context, pair=given.pair)
+    make_of, taking_part = phase.recorded(), contenders(phase.servers, given)
     one_server = next((one.server for one in taking_part if one.name == BUDGETS), None)
     race = phase.race(taking_part, make_of, BUDGETS if one_server else OURS, phase.end)
     phase.report.content["batches"] = race.turns
@@ -481,8 +492,9 @@ def _drawn(server: Server, asked: list[int], begins: int, depths: Sequence[int],
 
 def host_time(phase: Phase) -> None:
     """What our part of a round takes on the host, by hook; and our server against stock SGLang at the same steps."""
-    phase.attach(REAL, more=(TIMED,), temperature=0)
-    make_of = phase.text(0.0)
+    replayed = phase.given.scene == REPLAY
+    phase.attach(REPLAYED if replayed else REAL, more=(TIMED,), temperature=0)
+    make_of = phase.recorded() if replayed else phase.text(0.0)
     _by_hook(phase, phase.named(TIMED), make_of)
     ours = phase.named(OURS)
     stock = [server for server in phase.servers if server.name.startswith("static-")]
@@ -532,12 +544,16 @@ def parser() -> argparse.ArgumentParser:
         one = verbs.add_parser(verb)
         choices: Iterable[str] = PHASES if verb == "drive" else SCENES
         one.add_argument("what", choices=choices, metavar="PHASE" if verb == "drive" else "SCENE")
+        if verb == "drive":
+            one.add_argument("--scene", choices=SCENES, default=SMOLLM2, help="whose servers host-time asks")
         start.add_options(one, 300.0)
         add = one.add_argument
         add("--contenders", type=start.names, default=[], help="some of the servers; default: all of the scene")
         add("--batch", type=int, default=64, help="most requests at a time that servers are started for")
         add("--kv-tokens", type=int, default=150_000, help="KV cache of each server (gpu)")
         add("--pair", default="llama8b", help="shapes of the replay (harness/shapes.py)")
+        if verb == "start":
+            add("--trace", type=_trace, default=TRACE, metavar="FILE", help=f"for replay; default: {TRACE.name}")
         add("--name", help="of the JSON; default: the phase")
         add("--batches", type=start.ints, default=[1, 4, 16, 64])
         add(
@@ -555,6 +571,15 @@ def parser() -> argparse.ArgumentParser:
         add("--context", type=int, default=1000, help="tokens of a prompt (replay)")
         add("--rate", type=float, help="requests a second (poisson); default: half of none's at batch 16")
     return made
+
+
+def _trace(text: str) -> Path:
+    """Return the path of a trace that can be read."""
+    try:
+        traces.read(Path(text))
+    except (OSError, traces.TraceError) as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+    return Path(text).resolve()
 
 
 if __name__ == "__main__":

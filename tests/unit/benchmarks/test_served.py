@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,17 @@ from typing import Any
 
 import pytest
 
+from benchmarks import served
+from benchmarks.harness import start
+from benchmarks.harness.acceptance import QUESTION, TRACE_FILE
 from benchmarks.harness.hook_times import HookTimes, Spent, by_hook
 from benchmarks.harness.start import POLICIES
 from benchmarks.host_time import DEVICE, between_marks, tally
-from benchmarks.served import block, contenders
+from benchmarks.host_time import main as host_time
+from benchmarks.served import Phase, block, contenders, parser
+from sglang_adaptive import traces
+
+TINY = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
 
 
 def servers(*names: str) -> Any:
@@ -44,6 +52,42 @@ def test_one_server_is_several_contenders() -> None:
 
 def test_blocks_go_round() -> None:
     assert block(0, 4, 10) == [0, 1, 2, 3] and block(2, 4, 10) == [8, 9, 0, 1]
+
+
+def test_the_trace_of_the_start_is_the_one_that_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(start, "start_all", lambda policies, make, end, leave: asked.extend(policies) or [])
+    given = parser().parse_args(["start", "replay", "--host", "cpu", "--trace", str(TINY), "--work", str(tmp_path)])
+    given.scene, given.folder = "replay", tmp_path / "replay"
+    assert served._start(given, 0.0) == 1
+    assert [policy.name for policy in asked] == ["none", "sglang-ema", "throughput"]
+    assert {policy.variables[TRACE_FILE] for policy in asked} == {str(TINY)}
+
+    driven = parser().parse_args(["drive", "replay", "--tokens", "40", "--context", "9", "--requests", "4:900"])
+    driven.scene, driven.folder, driven.results = "replay", given.folder, tmp_path
+    phase = Phase(driven, [], 0.0)
+    phase.servers = [SimpleNamespace(name=policy.name, policy=policy) for policy in asked]  # type: ignore[misc]
+    make, trace = phase.recorded()(0, 4), traces.read(TINY)
+    bodies = [make(request, request % 4) for request in range(900)]
+    assert bodies[0]["input_ids"] == bodies[4]["input_ids"] != bodies[1]["input_ids"]
+    for body in bodies:
+        sampling = body["sampling_params"]
+        assert sampling["max_new_tokens"] == min(trace.length[sampling["custom_params"][QUESTION]] + 1, 40)
+    assert len({body["sampling_params"]["custom_params"][QUESTION] for body in bodies}) == len(trace.category)
+    assert phase.report.content["plan"]["trace"] == "tiny.npz"
+
+
+def test_a_file_that_is_no_trace_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(["start", "replay", "--trace", __file__])
+    assert "expected a trace, a .npz file" in capsys.readouterr().err
+
+
+def test_a_phase_without_a_server_ends(tmp_path: Path) -> None:
+    given = parser().parse_args(["drive", "replay"])
+    given.scene, given.folder, given.results = "replay", tmp_path, tmp_path
+    with pytest.raises(ValueError, match="none of none, sglang-ema, throughput runs"):
+        Phase(given, [], 0.0).attach("nothing")
 
 
 def test_a_function_s_own_time_leaves_out_what_it_calls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,3 +147,10 @@ def test_a_trace_is_summed_by_name_and_by_round() -> None:
         tally(events, 2, ("gpu_memset",))
     assert between_marks(events, "b", DEVICE) == [15.0]
     assert between_marks(events, "host", DEVICE) == []
+
+
+def test_a_server_that_does_not_answer_takes_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    assert host_time(["--server", f"a={url}", "--output", str(tmp_path / "a.json")]) == 1
+    assert capsys.readouterr().err.startswith(f"benchmarks.host_time: error: a, {url}: ")
