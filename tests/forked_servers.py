@@ -1,17 +1,18 @@
 """Servers of the tests as forks of one process that has imported SGLang: seven seconds of a core less for each start.
 
 Run as ``python -m tests.forked_servers``, it imports what a server imports. For every JSON line on standard input it
-forks a child that becomes ``python -m sglang_adaptive.cpu_engine.start ARGUMENTS``, or tells how an earlier one ended.
-The demos, and the server that is started with ``sglang serve``, begin as new processes.
+forks a child that becomes ``python -m sglang_adaptive.cpu_engine.start ARGUMENTS``, or another program that starts as
+ever, or tells how an earlier one ended. The children end with it, and it ends with the process that started it.
 """
 
 from __future__ import annotations
 
-import functools
+import ctypes
 import gc
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from typing import IO, Any
 
 from sglang_adaptive.cpu_engine import start
 from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.cpu_engine.nursery import PR_SET_PDEATHSIG
 from sglang_adaptive.cpu_engine.server import CpuServer
 
 ROOT = Path(__file__).parents[1]
@@ -30,25 +32,22 @@ POLL_SECONDS = 0.05
 
 
 class ForkedServer(CpuServer):
-    """The same server with a quicker start; a command line of another program starts that program."""
+    """The same server with a quicker start, unless its command line is that of another program."""
 
     def _open(self, variables: dict[str, str], log: IO[bytes]) -> Any:
-        if self.command[1:3] != MODULE:
-            return super()._open(variables, log)
-        return _Forked(_farm(), self.command[3:], variables, log.name)
+        return _Forked(self.command, variables, log.name)
 
 
 class _Forked:
     """What `subprocess.Popen` is to a child: that of a fork."""
 
-    def __init__(self, farm: _Farm, arguments: list[str], variables: dict[str, str], log: str) -> None:
-        self._farm = farm
+    def __init__(self, command: list[str], variables: dict[str, str], log: str) -> None:
         self.returncode: int | None = None
-        self.pid: int = farm.ask(arguments=arguments, variables=variables, log=log)
+        self.pid: int = _farm.ask(command=command, variables=variables, log=log)
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._farm.ask(ended=self.pid)
+            self.returncode = _farm.ask(ended=self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -65,11 +64,25 @@ class _Forked:
 
 
 class _Farm:
-    """Client of the process that forks; it ends with this one."""
+    """Client of the process that forks, which starts with the first question."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, **request: Any) -> Any:
+        with self._lock:
+            process = self._process = self._process or self._started()
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        assert answer, "the process that forks servers ended"
+        return json.loads(answer)
+
+    @staticmethod
+    def _started() -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.forked_servers"],
             cwd=ROOT,
             env={**os.environ, **environment()},
@@ -80,19 +93,8 @@ class _Farm:
             start_new_session=True,
         )
 
-    def ask(self, **request: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        assert answer, "the process that forks servers ended"
-        return json.loads(answer)
 
-
-@functools.cache
-def _farm() -> _Farm:
-    return _Farm()
+_farm = _Farm()
 
 
 def _serve() -> None:
@@ -109,13 +111,15 @@ def _ended(ended: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if pid else None
 
 
-def _forked(arguments: list[str], variables: dict[str, str], log: str) -> int:
+def _forked(command: list[str], variables: dict[str, str], log: str) -> int:
     if pid := os.fork():
         return pid
     code = 1
     try:
         _become(variables, log)
-        sys.argv = ["sglang_adaptive.cpu_engine.start", *arguments]
+        if command[1:3] != MODULE:
+            os.execve(command[0], command, variables)
+        sys.argv = command[2:]
         start.main()
         code = 0
     except SystemExit as stop:
@@ -131,6 +135,7 @@ def _forked(arguments: list[str], variables: dict[str, str], log: str) -> int:
 def _become(variables: dict[str, str], log: str) -> None:
     """Take a session, the files and the environment of a new process."""
     os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for path, mode, numbers in ((os.devnull, os.O_RDONLY, (0,)), (log, os.O_WRONLY | os.O_APPEND, (1, 2))):
         file = os.open(path, mode)
         for number in numbers:

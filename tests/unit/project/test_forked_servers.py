@@ -1,0 +1,35 @@
+"""Forked servers end with the process that started them, as when a process of pytest-xdist breaks down."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.engine.workload import DEADLINE
+
+ROOT = Path(__file__).parents[3]
+STARTS = """
+import signal, sys
+from pathlib import Path
+from tests.forked_servers import ForkedServer
+
+server = ForkedServer(["--model-path", "none"], log=Path(sys.argv[1]))
+server.command = ["/bin/sleep", "1000"]
+server.launch()
+print(server.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTS, str(tmp_path / "log")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        server = psutil.Process(int(starter.stdout.readline()))
+        assert server.is_running()
+        starter.kill()
+    gone, _ = psutil.wait_procs([server], timeout=DEADLINE)
+    assert gone
