@@ -1,6 +1,6 @@
 """Which tests the processes of pytest-xdist run: those that start servers one after the other, all others by file.
 
-A server takes 2.5 GB, and two processes that start some at the same time would want more than 24 GB.
+A server takes up to 3 GB, and the processes know nothing of each other's.
 """
 
 from __future__ import annotations

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.campaign.short import require_nothing_lost
 from tests.campaign.stages import OPERATIONS
 
 
-@pytest.mark.timeout(600)
 def test_nothing_is_lost(tmp_path: Path) -> None:
     require_nothing_lost(OPERATIONS, tmp_path)

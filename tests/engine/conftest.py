@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests import launch_lab
-from tests.engine.fleet import Fleet
+from tests.engine.fleet import Fleet, SharedServers
 from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
 from tests.launch_lab import LaunchLab
@@ -21,9 +19,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run engine tests that share no server first, then one server's after the other's.
+    """Run engine tests that share no server first, then one server's after the other's, so that each starts once or so.
 
-    A demo starts five servers of its own, 2.5 GB each, so the shared ones start when the first test asks for one.
+    Tests that start servers of their own are among the first, and have the memory: the shared ones start when a test
+    asks for one.
     """
     here = [index for index, item in enumerate(items) if _is_here(item)]
     waiting = sorted((items[index] for index in here), key=_last_server)
@@ -47,21 +46,25 @@ def _servers_of(item: pytest.Item) -> list[str]:
     return [name for name in SERVERS if name in named]
 
 
+shared = SharedServers(lambda item: _servers_of(item) if _is_here(item) else ())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(shared)
+
+
 @pytest.fixture(scope="session")
-def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Every server that a selected test uses; they start when the first of these tests does."""
-    used = [name for item in request.session.items if _is_here(item) for name in _servers_of(item)]
-    folder = tmp_path_factory.mktemp("servers")
-    fleet = Fleet({name: partial(SERVERS[name], folder) for name in dict.fromkeys(used)}, Counter(used))
-    yield fleet
-    fleet.close()
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """The servers; each start has a folder of its own."""
+    make = {name: lambda name=name: SERVERS[name](tmp_path_factory.mktemp(name)) for name in SERVERS}
+    with shared.opened(Fleet(make)) as fleet:
+        yield fleet
 
 
-def _fixture(name: str) -> Callable[[Fleet], Iterator[CpuServer]]:
+def _fixture(name: str) -> Callable[[Fleet], CpuServer]:
     @pytest.fixture(name=name)
-    def server(fleet: Fleet) -> Iterator[CpuServer]:
-        yield fleet.take(name)
-        fleet.release(name)
+    def server(fleet: Fleet) -> CpuServer:
+        return fleet.take(name)
 
     server.__doc__ = SERVERS[name].__doc__
     return server

@@ -196,13 +196,15 @@ def workers(folder: Path) -> CpuServer:
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
     for server in (
-        *(plain, ema, stock, faulty, tree, static, two_ranks, replicas, standalone, frozen_kv, ngram, layers),
+        *(plain, ema, static, two_ranks, stock, faulty, tree, replicas, standalone, frozen_kv, ngram, layers),
         attention_dp,
         keys,
         workers,
     )
 }
-"""The fixture of each name gives the running server."""
+"""In the order of their tests; the fixture of each name gives the running server. No test of a later server uses ema,
+which starts slowest, so it is started once.
+"""
 
 
 def _server(

@@ -11,7 +11,6 @@ from tests.campaign.short import require_nothing_lost
 from tests.campaign.stages import STEPPED
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stage", ["configuration paths", STEPPED])
 def test_nothing_is_lost(stage: str, tmp_path: Path) -> None:
     require_nothing_lost(stage, tmp_path)

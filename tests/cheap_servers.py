@@ -1,0 +1,90 @@
+"""Servers that cost nothing, a shell that says that it is ready and sleeps, and runs of pytest that share them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from sglang_adaptive.cpu_engine.server import CpuServer
+from tests.engine.fleet import SERVER_BYTES
+
+NAMES = ["one", "two", "three", "four", "five"]
+READY = "echo 'The server is fired up and ready to roll!'; exec sleep 1000"
+PLENTY = 100 * SERVER_BYTES
+"""Memory that is never short."""
+
+
+class Cheap(CpuServer):
+    """A server as far as a fleet can tell."""
+
+    def __init__(self, folder: Path, script: str = READY) -> None:
+        super().__init__(["--model-path", "none"], log=folder / "log")
+        self.command = ["/bin/sh", "-c", script]
+
+
+class Makers(dict[str, Callable[[], Cheap]]):
+    """Makes a server of any of NAMES, with the script of its name where there is one; keeps those that it has made."""
+
+    def __init__(self, folder: Path, **scripts: str) -> None:
+        self.made: list[tuple[str, Cheap]] = []
+
+        def maker(name: str) -> Callable[[], Cheap]:
+            def make() -> Cheap:
+                own = folder / f"{name}-{len(self.made)}"
+                own.mkdir()
+                server = Cheap(own, scripts.get(name, READY))
+                self.made.append((name, server))
+                return server
+
+            return make
+
+        super().__init__({name: maker(name) for name in NAMES})
+
+    def running(self) -> list[str]:
+        return sorted(name for name, server in self.made if server.is_running())
+
+    def starts(self) -> Counter[str]:
+        return Counter(name for name, _ in self.made)
+
+
+_CONFTEST = """
+import pytest
+from tests.cheap_servers import NAMES, PLENTY, Makers
+from tests.conftest import pytest_cmdline_main
+from tests.engine.fleet import Fleet, SharedServers
+
+shared = SharedServers(lambda item: [name for name in NAMES if name in item.fixturenames])
+
+def pytest_configure(config):
+    config.pluginmanager.register(shared)
+
+def pytest_collection_modifyitems(items):
+    if BACKWARDS:
+        items.reverse()
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory):
+    makers = Makers(tmp_path_factory.mktemp("servers"))
+    with shared.opened(Fleet(makers, available=lambda: PLENTY)) as fleet:
+        yield fleet
+    assert makers.running() == []
+
+def server(name):
+    @pytest.fixture(name=name)
+    def taken(fleet): return fleet.take(name)
+    return taken
+
+one, two, three, four, five = map(server, NAMES)
+"""
+
+
+def inner_run(folder: Path, tests: str, *options: str, backwards: bool = False) -> list[str]:
+    """Write *tests*, which have a fixture for each of NAMES, into *folder*; return the command that runs them.
+
+    The command is to run in the root of the repository.
+    """
+    (folder / "conftest.py").write_text(_CONFTEST.replace("BACKWARDS", str(backwards)))
+    (folder / "test_inner.py").write_text(tests)
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={folder}", *options, str(folder)]

@@ -1,0 +1,226 @@
+"""Servers that tests share: who gets room, whatever tests do and in whichever order they run."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cheap_servers import NAMES, PLENTY, READY, Makers, inner_run
+from tests.engine.fleet import ATTEMPTS, MOST_ALIVE, SERVER_BYTES, Fleet, NoServerError
+from tests.engine.workload import wait_until
+
+ROOT = Path(__file__).parents[3]
+Open = Callable[..., Fleet]
+
+
+@pytest.fixture
+def makers(tmp_path: Path) -> Makers:
+    return Makers(tmp_path)
+
+
+@pytest.fixture
+def open_fleet() -> Iterator[Open]:
+    """Makes fleets, with plenty of memory unless told, and closes them."""
+    fleets = []
+
+    def opened(makers: Makers, **options: object) -> Fleet:
+        fleets.append(Fleet(makers, **{"available": lambda: PLENTY, **options}))
+        return fleets[-1]
+
+    yield opened
+    for fleet in fleets:
+        fleet.close()
+
+
+def until_running(makers: Makers, *names: str) -> None:
+    wait_until(lambda: makers.running() == sorted(names), f"{names} run, and no others")
+
+
+def test_the_servers_of_a_turn_and_the_next_ones_run_and_no_others(makers: Makers, open_fleet: Open) -> None:
+    fleet = open_fleet(makers)
+    fleet.turn("a", ["one"], {"b": ["two"], "c": ["one", "three"], "d": ["four"]})
+    assert fleet.take("one").is_running()
+    until_running(makers, "one", "two", "three")
+    fleet.turn("d", ["four"], {"e": ["one"]})
+    assert fleet.take("four").is_running()
+    until_running(makers, "one", "four")
+    fleet.close()
+    assert makers.running() == []
+    assert makers.starts() == dict.fromkeys(NAMES[:4], 1)
+
+
+def test_an_idle_server_gives_way_though_a_later_test_needs_it(makers: Makers, open_fleet: Open) -> None:
+    """What the deadlock was: servers with later uses held all the room."""
+    fleet, first, others = open_fleet(makers), NAMES[:MOST_ALIVE], NAMES[MOST_ALIVE:]
+    for test, needs, coming in (("a", first, {"b": others, "c": first}), ("b", others, {"c": first}), ("c", first, {})):
+        fleet.turn(test, needs, coming)
+        assert all(fleet.take(name).is_running() for name in needs)
+    until_running(makers, *first)
+
+
+def test_a_test_gets_what_it_needs_beyond_the_usual_room_and_without_having_said_so(
+    makers: Makers, open_fleet: Open
+) -> None:
+    fleet = open_fleet(makers)
+    fleet.turn("a", NAMES[:-1], {})
+    assert all(fleet.take(name).is_running() for name in NAMES)
+    assert makers.running() == sorted(NAMES)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_order_of_tests_gets_its_servers(makers: Makers, open_fleet: Open, seed: int) -> None:
+    """The order that is told need not be the one in which tests run."""
+    draw, fleet = random.Random(seed), open_fleet(makers)
+    left = {f"test {index}": draw.sample(NAMES, draw.randint(1, MOST_ALIVE)) for index in range(12)}
+    while left:
+        test = draw.choice(list(left))
+        needs = left.pop(test)
+        fleet.turn(test, needs, left)
+        for name in draw.sample(needs, draw.randint(0, len(needs))):  # a test may fail before it asks
+            assert fleet.take(name).is_running()
+        assert len(makers.running()) <= MOST_ALIVE
+
+
+def test_who_waits_in_vain_is_told_what_runs_and_for_whom(tmp_path: Path, open_fleet: Open) -> None:
+    fleet = open_fleet(Makers(tmp_path, two="exec sleep 1000"), wait_seconds=1.0)
+    fleet.turn("a", ["one", "two"], {"b": ["three"]})
+    with pytest.raises(NoServerError) as refusal:
+        fleet.take("two")
+    told = r"no two for a after 1 s: one is (starting|ready), for a; two is starting, for a(; three is \w+, for b)?; "
+    assert re.fullmatch(told + r"300\.0 GB of memory are available, a start wants 3\.0", str(refusal.value))
+
+
+def test_waits_for_a_server_that_does_not_come_up_become_shorter_until_it_does(
+    tmp_path: Path, open_fleet: Open
+) -> None:
+    up = tmp_path / "up"
+    makers = Makers(tmp_path, two=f"until test -e {up}; do sleep 0.05; done; {READY}")
+    fleet = open_fleet(makers, wait_seconds=1.0)
+
+    def in_vain(test: str, seconds: str) -> None:
+        fleet.turn(test, ["two"], {})
+        with pytest.raises(NoServerError, match=f"no two for {test} after {seconds} s: "):
+            fleet.take("two")
+
+    in_vain("a", "1")
+    in_vain("b", "0.5")
+    up.touch()
+
+    def taken() -> bool:
+        fleet.turn("c", ["two"], {})
+        with suppress(NoServerError):
+            return fleet.take("two").is_running()
+        return False
+
+    wait_until(taken, "it is up")
+    up.unlink()
+    fleet.discard()
+    in_vain("d", "1")
+
+
+def test_a_start_that_fails_is_tried_again_once(tmp_path: Path, open_fleet: Open) -> None:
+    makers = Makers(tmp_path, one="echo a line of its log; exit 3")
+    fleet = open_fleet(makers)
+    for test in ("a", "b"):
+        fleet.turn(test, ["one", "two"], {})
+        with pytest.raises(NoServerError, match=r"(?s)one does not come up: .*ended with code 3.*a line of its log"):
+            fleet.take("one")
+        assert fleet.take("two").is_running()
+    assert makers.starts() == {"one": ATTEMPTS, "two": 1}
+
+
+def test_a_server_that_died_and_one_that_was_discarded_are_replaced(makers: Makers, open_fleet: Open) -> None:
+    fleet = open_fleet(makers)
+    fleet.turn("a", ["one", "two"], {})
+    first = fleet.take("one")
+    os.kill(first.pid, signal.SIGKILL)
+    wait_until(lambda: not first.is_running(), "the server is dead")
+    second = fleet.take("one")
+    assert second is not first and second.is_running()
+    fleet.discard()
+    fleet.turn("b", ["one", "two"], {})
+    third = fleet.take("one")
+    assert third is not second and third.is_running() and not second.is_running()
+    assert fleet.take("two").is_running()
+    assert makers.starts() == {"one": 3, "two": 1}, "what a test has not taken goes on"
+
+
+def test_no_server_starts_without_memory_for_it(makers: Makers, open_fleet: Open) -> None:
+    fleet = open_fleet(makers, available=lambda: SERVER_BYTES - 1, wait_seconds=0.5)
+    fleet.turn("a", ["one"], {})
+    with pytest.raises(NoServerError, match=r"no server runs; 3\.0 GB of memory are available"):
+        fleet.take("one")
+    assert not makers.made
+
+
+def test_where_memory_is_short_the_running_test_has_it(makers: Makers, open_fleet: Open) -> None:
+    """As if each server took all that a start wants, and there were memory for two."""
+    fleet = open_fleet(makers, available=lambda: (2 - len(makers.running())) * SERVER_BYTES)
+    fleet.turn("a", ["one"], {"b": ["two"], "c": ["three"]})
+    assert fleet.take("one").is_running()
+    until_running(makers, "one", "two")
+    fleet.turn("c", ["three"], {"d": ["one"], "e": ["two"]})
+    assert fleet.take("three").is_running()
+    fleet.turn("d", ["one"], {"e": ["two"]})
+    assert fleet.take("one").is_running()
+    assert len(makers.running()) <= 2
+
+
+TESTS = """
+import os, signal
+import pytest
+
+@pytest.fixture
+def breaks_before(): raise RuntimeError
+
+@pytest.fixture
+def breaks_after(one): raise RuntimeError
+
+@pytest.fixture
+def breaks_at_the_end(three):
+    yield
+    raise RuntimeError
+
+def test_breaks_before(breaks_before, one, two, three): pass
+def test_breaks_after(breaks_after, two): pass
+def test_breaks(one, four, two):
+    one.left = "a depth that is held"
+    assert False
+def test_finds_nothing_left(one): assert not hasattr(one, "left")
+def test_breaks_at_the_end(breaks_at_the_end, four): pass
+@pytest.mark.skip
+def test_skipped(five): pass
+def test_skips(five): pytest.skip()
+def test_kills(one): os.killpg(one.pid, signal.SIGKILL)
+def test_asks_for_more(request, one): assert request.getfixturevalue("four").is_running()
+@pytest.mark.xfail(strict=True)
+def test_xfails(four): assert False
+def test_uses_all(one, two, three, four, five): assert all(s.is_running() for s in (one, two, three, four, five))
+def test_uses_one(one): assert one.is_running()
+"""
+ENDED = {
+    "breaks_before": {"ERROR"},
+    "breaks_after": {"ERROR"},
+    "breaks": {"FAILED"},
+    "breaks_at_the_end": {"PASSED", "ERROR"},
+    "xfails": {"XFAIL"},
+    **{test: {"PASSED"} for test in ("finds_nothing_left", "kills", "asks_for_more", "uses_all", "uses_one")},
+}
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_test_that_fails_anywhere_costs_no_other_test_its_server(tmp_path: Path, backwards: bool) -> None:
+    command = inner_run(tmp_path, TESTS, "-rA", backwards=backwards)
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    ended: dict[str, set[str]] = {}
+    for how, test in re.findall(r"^([A-Z]+) \S+::test_(\w+)", found.stdout, re.MULTILINE):
+        ended.setdefault(test, set()).add(how)
+    assert ended == ENDED, found.stdout
