@@ -27,7 +27,7 @@ FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "go
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1",
          "--no-first-run", "--disable-extensions", "--disable-background-networking",
          "--disable-dev-shm-usage", "--remote-debugging-pipe")  # fmt: skip
-DEADLINE = 120.0
+DEADLINE = 240.0
 _SPAWN = """
 import fcntl, os, sys
 reads, writes = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])

@@ -23,7 +23,6 @@ Findings = dict[str, str | None]
 Check = Callable[[], None]
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 180
 
 
 def named_in(module: str) -> list[str]:
@@ -61,12 +60,12 @@ def not_in_use_afterwards(fallback: Fallback) -> Iterator[None]:
 
 def findings(module: str, *arguments: str, **variables: str) -> Any:
     """Return what ``python -m MODULE ARGUMENTS`` prints as JSON in its last line, with the CPU engine's *variables*."""
-    return _told(launch_lab.shared(**variables).launch([module, *arguments], seconds=SECONDS))
+    return _told(launch_lab.shared(**variables).launch([module, *arguments]))
 
 
 def scripted(script: str) -> Any:
     """Return what *script* prints as JSON in its last line, where SGLang is imported, and as it was released."""
-    return _told(launch_lab.shared().launch([], f"{script}\nraise SystemExit(0)", SECONDS))
+    return _told(launch_lab.shared().launch([], f"{script}\nraise SystemExit(0)"))
 
 
 def _told(outcome: launch_lab.Outcome) -> Any:
@@ -85,7 +84,7 @@ def start(module: str, site: Path, **variables: str) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str]) -> Findings:
     """Wait for what was started and return its findings."""
     try:
-        output, errors = process.communicate(timeout=SECONDS)
+        output, errors = process.communicate(timeout=launch_lab.SECONDS_ALLOWED)
     finally:
         process.kill()  # which does nothing to one that has ended
     assert process.returncode == 0, errors

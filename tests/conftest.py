@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.left_out import left_out
 from tests.supervisor import supervise
 
-# How long an example takes says something about the machine, not about the code.
-settings.register_profile("untimed", deadline=None)
+# How long an example takes, or takes to be drawn, says something about the machine, not about the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 # PyTorch would take every core for models that keep one busy, beside a process of pytest and servers that want them.

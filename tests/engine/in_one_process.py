@@ -10,12 +10,10 @@ import pytest
 
 from tests.launch_lab import LaunchLab
 
-SECONDS = 600
-
 
 def ran(lab: LaunchLab, module: str, folder: Path, *more: str) -> Any:
     """Return what `python -m tests.engine.MODULE FOLDER MORE` wrote in its last line, as JSON."""
-    outcome = lab.launch([f"tests.engine.{module}", str(folder), *more], seconds=SECONDS)
+    outcome = lab.launch([f"tests.engine.{module}", str(folder), *more])
     if outcome.code:
         pytest.fail(outcome.output[-4000:])
     return json.loads(outcome.output.splitlines()[-1])

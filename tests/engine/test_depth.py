@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS
-from tests.engine.workload import Case, adaptive, rounds
+from tests.engine.workload import Case, adaptive, rounds, run_together
 
 WITHIN = 60
 """Rounds that a change of the text may take to show."""
@@ -45,8 +45,7 @@ def test_switches_say_what_caused_them(ema: CpuServer, easy: list[str]) -> None:
     rounds_until(ema, easy, is_deepest, limit=10 * WITHIN)
     before = adaptive(ema)
     assert before["recent_switches"][-1]["cause"] == "acceptance"
-    # The slot from four requests on stops at 3 steps. One call with all four: they run together on a busy machine too.
-    ema.generate(easy[:4], 96, ignore_eos=True)
+    run_together(ema, [Case(prompt, 96) for prompt in easy[:4]])  # the slot from four requests on stops at 3 steps
     after = adaptive(ema)
     new = [switch for switch in after["recent_switches"] if switch not in before["recent_switches"]]
     assert any(s["cause"] == "batch size" and s["batch_size"] >= 4 and s["to_steps"] <= 3 for s in new)

@@ -8,19 +8,9 @@ import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import CHUNK, TIERS
-from tests.engine.workload import (
-    Case,
-    Output,
-    adaptive,
-    require_whole_pool,
-    rotating_depth,
-    run,
-)
+from tests.engine.workload import Case, Output, require_while_switching, require_whole_pool, run, tokens
 
 Expected = Callable[[list[Case]], list[Output]]
-
-SWITCHES = 70
-"""For each of three tests: more than 200 together."""
 
 LENGTHS = (1, 2, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 41, 3 * CHUNK)
 """Tokens in a prompt: from one to several prefill chunks."""
@@ -42,21 +32,14 @@ def cases(plain: CpuServer, easy: list[str], hard: list[str]) -> list[Case]:
 
 def _tokens(plain: CpuServer, texts: list[str], length: int) -> tuple[int, ...]:
     text = " ".join(texts * (1 + length // sum(map(len, texts))))
-    answer = plain.post("/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False})
-    return tuple(answer["tokens"][-length:])
+    return tuple(tokens(plain, text)[-length:])
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 8])
 def test_outputs_while_the_depth_switches(ema: CpuServer, expected: Expected, cases: list[Case], at_once: int) -> None:
-    wanted, before = expected(cases), adaptive(ema)
+    wanted = expected(cases)
     assert any(len(output.ids) == 48 for output in wanted)
-    while (now := adaptive(ema))["switches"] - before["switches"] < SWITCHES:
-        with rotating_depth(ema):
-            assert run(ema, cases, at_once, streaming=False) == wanted
-            assert run(ema, cases, at_once, streaming=True) == wanted
-        require_whole_pool(ema)
-    earlier = before["rounds_by_tier"]
-    assert {int(tier) for tier, n in now["rounds_by_tier"].items() if n > earlier.get(tier, 0)} == set(TIERS)
+    require_while_switching(ema, cases, wanted, at_once, streaming=(False, True))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -20,7 +20,7 @@ from sglang_adaptive.sglang_plugin.reporting.metric_series import (
     REGION,
 )
 from tests.engine.servers import TIERS
-from tests.engine.workload import Case, adaptive, run, wait_until
+from tests.engine.workload import Case, adaptive, run, run_together, wait_until
 from tests.prometheus import Prometheus, installed
 
 needs_prometheus = pytest.mark.skipif(not installed(), reason="Prometheus (Debian: prometheus) is not installed")
@@ -46,17 +46,20 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
 def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
     """Wait until Prometheus has seen as many rounds as the idle server has verified; return the server's state.
 
-    SGLang logs when it falls idle, or half a minute later when there were too few rounds to notice.
+    Queries are about that scrape from then on. SGLang logs when it falls idle, or half a minute later when there were
+    too few rounds to notice.
     """
     state = adaptive(server)
     rounds = sum(state["rounds_by_tier"].values())
-    wait_until(
-        lambda: (
-            prometheus.query(f"sum({PREFIX}rounds_total)")[0:1] == [({}, rounds)]
-            and prometheus.query("min(up)") == [({}, 1.0)]
-        ),
-        f"Prometheus has seen {rounds} rounds",
-    )
+
+    def has_seen() -> bool:
+        prometheus.moment = None
+        for _, latest in prometheus.query(f"max(timestamp({PREFIX}rounds_total))"):
+            prometheus.moment = latest
+            return prometheus.query(f"sum({PREFIX}rounds_total)") == [({}, rounds)]
+        return False
+
+    wait_until(has_seen, f"Prometheus has seen {rounds} rounds")
     return state
 
 
@@ -74,7 +77,8 @@ def test_what_prometheus_sees_is_what_the_server_counted(
     run(ema, [Case(prompt) for prompt in easy[:2]], at_once=1)
     before = caught_up(prometheus, ema)
     ema.force_steps(None)
-    run(ema, [Case(prompt) for prompt in (*easy[:3], *hard[:3])], at_once=3)
+    for prompts in (easy[:3], hard[:3]):
+        run_together(ema, [Case(prompt) for prompt in prompts])
     state = caught_up(prometheus, ema)
 
     def by(name: str) -> dict[str, float]:
@@ -122,7 +126,8 @@ def test_expectations_come_from_the_one_rank_that_logs(
     two_ranks: CpuServer, watch: Watch, easy: list[str], hard: list[str]
 ) -> None:
     prometheus = watch(two_ranks)
-    run(two_ranks, [Case(prompt, max_new_tokens=96) for prompt in (*easy[:3], *hard[:3])], at_once=3)
+    for prompts in (easy[:3], hard[:3]):
+        run_together(two_ranks, [Case(prompt, max_new_tokens=96) for prompt in prompts])
     state = caught_up(prometheus, two_ranks)
     ranks = prometheus.query(f'count by (tp_rank) ({{__name__=~"{PREFIX}.*"}})')
     assert [labels["tp_rank"] for labels, _ in ranks] == ["0"]
@@ -153,9 +158,8 @@ def test_a_degraded_server_is_told_and_goes_on_counting(faulty: CpuServer, watch
     state = caught_up(prometheus, faulty)
     assert sum(state["rounds_by_tier"].values()) > rounds
     assert prometheus.by(CAUSE, PREFIX + "switches_total")["degraded"] == 1
-    wait_until(prometheus.alerts, "the alert is raised")
     # Pending at first; it fires after a minute, which may have passed on a busy machine.
-    assert prometheus.alerts().keys() == {"AdaptiveSpeculationDegraded"}
+    assert wait_until(prometheus.alerts, "the alert is raised").keys() == {"AdaptiveSpeculationDegraded"}
 
 
 def test_a_server_that_is_not_adaptive_has_sglang_s_metrics_alone(static: CpuServer, easy: list[str]) -> None:

@@ -8,9 +8,17 @@ import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import WIDTHS
-from tests.engine.workload import Case, Output, adaptive, internal_state, require_whole_pool, rotating_depth, run
+from tests.engine.workload import (
+    Case,
+    Output,
+    adaptive,
+    internal_state,
+    require_while_switching,
+    require_whole_pool,
+    rotating_depth,
+    run,
+)
 
-SWITCHES = 60
 Expected = Callable[[list[Case]], list[Output]]
 
 
@@ -29,14 +37,7 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
 def test_outputs_while_the_width_switches(
     ngram: CpuServer, expected: Expected, cases: list[Case], at_once: int
 ) -> None:
-    wanted, before = expected(cases), adaptive(ngram)
-    while (now := adaptive(ngram))["switches"] - before["switches"] < SWITCHES:
-        with rotating_depth(ngram):
-            assert run(ngram, cases, at_once) == wanted
-        require_whole_pool(ngram)
-    earlier = before["rounds_by_tier"]
-    assert {int(tier) for tier, n in now["rounds_by_tier"].items() if n > earlier.get(tier, 0)} == set(WIDTHS)
-    assert not now["degraded"] and all(position["accepted"] for position in now["accepted_by_position"])
+    require_while_switching(ngram, cases, expected(cases), at_once, positions=all)
 
 
 def test_outputs_under_the_policy(ngram: CpuServer, expected: Expected, cases: list[Case]) -> None:

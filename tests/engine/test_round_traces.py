@@ -12,7 +12,7 @@ from sglang_adaptive.simulate.command import main
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.traffic.rounds import read_rounds
 from tests.engine.test_reconfigure import kept
-from tests.engine.workload import Case, adaptive, run, wait_until
+from tests.engine.workload import Case, adaptive, run_together, wait_until
 
 DEPTHS = {"1": {"candidate_steps": [0, 1, 3, 7]}}
 
@@ -39,7 +39,7 @@ def test_a_trace_is_switched_on_written_off_and_replayed(
         ema.force_steps(3)
         verified = [answer["meta_info"]["spec_verify_ct"] for answer in (case.whole(ema) for case in cases[:2])]
         ema.force_steps(None)
-        run(ema, cases[2:], at_once=3)
+        run_together(ema, cases[2:])
         assert ema.configure(DEPTHS) == [True]
         rounds = counted(ema) - before
         wait_until(lambda: written(file) >= rounds, "the last round was written")

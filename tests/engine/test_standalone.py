@@ -8,9 +8,16 @@ import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS
-from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rotating_depth, run
+from tests.engine.workload import (
+    Case,
+    Output,
+    adaptive,
+    require_while_switching,
+    require_whole_pool,
+    rotating_depth,
+    run,
+)
 
-SWITCHES = 60
 Expected = Callable[[list[Case]], list[Output]]
 
 
@@ -29,14 +36,7 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
 def test_outputs_while_the_depth_switches(
     standalone: CpuServer, expected: Expected, cases: list[Case], at_once: int
 ) -> None:
-    wanted, before = expected(cases), adaptive(standalone)
-    while (now := adaptive(standalone))["switches"] - before["switches"] < SWITCHES:
-        with rotating_depth(standalone):
-            assert run(standalone, cases, at_once) == wanted
-        require_whole_pool(standalone)
-    earlier = before["rounds_by_tier"]
-    assert {int(tier) for tier, n in now["rounds_by_tier"].items() if n > earlier.get(tier, 0)} == set(TIERS)
-    assert not now["degraded"] and any(position["accepted"] for position in now["accepted_by_position"])
+    require_while_switching(standalone, cases, expected(cases), at_once)
 
 
 def test_outputs_under_the_policy(standalone: CpuServer, expected: Expected, cases: list[Case]) -> None:

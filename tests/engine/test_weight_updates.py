@@ -14,7 +14,7 @@ import pytest
 
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rotating_depth, run
+from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rotating_depth, rounds, run
 
 Expected = Callable[[list[Case]], list[Output]]
 TOLD = "adaptive: new weights (UpdateWeightFromDiskReqInput)"
@@ -42,19 +42,26 @@ def test_between_requests(standalone: CpuServer, expected: Expected, easy: list[
 
 
 def test_in_the_middle_of_requests(standalone: CpuServer, expected: Expected, easy: list[str]) -> None:
-    """As reinforcement learning does: hold the requests, change the weights, go on with the cache as it is."""
+    """As reinforcement learning does: hold the requests, change the weights, go on with the cache as it is.
+
+    Goes on until rounds were left when the weights came.
+    """
     cases = [Case(prompt) for prompt in easy[:2]]
-    lines = told(standalone)
-    with rotating_depth(standalone), ThreadPoolExecutor(len(cases)) as pool:
-        streams = [case.stream(standalone) for case in cases]
-        first = [next(stream) for stream in streams]
-        assert all(part["meta_info"]["finish_reason"] is None for part in first)
-        standalone.post("/pause_generation", {"mode": "in_place"})
-        update(standalone, flush_cache=False)
-        standalone.post("/continue_generation", {})
-        last = list(pool.map(lambda stream: list(stream)[-1], streams))
-    assert [Output.of(part) for part in last] == expected(cases)
-    assert told(standalone) == lines + 1
+    wanted, held = expected(cases), 0
+    while not held:
+        lines = told(standalone)
+        with rotating_depth(standalone), ThreadPoolExecutor(len(cases)) as pool:
+            streams = [case.stream(standalone) for case in cases]
+            for stream in streams:
+                next(stream)
+            standalone.post("/pause_generation", {"mode": "in_place"})
+            update(standalone, flush_cache=False)
+            before = rounds(standalone)
+            standalone.post("/continue_generation", {})
+            last = list(pool.map(lambda stream: list(stream)[-1], streams))
+        assert [Output.of(part) for part in last] == wanted
+        assert told(standalone) == lines + 1
+        held = rounds(standalone) - before
     require_whole_pool(standalone)
 
 

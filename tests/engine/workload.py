@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,8 +14,11 @@ from typing import Any
 from sglang_adaptive.client import Client
 from sglang_adaptive.cpu_engine.server import CpuServer
 
-DEADLINE = 120.0
+DEADLINE = 240.0
 """Seconds after which a wait is given up; a quiet machine needs a few at most."""
+
+SWITCHES = 70
+"""Of the depth that a test of unchanged output wants, at least."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,24 @@ def run(server: Client, cases: Sequence[Case], at_once: int, streaming: bool = F
         return [Output.of(answer) for answer in pool.map(lambda case: ask(case, server), cases)]
 
 
+def run_together(server: Client, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Return the answers to *cases*, all of which the scheduler gets in one message, so that they decode together.
+
+    SGLang tokenizes texts one by one, and sends each on its way before the next.
+    """
+    asked = [case.prompt if isinstance(case.prompt, tuple) else tokens(server, case.prompt) for case in cases]
+    sampling = [{"temperature": 0, "max_new_tokens": case.max_new_tokens, **case.sampling} for case in cases]
+    answers: list[dict[str, Any]] = server.post("/generate", {"input_ids": asked, "sampling_params": sampling})
+    return answers
+
+
+def tokens(server: Client, text: str) -> list[int]:
+    """Return the token ids of *text*, without one that begins it."""
+    asked = {"model": "tiny", "prompt": text, "add_special_tokens": False}
+    found: list[int] = server.post("/tokenize", asked)["tokens"]
+    return found
+
+
 def internal_state(server: Client) -> dict[str, Any]:
     """Return what the scheduler says of itself."""
     state: dict[str, Any] = server.server_info()["internal_states"][0]
@@ -81,6 +102,11 @@ def adaptive(server: Client) -> dict[str, Any]:
     """Return the adaptive part of it."""
     part: dict[str, Any] = internal_state(server)["adaptive"]
     return part
+
+
+def timeless(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the adaptive part of a state without what time alone changes: the speedup of the last hour."""
+    return {key: value for key, value in state.items() if key != "speedup"}
 
 
 def rounds(server: Client) -> int:
@@ -108,6 +134,34 @@ def rotating_depth(server: Client) -> Iterator[None]:
             done.set()
             rotation.result()
             server.force_steps(None)
+
+
+def require_while_switching(
+    server: CpuServer,
+    cases: Sequence[Case],
+    wanted: Sequence[Output],
+    at_once: int,
+    *,
+    streaming: Sequence[bool] = (False,),
+    positions: Callable[[Iterable[int]], bool] = any,
+) -> None:
+    """Fail unless the server gives *cases* the outputs *wanted* while its depth keeps changing.
+
+    Goes on until it has switched SWITCHES times, rounds ran at every depth, and drafts were right at any or all
+    *positions*.
+    """
+    before = adaptive(server)
+    while True:
+        with rotating_depth(server):
+            for how in streaming:
+                assert run(server, cases, at_once, how) == wanted
+        require_whole_pool(server)
+        now, earlier = adaptive(server), before["rounds_by_tier"]
+        ran = {int(tier) for tier, count in now["rounds_by_tier"].items() if count > earlier.get(tier, 0)}
+        right = positions(position["accepted"] for position in now["accepted_by_position"])
+        if now["switches"] - before["switches"] >= SWITCHES and ran == set(now["tiers"]) and right:
+            break
+    assert not now["degraded"]
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

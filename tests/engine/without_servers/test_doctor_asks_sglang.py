@@ -95,7 +95,7 @@ def test_sglang_ends_as_the_doctor_says(
         f"the launch would end with: {ending}: EAGLE3 drafts with a model that was trained for this one, add --" in said
     )
     arguments = line[line.index("--model-path") :]
-    outcome = lab.launch(["sglang_adaptive.cpu_engine.start", *arguments, *default_arguments(arguments)], seconds=300)
+    outcome = lab.launch(["sglang_adaptive.cpu_engine.start", *arguments, *default_arguments(arguments)])
     assert outcome.code != 0 and ending in outcome.output
 
 

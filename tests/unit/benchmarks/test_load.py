@@ -20,12 +20,16 @@ class Fake:
     """Answers /generate like SGLang, token by token; an abort answers with what there is."""
 
     token_seconds: float = 0.001
+    together: int = 1
+    """How many of the first requests have to be there before any of them gets a token."""
+
     running: int = 0
     seen: list[tuple[int, int]] = field(default_factory=list)
     """The place in input_ids[0] of each request, and how many ran with it."""
 
     url: str = ""
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -35,6 +39,9 @@ class Fake:
         if wanted < 0:
             self.running -= 1
             return web.json_response({"error": {"message": "refused"}}, status=400)
+        if self.running >= self.together:
+            self.begun.set()
+        await self.begun.wait()
         while had < wanted and not self.aborted.is_set():
             await asyncio.sleep(self.token_seconds)
             had += 1
@@ -67,7 +74,7 @@ def fake() -> Iterator[Fake]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(20)
+    ready.wait()
     yield server
     over.set()
     thread.join(20)
@@ -78,19 +85,22 @@ def body(tokens: int) -> Make:
 
 
 def test_the_loop_keeps_the_batch_full_and_cuts_what_is_left(fake: Fake) -> None:
-    done = run_list(fake.url, 12, 4, body(20))
+    fake.together = 4
+    endless = 10**6
+    done = run_list(fake.url, 12, 4, lambda number, place: body(endless if number == 11 else 20)(number, place))
     assert sorted(done.answers) == list(range(12)) and not done.failed
     assert max(count for _, count in fake.seen) == 4
     assert {place for place, _ in fake.seen} == set(range(4))
     tokens = [done.answers[number]["meta_info"]["completion_tokens"] for number in range(12)]
     assert tokens[:8] == [20 + number for number in range(8)]
-    assert any(tokens[number] < 20 + number for number in range(8, 12))
+    assert tokens[11] < endless
     assert done.tokens == sum(tokens) and done.seconds > 0
 
 
 def test_places_are_filled_in_groups(fake: Fake) -> None:
     assert [group_of(size) for size in (1, 4, 16, 64)] == [1, 1, 2, 8]
-    run_list(fake.url, 64, 32, body(100))
+    fake.together = 32
+    run_list(fake.url, 64, 32, body(5))
     assert max(count for _, count in fake.seen) == 32
 
 

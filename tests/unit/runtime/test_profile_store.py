@@ -83,7 +83,7 @@ def test_another_key_has_another_file(tmp_path: Path, other: dict[str, object]) 
     assert ProfileStore(KEY, tmp_path).load() == profile()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(part=st.floats(0.0, 0.999))
 def test_a_truncated_file_is_set_aside(tmp_path: Path, part: float) -> None:
     store, text = ProfileStore(KEY, tmp_path), profile().dumps().rstrip()
@@ -101,7 +101,7 @@ def test_what_is_no_file_is_set_aside_at_once(tmp_path: Path, make: Callable[[Pa
     assert store.save(profile()) and store.load() == profile()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.binary(max_size=400))
 def test_arbitrary_bytes_never_crash_a_server(tmp_path: Path, data: bytes) -> None:
     store = ProfileStore(KEY, tmp_path)
