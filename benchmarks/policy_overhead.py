@@ -28,18 +28,16 @@ import msgspec
 
 from benchmarks.harness.results import origin, write
 from benchmarks.harness.start import names
-from sglang_adaptive.policy.config.throughput_options import DEFAULT_LADDER, ThroughputOptions
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
-from sglang_adaptive.policy.profile.profile import CostProfile
-from sglang_adaptive.policy.profile.profile_json import loads_profile
-from sglang_adaptive.policy.profile.shipped import shipped_config
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.profile import CostProfile, loads_profile, shipped_config
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
 from sglang_adaptive.runtime.look_turns import LOOKS, budgets_seen
 from sglang_adaptive.runtime.round_clock import RoundClock
 from tests.live_controllers import controller
 
+LADDER = ThroughputOptions().candidate_steps
 DEEPEST, ACCEPTANCE = 7, (0.75, 0.97)
 """Drafts of a drawn round, the chance of the first, and the share of it that each next one has."""
 
@@ -122,7 +120,7 @@ def time_throughput(
 
 def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEvidence | None:
     """Return what a look at the round says, where a budget saves 60% of what a uniform cut loses."""
-    budgets = budgets_seen(DEFAULT_LADDER, steps, budget)
+    budgets = budgets_seen(LADDER, steps, budget)
     if not budgets:
         return None
     whole, *uniform = (sum(min(count, cut) for count in raw) for cut in (steps, *budgets))

@@ -28,11 +28,9 @@ from scipy.optimize import nnls
 
 from benchmarks.harness.results import Report
 from benchmarks.harness.start import ints
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
-from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ordered
-from sglang_adaptive.policy.profile.shipped import shipped_config
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ordered, shipped_config
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.calibration import BINS, UNITS, Calibration
 from sglang_adaptive.runtime.look_turns import budgets_seen, looked_steps
 from sglang_adaptive.runtime.round_clock import RoundClock

@@ -7,7 +7,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AdaptiveSpeculativeParams": "sglang_adaptive.policy.ema.ema",
+    "AdaptiveSpeculativeParams": "sglang_adaptive.policy.ema",
     "SpecRuntimeState": "sglang_adaptive.runtime.state",
     "AdaptiveController": "sglang_adaptive.runtime.controller",
 }

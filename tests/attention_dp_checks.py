@@ -10,10 +10,10 @@ from unittest.mock import patch
 from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
-from sglang_adaptive.sglang_plugin.attention_dp.setup_check import SWITCH
+from sglang_adaptive.sglang_plugin.env import ATTENTION_DP
+from sglang_adaptive.sglang_plugin.graphs.states import ranks_pad_alike
 from sglang_adaptive.sglang_plugin.launch import without_device
-from sglang_adaptive.sglang_plugin.scheduler.graph_sizes import ranks_pad_alike
-from sglang_adaptive.sglang_plugin.scheduler.profile_key import _attention
+from sglang_adaptive.sglang_plugin.start.profile_key import _attention
 from tests import checks
 from tests.launch_lines import verdicts
 from tests.patch_checks.parts import published
@@ -24,12 +24,12 @@ GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 def it_is_taken() -> None:
     """For every name of EAGLE, also with another value of the variable."""
     assert [_reason(speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
-    assert _reason({SWITCH: "1"}) is None
+    assert _reason({ATTENTION_DP.name: "1"}) is None
 
 
 def it_is_refused_when_it_is_turned_off() -> None:
     """With SGLang's reason."""
-    assert "not synchronized" in (_reason({SWITCH: "0"}) or "")
+    assert "not synchronized" in (_reason({ATTENTION_DP.name: "0"}) or "")
 
 
 def what_else_cannot_adapt_is_still_refused() -> None:
@@ -59,7 +59,7 @@ def coordinated_prefills_are_refused() -> None:
 def a_line_without_attention_dp_is_as_before() -> None:
     """Whatever the environment says."""
     assert _reason(dp=False) is None
-    assert _reason({SWITCH: "0"}, dp=False) is None
+    assert _reason({ATTENTION_DP.name: "0"}, dp=False) is None
 
 
 def ranks_pad_alike_unless_nothing_gathers_their_tokens() -> None:

@@ -8,13 +8,11 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
 from tests import launch_lab
 
 Findings = dict[str, str | None]
@@ -44,18 +42,9 @@ def run(checks: Mapping[str, Check]) -> Findings:
     return found
 
 
-def tell(module: str, here: Mapping[str, Any], around: Callable[[Check], Check] = lambda check: check) -> None:
-    """Run the checks of tests/*module*.py, whose globals are *here*, each *around* it, and print what came out."""
-    print(json.dumps(run({name: around(here[name]) for name in named_in(module)})))
-
-
-@contextmanager
-def not_in_use_afterwards(fallback: Fallback) -> Iterator[None]:
-    """Whatever ends *way* inside, it is used again afterwards."""
-    try:
-        yield
-    finally:
-        fallback.in_use = False
+def tell(module: str, here: Mapping[str, Any]) -> None:
+    """Run the checks of tests/*module*.py, whose globals are *here*, and print what came out."""
+    print(json.dumps(run({name: here[name] for name in named_in(module)})))
 
 
 def findings(module: str, *arguments: str, **variables: str) -> Any:

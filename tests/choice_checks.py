@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
+from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
 from tests import checks
 
 INFINITY = float("inf")
+OURS, SGLANGS = (torch.zeros(2), torch.ones(2)), (torch.ones(2), torch.ones(2))
+"""Outcomes of a round, told apart by what they are."""
 
 
 def the_likeliest_token_is_chosen() -> None:
@@ -66,39 +69,32 @@ def it_is_what_sglang_verifies() -> None:
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits off the device."""
-    asked: list[Any] = []
+    now, output = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(2))
 
-    def original(*given: Any, **_: Any) -> str:
-        asked.append(given)
-        return "SGLang's"
+    def sampled(*given: Any, **options: Any) -> Any:
+        return now.sample(lambda *_, **__: SGLANGS, *given, **options)
 
-    output = SimpleNamespace(next_token_logits=_OnDevice(2))
     for change in (
         {"is_all_greedy": False}, {"acc_additive_penalties": 1}, {"acc_scaling_penalties": 1}, {"logit_bias": 1},
     ):  # fmt: skip
-        assert zero_step_choice.sample(original, _drafts(1), _batch(2, **change), output) == "SGLang's"
-    assert zero_step_choice.sample(original, _drafts(1), _batch(2, idle=True), output) == "SGLang's"
-    assert zero_step_choice.sample(original, _drafts(2), _batch(2), output) == "SGLang's"
-    assert zero_step_choice.sample(original, _drafts(1), _batch(2), output, object()) == "SGLang's"
-    assert zero_step_choice.sample(original, _drafts(1), _batch(2), output, watermark_state=object()) == "SGLang's"
+        assert sampled(_drafts(1), _batch(2, **change), output) is SGLANGS
+    assert sampled(_drafts(1), _batch(2, idle=True), output) is SGLANGS
+    assert sampled(_drafts(2), _batch(2), output) is SGLANGS
+    assert sampled(_drafts(1), _batch(2), output, object()) is SGLANGS
+    assert sampled(_drafts(1), _batch(2), output, watermark_state=object()) is SGLANGS
     on_host = SimpleNamespace(next_token_logits=torch.zeros(2, 9))
-    assert zero_step_choice.sample(original, _drafts(1), _batch(2), on_host) == "SGLang's"
-    assert zero_step_choice.sample(original, _drafts(1), _batch(3), output) == "SGLang's"
-    assert len(asked) == 10 and not zero_step_choice._fallback.in_use
-    assert _choosing("ours", lambda: zero_step_choice.sample(original, _drafts(1), _batch(2), output)) == "ours"
+    assert sampled(_drafts(1), _batch(2), on_host) is SGLANGS
+    assert sampled(_drafts(1), _batch(3), output) is SGLANGS
+    assert not now.likeliest.guard.closed
+    assert _choosing(OURS, lambda: sampled(_drafts(1), _batch(2), output)) is OURS
 
 
 def a_fault_leaves_the_choice_to_sglang() -> None:
     """In that round and every later one, and without an exception."""
-    output, choices = SimpleNamespace(next_token_logits=_OnDevice(2)), []
-    with checks.not_in_use_afterwards(zero_step_choice._fallback):
-        for choice in (RuntimeError("no such kernel"), "ours"):
-            choices.append(
-                _choosing(
-                    choice, lambda: zero_step_choice.sample(lambda *_, **__: "SGLang's", _drafts(1), _batch(2), output)
-                )
-            )
-    assert choices == ["SGLang's", "SGLang's"], choices
+    now, output, choices = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(2)), []
+    for choice in (RuntimeError("no such kernel"), OURS):
+        choices.append(_choosing(choice, lambda: now.sample(lambda *_, **__: SGLANGS, _drafts(1), _batch(2), output)))
+    assert choices == [SGLANGS, SGLANGS] and now.likeliest.guard.closed, choices
 
 
 class _OnDevice:

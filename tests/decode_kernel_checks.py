@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.zero_steps import decode_kernel
+from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.seams import attention
 from tests import checks
 
 HEADS, KV_HEADS, DIM, CONTEXT, ROWS = 8, 2, 64, 128, 4
@@ -58,18 +59,18 @@ def other_passes_are_left_to_sglang() -> None:
 
 def flashinfer_plans_and_runs_a_plain_decode() -> None:
     """When a graph is captured and when it is replayed: each request's slots, with that of the token it verifies."""
-    backend, batch = _flashinfer(), _batch()
+    backend, batch, now = _flashinfer(), _batch(), _round()
     ends = [0, *itertools.accumulate(length + 1 for length in LENGTHS.values())]
     slots = torch.cat([_rows()[row, : length + 1] for row, length in LENGTHS.items()])
     for in_capture in (True, False):
         make = type(backend).init_forward_metadata_out_graph
-        decode_kernel.init_metadata(make, backend, batch, in_capture=in_capture)
+        attention._init_metadata(now, make, backend, batch, in_capture=in_capture)
         planned = backend.planned.pop()
         assert planned["ends"] == ends and not backend.planned
         assert planned["ends on the host"] == (None if in_capture else ends)
         torch.testing.assert_close(planned["slots"][: ends[-1]], slots.int())
     q, k, v = _inputs()
-    written = decode_kernel.forward_extend(type(backend).forward_extend, backend, q, k, v, _layer(), batch)
+    written = attention._forward_extend(now, type(backend).forward_extend, backend, q, k, v, _layer(), batch)
     torch.testing.assert_close(written, q)  # of the stand-in for the decode kernel
     torch.testing.assert_close(backend.token_to_kv_pool.keys[batch.out_cache_loc].flatten(1), k.flatten(1))
 
@@ -78,7 +79,7 @@ def the_batch_is_left_as_it_was() -> None:
     """SGLang goes on with its lengths and its mode."""
     batch = _batch()
     seen: list[Any] = []
-    decode_kernel.init_metadata(lambda _, given: seen.append(given), _backend(), batch)
+    attention._init_metadata(_round(), lambda _, given: seen.append(given), _backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     for lengths in (batch.seq_lens, batch.seq_lens_cpu):
         assert lengths.tolist() == list(LENGTHS.values())
@@ -88,29 +89,29 @@ def the_batch_is_left_as_it_was() -> None:
 
 def a_backend_keeps_its_kernel() -> None:
     """A graph that was captured with one kernel is not replayed with the other one's metadata, also after a fault."""
-    backend, seen = _backend(), []
-    with checks.not_in_use_afterwards(decode_kernel._fallback):
-        for _ in range(2):
-            decode_kernel.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), backend, _batch())
-            decode_kernel._fallback.in_use = True
-        decode_kernel.init_metadata(lambda _, given: seen.append(given.forward_mode.is_decode()), _backend(), _batch())
+    backend, now = _backend(), _round()
+    seen = [_decodes(backend, _batch(), now)]
+    assert not _decodes(object.__new__(type(backend)), _batch(), now) and now.decode_kernel.guard.closed
+    seen += [_decodes(backend, _batch(), now), _decodes(_backend(), _batch(), now)]
     assert seen == [True, True, False], seen
 
 
 def a_fault_leaves_rounds_to_sglang() -> None:
     """From then on, and without an exception."""
-    asked: list[Any] = []
-    with checks.not_in_use_afterwards(decode_kernel._fallback):
-        backend = object.__new__(type(_backend()))  # has none of the backend's attributes
-        for _ in range(2):
-            decode_kernel.init_metadata(lambda _, given: asked.append(given), backend, _batch())
-        assert decode_kernel._fallback.in_use and len(asked) == 2
+    now, backend = _round(), object.__new__(type(_backend()))  # has none of the backend's attributes
+    assert [_decodes(backend, _batch(), now) for _ in range(2)] == [False, False]
+    assert now.decode_kernel.guard.closed
 
 
-def _decodes(backend: Any, batch: Any) -> bool:
+def _round() -> Any:
+    """Return the round of a process in which nothing has happened."""
+    return Round(None, None)
+
+
+def _decodes(backend: Any, batch: Any, now: Any = None) -> bool:
     """Return whether the pass over *batch* gets a plain decode's metadata."""
     seen: list[Any] = []
-    decode_kernel.init_metadata(lambda _, given: seen.append(given), backend, batch)
+    attention._init_metadata(now or _round(), lambda _, given: seen.append(given), backend, batch)
     assert seen[0].forward_mode.is_decode() or seen == [batch]
     return seen[0] is not batch
 
@@ -123,9 +124,10 @@ def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
         backend.init_cuda_graph_state(ROWS, ROWS)
     more = {"in_capture": True} if captured else {}
     if ours:
-        decode_kernel.init_metadata(make, backend, batch, **more)
-        run: Callable[..., Any] = decode_kernel.forward_extend
-        written = run(type(backend).forward_extend, backend, *_inputs(), _layer(), batch)
+        now = _round()
+        attention._init_metadata(now, make, backend, batch, **more)
+        run: Callable[..., Any] = attention._forward_extend
+        written = run(now, type(backend).forward_extend, backend, *_inputs(), _layer(), batch)
     else:
         make(backend, batch, **more)
         written = backend.forward_extend(*_inputs(), _layer(), batch)

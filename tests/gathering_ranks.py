@@ -18,12 +18,11 @@ from sglang.srt.managers.scheduler_components.dp_attn import MLPSyncBatchInfo
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.runtime.drafted import Drafted
-from sglang_adaptive.sglang_plugin.attention_dp import HOOKS, gather
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.scheduler.worker import LARGEST_BATCH
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.runtime.joint_steps import JointSteps
+from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.round import Round
 from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 from tests.live_controllers import controller
 
@@ -38,13 +37,15 @@ def main(ranks: int, file: str) -> None:
 def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
     init_distributed_environment(ranks, rank, f"file://{file}", rank, "gloo")
     group = init_model_parallel_group([list(range(ranks))], rank, "gloo", use_pynccl=False, group_name="tp")
-    registry.add_and_apply(hook for hook in HOOKS if "MLPSyncBatchInfo" in hook.target)
+    hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if "MLPSyncBatchInfo" in hook.target)
     with get_parallel().override(tp_group=group):
         before = _fields(_gathered(ranks, group, 5 + rank))
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
-        gather.join(found, rank)
+        now = Round(found.worker, found)
+        now.ranks = JointSteps(found, rank)
+        current.use(now)
         after = _fields(_gathered(ranks, group, 5 + rank))
-        rounds = [_round(at, rank, ranks, group, found) for at in range(ROUNDS)]
+        rounds = [_round(at, rank, ranks, group, now) for at in range(ROUNDS)]
     steps, largest = zip(*rounds, strict=True)
     cells = {cell["batch_size"] for cell in found.snapshot().round_times}
     return {
@@ -56,9 +57,9 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
     }
 
 
-def _round(at: int, rank: int, ranks: int, group: Any, found: Any) -> tuple[int, int]:
+def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int, int]:
     """Return the steps of a round, -1 for a prefill, and the largest batch that its result was told of."""
-    draw = random.Random(1000 * rank + at)
+    draw, found = random.Random(1000 * rank + at), now.controller
     if rank == 0 and at == WARM[0]:
         found.begin_warm_up()
     if rank == 0 and at == WARM[1]:
@@ -68,21 +69,24 @@ def _round(at: int, rank: int, ranks: int, group: Any, found: Any) -> tuple[int,
     if at == FORCED[1] + 3 * rank:
         found.force_steps(None)
     if rank == 1 and at == FAILS:
-        del found.params._acceptance
+        del found.params._acceptance  # type: ignore[attr-defined]
     requests = 0 if rank == 0 and IDLE[0] <= at < IDLE[1] else draw.randint(1, 6) + 10 * (rank == at // 50 % ranks)
     _gathered(ranks, group, 0)  # for prefills, which no rank has
     if at % 17 == 0:  # rank 0 prefills, the others idle
         _gathered(ranks, group, 300 if rank == 0 else 0, extends=rank == 0)
         return -1, -1
     _gathered(ranks, group, requests)
-    found.activate_step_by_batch(requests)
-    steps, result = found.worker.speculative_num_steps, SimpleNamespace()
-    gather.note_round(result, None)
-    largest = getattr(result, LARGEST_BATCH)
+    now.choose_steps(requests)
+    steps = found.worker.speculative_num_steps
+    result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
+    now.launched(result)
+    note = now.note(result)
+    largest = note.largest_batch
+    assert largest is not None
     if requests:
         good = 0.9 if rank else 0.4
         counts = [next((k for k in range(steps) if draw.random() > good), steps) for _ in range(requests)]
-        found.on_verify_complete(counts, requests, Drafted(steps, largest_batch=largest))
+        found.on_verify_complete(counts, requests, note)
     return steps, largest
 
 

@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 import torch
 
-from sglang_adaptive.sglang_plugin.workers import padded_rows
 from tests import checks
 
 HIDDEN, GRAPHS = 4, (1, 8, 32)
@@ -22,9 +21,11 @@ WIDTHS = (1, 2, 3, 4)
 
 def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
     """For every width, for every number of requests in a graph, the first batch and those after it."""
+    from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
+
     for width in WIDTHS:
         graphs, draw = _graphs(width), random.Random(width)
-        padded_rows.begin_within(graphs)
+        begin_within(graphs)
         for requests in (2, 1, 8, 3, 9, 32, 17, 2, 1):
             accepted = [draw.randrange(width) for _ in range(requests)]
             rows = _prepare(graphs, width, accepted)
@@ -35,7 +36,9 @@ def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
 
 def no_graphs_are_left_alone() -> None:
     """As where a number of steps has none."""
-    padded_rows.begin_within(None)
+    from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
+
+    begin_within(None)
 
 
 def _graphs(width: int) -> Any:

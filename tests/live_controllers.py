@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config.config import check_config
-from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.state import SpecRuntimeState

@@ -30,7 +30,7 @@ REASONS = {
         "_of_the_graphs",
         "_of_the_server",
     ),
-    "sglang_plugin/hooking/hook.py": ("problem",),
+    "sglang_plugin/contract.py": ("problem",),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "sglang_plugin/launch/dspark.py": ("planner",),
@@ -78,7 +78,7 @@ class _Finder:
 
     def all(self) -> Iterator[Message]:
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and _name(node.func) == "Fallback":
+            if isinstance(node, ast.Call) and _name(node.func) == "Guard":
                 yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._texts(node.args[0]))
         functions = [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         for function in functions:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import extend_metadata, length_kernel
+from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.seams import attention, graphs
 from tests import checks
 
 POISON = -7
@@ -35,7 +36,7 @@ def an_extend_is_told_what_sglang_tells() -> None:
 
 def other_tables_are_left_to_sglang() -> None:
     """Those of sliding windows and of virtual memory, and strided ones."""
-    given, asked = _given(3, 40, 1), []
+    given, asked, now = _given(3, 40, 1), [], _round()
 
     def original(*_: Any, **options: Any) -> None:
         asked.append(options)
@@ -43,21 +44,20 @@ def other_tables_are_left_to_sglang() -> None:
     ordered = (*(given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")),)
     rest = (given["req_pool_indices"], 40, given["seq_lens"], 0, 1)
     for option in ("full_to_swa_index_mapping", "full_v2p", "zero_tail", "skip_page_table"):
-        length_kernel.normal_decode_set_metadata(original, *ordered, *rest, **{option: True})
+        attention.fa3_decode_metadata(now, original, *ordered, *rest, **{option: True})
     strided = given["seq_lens"].repeat_interleave(2)[::2]
-    length_kernel.normal_decode_set_metadata(original, *ordered, rest[0], 40, strided, 0, 1)
-    length_kernel.draft_extend_set_metadata(original, **{**given, "full_to_swa_index_mapping": object()})
-    assert len(asked) == 6 and not length_kernel._fallback.in_use, asked
+    attention.fa3_decode_metadata(now, original, *ordered, rest[0], 40, strided, 0, 1)
+    attention.fa3_extend_metadata(now, original, **{**given, "full_to_swa_index_mapping": object()})
+    assert len(asked) == 6 and not now.fa3.length_kernel.guard.closed, asked
 
 
 def a_fault_leaves_lengths_to_sglang() -> None:
     """From then on, and without an exception."""
     asked: list[Any] = []
-    with checks.not_in_use_afterwards(length_kernel._fallback):
-        for _ in range(2):
-            given = {**_given(3, 40, 1), "req_pool_indices": None}
-            length_kernel.draft_extend_set_metadata(lambda **_: asked.append(1), **given)
-        assert length_kernel._fallback.in_use and asked == [1, 1]
+    now, whole = _round(), _given(3, 40, 1)
+    for given in ({**whole, "req_pool_indices": None}, whole):
+        attention.fa3_extend_metadata(now, lambda **_: asked.append(1), **given)
+    assert now.fa3.length_kernel.guard.closed and asked == [1, 1]
 
 
 def a_replayed_extend_is_told_once() -> None:
@@ -65,40 +65,55 @@ def a_replayed_extend_is_told_once() -> None:
     told = []
     for ours in (False, True):
         backend, batch = _replay()
+        now = _round()
 
-        def prepare(runner: Any, batch: Any, backend: Any = backend) -> None:
-            extend_metadata.out_graph(type(backend).init_forward_metadata_out_graph, backend, batch)
+        def prepare(runner: Any, batch: Any, backend: Any = backend, now: Any = now) -> None:
+            attention.fa3_metadata(now, type(backend).init_forward_metadata_out_graph, backend, batch)
 
         if ours:
-            extend_metadata.execute(prepare, SimpleNamespace(draft_extend_attn_backend=backend), batch)
+            graphs.replay_extend(now, prepare, _graphs(backend), batch)
             assert bool((backend.forward_metadata.page_table == POISON).all()), "it was filled in before the replay"
         else:
             prepare(None, batch)
         backend.init_forward_metadata_in_graph(batch)
         told.append({name: getattr(backend.forward_metadata, name) for name in OUTPUTS})
     _equal(*told, "replay")
-    assert extend_metadata._replaying is None
+    backend.forward_metadata.page_table.fill_(POISON)
+    prepare(None, batch)
+    assert not bool((backend.forward_metadata.page_table == POISON).all()), "the replay is over"
 
 
 def elsewhere_an_extend_is_told_as_ever() -> None:
     """Outside a replay, on another backend, and where a graph leaves something out."""
     backend, batch = _replay()
     asked: list[Any] = []
+    now = _round()
 
     def original(*given: Any) -> None:
         asked.append(given)
 
     def prepare(runner: Any, told: Any) -> None:
-        extend_metadata.out_graph(original, backend, told)
+        attention.fa3_metadata(now, original, backend, told)
 
     prepare(None, batch)
-    extend_metadata.execute(prepare, SimpleNamespace(draft_extend_attn_backend=object()), batch)
-    mine = SimpleNamespace(draft_extend_attn_backend=backend)
-    extend_metadata.execute(prepare, mine, SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)}))
+    graphs.replay_extend(now, prepare, _graphs(object()), batch)
+    graphs.replay_extend(
+        now, prepare, _graphs(backend), SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)})
+    )
     backend.use_sliding_window_kv_pool = True
     backend.token_to_kv_pool = SimpleNamespace(full_to_swa_index_mapping=torch.zeros(4))
-    extend_metadata.execute(prepare, mine, batch)
-    assert len(asked) == 4 and not extend_metadata._fallback.in_use
+    graphs.replay_extend(now, prepare, _graphs(backend), batch)
+    assert len(asked) == 4 and not now.fa3.extend_metadata.guard.closed
+
+
+def _round() -> Any:
+    """Return the round of a process in which nothing has happened."""
+    return Round(None, None)
+
+
+def _graphs(backend: Any) -> Any:
+    """Return an extend's graphs that were captured with *backend*."""
+    return SimpleNamespace(draft_extend_attn_backend=backend, model_runner=None)
 
 
 def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dict[str, Any]:
@@ -108,7 +123,7 @@ def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dic
     first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
     ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
     if mine:
-        length_kernel.normal_decode_set_metadata(_not_asked, *ordered, skip_page_table=False)
+        attention.fa3_decode_metadata(_round(), _not_asked, *ordered, skip_page_table=False)
     else:
         theirs(*ordered)
     return given
@@ -119,7 +134,7 @@ def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any
 
     given = _given(requests, width, page)
     if mine:
-        length_kernel.draft_extend_set_metadata(_not_asked, **given)
+        attention.fa3_extend_metadata(_round(), _not_asked, **given)
     else:
         theirs(**given)
     return given

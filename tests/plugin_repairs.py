@@ -8,8 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.round import Round
 from tests import checks
 from tests.patch_checks import (
     graph_sizes,
@@ -21,15 +25,20 @@ from tests.patch_checks import (
     target_scope,
     zero_step_sampling,
 )
-from tests.patch_checks.parts import published, written
+from tests.patch_checks.parts import LADDER, adaptive_worker, published, written
 from tests.patch_checks.registry import Check
 
-MODULES = ("scheduler.graph_sizes:", "scheduler.target_scope:", "repairs.")
-LADDER = {"1": {"candidate_steps": [1, 3, 7]}}
+HOOKED = (
+    *("EAGLEWorkerV2.init_cuda_graphs", "EAGLEWorkerV2.build_adaptive_runtime_state", "_build_trivial_verify_input"),
+    *("_get_attention_backend", "is_disable_overlap_for_batch", "_handle_max_mamba_cache", "compute_swa_request_cap"),
+    *("TritonSSUBackend.__call__", "resolve_compress_state_ring_size", "get_swa_ring_size"),
+    "cutedsl_moe_max_num_tokens",
+)
+"""Ends of the names of SGLang's functions that the checks run."""
 
 
 def the_launch_depth_shrinks_no_ring_and_no_exchange() -> None:
-    with written(LADDER) as path:
+    with written({"1": {"candidate_steps": [1, 3, 7]}}) as path:
         by_launch = [_sizes(steps, speculative_adaptive_config=path) for steps in (1, 7)]
     assert by_launch[0] == by_launch[1], f"sizes by launch depth: {by_launch}"
 
@@ -76,10 +85,23 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+def worker_in_a_round(launch_steps: int) -> Any:
+    """Return the worker of the checks with this package's controller, and begin its round."""
+    worker = adaptive_worker(launch_steps=launch_steps)
+    policy = AdaptiveSpeculativeParams.from_config(launch_steps, check_config(LADDER, "test"))
+    controller = AdaptiveController(worker, policy)
+    for state in worker.adaptive_controller._states.values():
+        controller.register(state)
+    worker.adaptive_controller = controller
+    current.use(Round(worker, controller))
+    return worker
+
+
 def main() -> None:
-    """Apply the hooks of MODULES, run CHECKS and print what came out."""
-    wanted = registry.hooks(Process.SCHEDULER)
-    registry.add_and_apply(hook for hook in wanted if hook.function.startswith(MODULES))
+    """Apply the hooks on HOOKED, run CHECKS and print what came out."""
+    hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(HOOKED))
+    for module in (graph_sizes, target_scope, zero_step_sampling):
+        setattr(module, adaptive_worker.__name__, worker_in_a_round)
     print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
 
 

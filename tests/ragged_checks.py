@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
+from sglang_adaptive.sglang_plugin.verify_budget import target_graphs
 from sglang_adaptive.sglang_plugin.verify_budget.packed_input import packed_input
-from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
-from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import TargetGraphs, note_longest
+from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
+from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRows, TargetGraphs
 from tests import checks
 
 BUDGET, STEPS = 2, 5
@@ -78,7 +80,8 @@ def batches_and_rows_that_no_graph_has_stay_rectangles() -> None:
 
 def graphs_that_were_captured_again_are_used() -> None:
     """An update of weights may build all states anew."""
-    lab, other = Lab(GRAPHS), Lab(GRAPHS)
+    lab = Lab(GRAPHS)
+    other = Lab(GRAPHS, longest=lab.longest)
     lab.packed([5, 0, 1])
     lab.state, lab.backend = other.state, other.backend
     before = lab.rectangle(3)
@@ -89,7 +92,7 @@ def graphs_that_were_captured_again_are_used() -> None:
 class Lab:
     """fa3's backend of BUDGET steps with metadata for graphs of *sizes* requests, captured for STEPS drafts a row."""
 
-    def __init__(self, sizes: tuple[int, ...], device: str | None = None) -> None:
+    def __init__(self, sizes: tuple[int, ...], device: str | None = None, longest: LongestRows | None = None) -> None:
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
         from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
@@ -105,9 +108,11 @@ class Lab:
         self.backend.kv_index_translator = SimpleNamespace(is_translating=False, reads_are_translated=False)
         self.backend.max_num_pages, self.backend.fa_impl_ver = 32, 3
         self.backend.needs_cpu_seq_lens = False
+        self.longest = longest or LongestRows()
         for size in sizes:
             metadata, _ = self.backend._bind_metadata_buffers(size, size * WIDTH, None, self.mode, None, self.device)
-            note_longest(metadata, self.backend, STEPS + 1)
+            with patch.object(target_graphs, "longest_row", lambda steps: STEPS + 1 if steps == BUDGET else None):
+                self.longest.allow(metadata, self.backend, self.mode)
             assert metadata.max_seq_len_q == STEPS + 1
         self.sizes, self.seq_lens = sizes, [7, 21, 3, 11, 2, 9, 16, 5]
         self.runners = SimpleNamespace(
@@ -118,7 +123,7 @@ class Lab:
         self.state = SimpleNamespace(
             target_attn_backend=self.backend, target_graph_runner=self.runners, speculative_num_draft_tokens=WIDTH
         )
-        self.graphs = TargetGraphs(self.runner, lambda steps: self.state if steps == BUDGET else None)
+        self.graphs = TargetGraphs(self.runner, lambda steps: self.state if steps == BUDGET else None, self.longest)
 
     def rounds(self) -> PackedRounds:
         """Return what packs rounds with BUDGET."""

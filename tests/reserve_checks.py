@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import reserve_ahead
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import AHEAD, ReserveAhead
+from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.round import Round
 from tests import checks
 
 RESERVE = 16
@@ -23,6 +24,7 @@ ROUNDS = 100
 
 def requests_always_have_what_sglang_gives_them() -> None:
     """At every depth: slots of their own, which stay theirs, and all of them known to be theirs."""
+    _begin()
     for accepted in ([1], [8], [1, 3], [2, 1, 8, 5]):
         batch = _batch(len(accepted))
         before = [0] * len(accepted)
@@ -41,16 +43,18 @@ def requests_always_have_what_sglang_gives_them() -> None:
 
 def slots_are_given_in_one_round_of_many() -> None:
     """At one token a round in every thirty-third, whoever joined when; SGLang does it in every one."""
-    batch = _batch(2)
+    reserve, batch = _begin(), _batch(2)
     batch.reqs[1].kv.kv_committed_len -= 3
-    assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (reserve_ahead.AHEAD + 1)
-    with checks.not_in_use_afterwards(reserve_ahead._fallback):
-        reserve_ahead._fallback.in_use = True
-        assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
+    assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (AHEAD + 1)
+    reserve.guard.closed = True
+    assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
+    current.use(None)
+    assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
 
 
 def a_round_without_needs_does_the_rest() -> None:
     """Sliding windows, penalties, and the longest length where the host keeps no other."""
+    _begin()
     batch = _batch(2)
     batch.sampling_info.penalizer_orchestrator.is_required = True
     for _ in range(3):
@@ -65,20 +69,22 @@ def a_round_without_needs_does_the_rest() -> None:
 
 def nobody_gets_more_near_the_end_of_the_pool() -> None:
     """A quarter of what is free is the most that a batch is given at once."""
-    most = 4 * 2 * (RESERVE + reserve_ahead.AHEAD)
-    for size, ahead in ((most, reserve_ahead.AHEAD), (most - 1, 0)):
+    _begin()
+    most = 4 * 2 * (RESERVE + AHEAD)
+    for size, ahead in ((most, AHEAD), (most - 1, 0)):
         batch = _batch(2, size=size + 2 * PROMPT)
         _prepare(batch)
         given = {req.kv.kv_allocated_len - PROMPT - RESERVE for req in batch.reqs}
         assert given == {ahead}, (size, given)
     batch = _batch(2, size=most - 1 + 2 * PROMPT, evictable=1)
     _prepare(batch)
-    assert batch.reqs[0].kv.kv_allocated_len == PROMPT + RESERVE + reserve_ahead.AHEAD
+    assert batch.reqs[0].kv.kv_allocated_len == PROMPT + RESERVE + AHEAD
 
 
 def nobody_gets_more_than_a_row_holds() -> None:
     """A request at the end of its context, and the others of its batch."""
-    for width, ahead in ((PROMPT + RESERVE + reserve_ahead.AHEAD, reserve_ahead.AHEAD), (PROMPT + RESERVE, 0)):
+    _begin()
+    for width, ahead in ((PROMPT + RESERVE + AHEAD, AHEAD), (PROMPT + RESERVE, 0)):
         batch = _batch(2, width=width)
         _prepare(batch)
         assert batch.reqs[1].kv.kv_allocated_len == PROMPT + RESERVE + ahead, width
@@ -88,6 +94,7 @@ def pools_of_other_kinds_are_left_to_sglang() -> None:
     """Their pages are larger than a round, or their slots have a second account."""
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
+    _begin()
     batch = _batch(1)
     batch.token_to_kv_pool_allocator.__class__ = type("Another", (TokenToKVPoolAllocator,), {})
     assert _rounds_with_slots(batch, 5, [1]) == 5
@@ -95,24 +102,31 @@ def pools_of_other_kinds_are_left_to_sglang() -> None:
 
 def a_warm_up_reserves_in_every_round() -> None:
     """So that the kernel that writes slots has run at every batch size before the server is ready."""
-    reserve_ahead._controller = SimpleNamespace(warms_up=True)
-    try:
-        batch = _batch(2)
-        assert _rounds_with_slots(batch, 5, [1]) == 5
-        reserve_ahead._controller.warms_up = False
-        assert _rounds_with_slots(batch, 5, [1]) == 1
-    finally:
-        reserve_ahead._controller = None
+    controller: Any = SimpleNamespace(warms_up=True)
+    _begin(controller)
+    batch = _batch(2)
+    assert _rounds_with_slots(batch, 5, [1]) == 5
+    controller.warms_up = False
+    assert _rounds_with_slots(batch, 5, [1]) == 1
 
 
 def a_fault_leaves_reservations_to_sglang() -> None:
     """From then on, and without an exception."""
-    batch = _batch(1)
+    from sglang.srt.runtime_context import get_parallel
+
+    reserve, batch = _begin(), _batch(1)
     batch.tree_cache.evictable_size = None
-    with checks.not_in_use_afterwards(reserve_ahead._fallback):
-        assert _rounds_with_slots(batch, 5, [1]) == 5 and reserve_ahead._fallback.in_use
-        batch.tree_cache.evictable_size = lambda: 0
-        assert _rounds_with_slots(batch, 5, [1]) == 5
+    with get_parallel().override(attn_dp_size=1, tp_group=SimpleNamespace(world_size=1)):
+        assert _rounds_with_slots(batch, 5, [1]) == 5 and reserve.guard.closed
+    batch.tree_cache.evictable_size = lambda: 0
+    assert _rounds_with_slots(batch, 5, [1]) == 5
+
+
+def _begin(controller: Any = None) -> ReserveAhead:
+    """Begin a round of *controller*, or of one whose warm-up is over; return what reserves slots in it."""
+    now = Round(None, controller or SimpleNamespace(warms_up=False))
+    current.use(now)
+    return now.reserve
 
 
 def _batch(requests: int, size: int = 20_000, width: int = 4096, evictable: int = 0) -> Any:
@@ -178,8 +192,8 @@ def main() -> None:
     from sglang.srt.mem_cache import allocation_sizing
     from sglang.srt.speculative import eagle_utils
 
-    wanted = registry.hooks(Process.SCHEDULER)
-    registry.add_and_apply(hook for hook in wanted if hook.function.startswith("fast_path.reserve_ahead:"))
+    wanted = ("eagle_prepare_for_decode", "page_aligned_decode_alloc_lens")
+    hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(wanted))
     for module in (eagle_utils, allocation_sizing):
         module.get_alloc_reserve_per_decode = lambda: RESERVE  # without a server's configuration
     checks.tell("reserve_checks", globals())

@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput.outlook import follow, outlook
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.policy.vote.agree import agree, leader, probe_of
-from sglang_adaptive.policy.vote.ballot import Ballot, believed, silent
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.vote import Ballot, agree, believed, leader, probe_of, silent
 
 DEPTHS, LAUNCH = (0, 1, 2, 3, 5, 7), 3
 
@@ -72,13 +69,13 @@ def _taken(policy: ThroughputPolicy | None, rows: Sequence[Sequence[int]], place
     probe = probe_of(rows[first], DEPTHS)
     running = steps if probe is None else probe
     if policy is not None:
-        follow(policy, max(row[0] for row in rows), steps, running, first == place)
+        policy.follow(max(row[0] for row in rows), steps, running, first == place)
     return running
 
 
 def _ask(policy: ThroughputPolicy, live: int, requests: int) -> tuple[Ballot, bool]:
     try:
-        return believed(DEPTHS, live, requests, *outlook(policy, requests, live)), False
+        return believed(DEPTHS, live, requests, *policy.outlook(requests, live)), False
     except Exception:
         return silent(DEPTHS, live, requests, failed=True), True
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,33 +14,29 @@ from unittest.mock import patch
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import (
-    kernel_variants,
-    queries_in_place,
-    shared_hidden_states,
-    shared_page_tables,
-    verify_schedule,
-)
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.hook import Process
-from sglang_adaptive.sglang_plugin.scheduler import further_captures
-from sglang_adaptive.sglang_plugin.zero_steps import inputs as zero_step_inputs
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.graphs.captures import Captures, thaw
+from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.seams import attention, graphs
+from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
 from tests import checks
 
 FIELDS = (
     *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
     *("retrieve_cum_len", "spec_steps", "topk", "draft_token_num", "capture_hidden_mode", "seq_lens_sum"),
 )
-LINKS = zero_step_inputs._links._names
+LINKS = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 
 
 def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
     """Field for field, and made anew only for a batch larger than any before."""
     asked: list[int] = []
-    worker, original = _worker(), _counted(asked)
+    worker, original, inputs = _worker(), _counted(asked), ZeroStepInputs()
     for requests in (4, 4, 1, 3, 9, 9, 2, 64):
         batch = _batch(requests)
-        mine = zero_step_inputs.verify_input(original, worker, batch)
+        mine = inputs.made(original, worker, batch)
         theirs = type(worker)._build_trivial_verify_input(worker, batch)
         assert [name for name in FIELDS if not _same(getattr(mine, name), getattr(theirs, name))] == []
         assert mine.custom_mask is _mask(worker).buffer
@@ -71,15 +66,14 @@ def sglang_makes_it_beyond_the_largest_graph() -> None:
 def a_fault_leaves_the_inputs_to_sglang() -> None:
     """In that round and every later one, and without an exception."""
     asked: list[int] = []
-    worker, original = _worker(), _counted(asked)
-    zero_step_inputs.verify_input(original, worker, _batch(3))
+    worker, original, inputs = _worker(), _counted(asked), ZeroStepInputs()
+    inputs.made(original, worker, _batch(3))
     runner = worker.target_worker.model_runner
     del runner.watermark_state
-    with checks.not_in_use_afterwards(zero_step_inputs._fallback):
-        zero_step_inputs.verify_input(original, worker, _batch(2))
-        runner.watermark_state = None
-        zero_step_inputs.verify_input(original, worker, _batch(2))
-    assert asked == [3, 2, 2], asked
+    inputs.made(original, worker, _batch(2))
+    runner.watermark_state = None
+    inputs.made(original, worker, _batch(2))
+    assert asked == [3, 2, 2] and inputs.guard.closed, asked
 
 
 def a_launch_depth_is_captured_as_ever() -> None:
@@ -108,30 +102,32 @@ def smaller_graphs_of_a_further_depth_are_captured_without_a_run() -> None:
 def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
     """And so is every later one."""
     runs: list[str] = []
+    captures = Captures()
 
     def original(backend: Any, key: int, forward: Callable[[], Any]) -> None:
         forward(), forward(), forward()
 
     def forward() -> None:
-        runs.append("failed" if not further_captures._fallback.in_use else "run")
+        runs.append("run" if captures.without_run.closed else "failed")
         if runs[-1] == "failed":
             raise RuntimeError("a kernel loads")
 
-    backend = SimpleNamespace(_graphs={8: object()}, _tp_group=SimpleNamespace(world_size=1))
-    with checks.not_in_use_afterwards(further_captures._fallback), further_captures.for_further_depths():
+    backend = SimpleNamespace(
+        _graphs={8: object()}, _tp_group=SimpleNamespace(world_size=1), _cuda_graph_runner=SimpleNamespace()
+    )
+    with captures.of_a_further_state():
         for key in (4, 2):
-            further_captures.capture_one(original, backend, key, forward)
+            captures.capture(original, backend, key, forward)
     assert runs == ["failed", "run", "run", "run", "run"], runs
 
 
 def a_fault_in_a_capture_ends_the_single_runs() -> None:
     """The next capture is SGLang's again."""
-    with contextlib.suppress(RuntimeError), further_captures.for_further_depths():
+    captures, backend = Captures(), SimpleNamespace(_cuda_graph_runner=SimpleNamespace())
+    with contextlib.suppress(RuntimeError), captures.of_a_further_state():
         raise RuntimeError("a capture failed")
     calls: list[int] = []
-    further_captures.capture_one(
-        lambda backend, key, forward: [forward() for _ in range(3)], None, 1, lambda: calls.append(1)
-    )
+    captures.capture(lambda backend, key, forward: [forward() for _ in range(3)], backend, 1, lambda: calls.append(1))
     assert len(calls) == 3
 
 
@@ -140,8 +136,9 @@ def depths_of_fa3_share_their_page_tables() -> None:
     first, other, second_draft = (_fa3(is_draft=draft, step=step) for draft, step in ((0, 0), (0, 0), (1, 1)))
     drafts = SimpleNamespace(attn_backends=[_fa3(is_draft=1, step=0), second_draft])
     larger = _fa3(is_draft=0, step=0, largest=8)
+    now: Any = Round(None, None)
     for backend in (first, other, drafts, larger, SimpleNamespace()):
-        shared_page_tables.share(SimpleNamespace(attn_backend=backend))
+        graphs.capture(now, _nothing, SimpleNamespace(attn_backend=backend))
     for name in ("decode_cuda_graph_metadata", "target_verify_metadata", "draft_extend_metadata"):
         one, same, draft, wide = (getattr(backend, name) for backend in (first, other, second_draft, larger))
         assert one["page_table"] is same["page_table"] and one["cache_seqlens"] is not same["cache_seqlens"]
@@ -155,7 +152,7 @@ def depths_of_fa3_share_their_page_tables() -> None:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     layers = [SimpleNamespace(attn_backend=_fa3(is_draft=1, step=0)) for _ in range(2)]
-    shared_page_tables.share_layers(SimpleNamespace(runners=[*layers, None]))
+    graphs.capture_layers(now, _nothing, SimpleNamespace(runners=[*layers, None]))
     assert len({id(layer.attn_backend.draft_extend_metadata["page_table"]) for layer in layers}) == 1
     # What a graph is captured with is what every replay fills.
     bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
@@ -165,7 +162,7 @@ def depths_of_fa3_share_their_page_tables() -> None:
 def drafts_of_one_table_read_what_they_would_in_their_own() -> None:
     """Every draft's rows, as far as it reads them, once all are filled in; by SGLang's operations."""
     own, shared = ([_fa3(is_draft=1, step=step) for step in range(3)] for _ in range(2))
-    shared_page_tables.share(SimpleNamespace(attn_backend=SimpleNamespace(attn_backends=shared)))
+    Captures().share_page_tables(SimpleNamespace(attn_backend=SimpleNamespace(attn_backends=shared)))
     slots = torch.randperm(96, dtype=torch.int32).reshape(3, 32)
     rows, lengths = torch.tensor([2, 0]), torch.tensor([5, 17])
     for backend in (*own, *shared):
@@ -178,28 +175,27 @@ def drafts_of_one_table_read_what_they_would_in_their_own() -> None:
 
 def verify_graphs_share_the_rows_of_their_hidden_states() -> None:
     """Of all sizes and widths, each with what SGLang would have joined; no other graph does."""
-    parts = [torch.randn(12, 4) for _ in range(3)]
-    outputs = {rows: _joined_in_a_capture([part[:rows] for part in parts]) for rows in (6, 12, 3)}
+    parts, captures = [torch.randn(12, 4) for _ in range(3)], Captures()
+    outputs = {rows: _joined_in_a_capture(captures, [part[:rows] for part in parts]) for rows in (6, 12, 3)}
     for rows, (expected, kept) in outputs.items():
         assert kept.shape == (rows, 12) and expected.data_ptr() != kept.data_ptr()
     first, second, third = (kept.data_ptr() for _, kept in outputs.values())
     assert first != second == third  # the buffer grew once, to the widest
     assert torch.equal(outputs[3][0], outputs[3][1])
     for others in ({"mode": "DRAFT_EXTEND_V2"}, {"compiles": True}):
-        expected, kept = _joined_in_a_capture(parts, **others)
+        expected, kept = _joined_in_a_capture(captures, parts, **others)
         assert kept.data_ptr() not in (first, second) and torch.equal(expected, kept)
-    expected, kept = _joined_in_a_capture(parts[:1])
+    expected, kept = _joined_in_a_capture(captures, parts[:1])
     assert kept.data_ptr() == parts[0].data_ptr()
 
 
 def hidden_states_that_cannot_be_joined_in_place_are_sglangs() -> None:
     """Those of two types; and all, from a fault on, which here are parts that torch would differentiate."""
-    mixed = [torch.randn(2, 4), torch.randn(2, 4, dtype=torch.float64)]
-    expected, kept = _joined_in_a_capture(mixed)
-    assert kept.dtype == torch.float64 and torch.equal(expected, kept) and not shared_hidden_states._fallback.in_use
-    with checks.not_in_use_afterwards(shared_hidden_states._fallback):
-        expected, kept = _joined_in_a_capture([torch.randn(2, 4, requires_grad=True) for _ in range(2)])
-        assert torch.equal(expected, kept) and shared_hidden_states._fallback.in_use
+    mixed, captures = [torch.randn(2, 4), torch.randn(2, 4, dtype=torch.float64)], Captures()
+    expected, kept = _joined_in_a_capture(captures, mixed)
+    assert kept.dtype == torch.float64 and torch.equal(expected, kept) and not captures.shared_rows.closed
+    expected, kept = _joined_in_a_capture(captures, [torch.randn(2, 4, requires_grad=True) for _ in range(2)])
+    assert torch.equal(expected, kept) and captures.shared_rows.closed
 
 
 def what_a_capture_finds_is_frozen_until_start_up_is_over() -> None:
@@ -208,12 +204,12 @@ def what_a_capture_finds_is_frozen_until_start_up_is_over() -> None:
     counts = []
     try:
         for _ in range(2):
-            with further_captures.freeze_gc(original.append, False):
+            with Captures().freeze_gc(original.append, False):
                 counts.append(gc.get_freeze_count())
     finally:
-        further_captures.thaw()
+        thaw()
     assert 0 < counts[0] <= counts[1] and gc.get_freeze_count() == 0 and original == []
-    further_captures.freeze_gc(original.append, True)
+    Captures().freeze_gc(original.append, True)
     assert original == [True]
 
 
@@ -237,8 +233,7 @@ def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
     """From then on, and without an exception."""
     backend = _scheduling([])
     del backend.forward_metadata
-    with checks.not_in_use_afterwards(verify_schedule._fallback):
-        assert _attended(backend, 0) is None and verify_schedule._fallback.in_use
+    assert _attended(backend, 0) is None and backend.round.fa3.verify_schedule.guard.closed
 
 
 def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
@@ -263,17 +258,17 @@ def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
 
 def queries_that_cannot_be_looked_at_are_copied() -> None:
     """From then on, and without an exception."""
-    with checks.not_in_use_afterwards(queries_in_place._fallback):
-        q = torch.zeros(3, 24)[:, :16]
-        assert queries_in_place.forward(lambda *given: given[1], object(), q, None, None, None, object()) is q
-        assert queries_in_place._fallback.in_use and _query_at_kernel(q, "DECODE").is_contiguous()
+    q, now = torch.zeros(3, 24, dtype=torch.bfloat16)[:, :16], Round(None, None)
+    assert not _query_at_kernel(q, "DECODE", now).is_contiguous()
+    assert now.fa3.queries.in_place(object(), q, object()) is q
+    assert now.fa3.queries.guard.closed and _query_at_kernel(q, "DECODE", now).is_contiguous()
 
 
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:
     """On SGLang's own modules; fa3's is imported here without its kernels."""
     _import_fa3()
-    assert registry.problems(on_cuda=True) == []
-    registry.add_and_apply(registry.hooks(Process.SCHEDULER_CUDA))
+    assert hooks.problems(on_cuda=True) == []
+    hooks.install_now(hooks.hooks(Process.SCHEDULER_CUDA, Process.SCHEDULER_CUDA_VERIFY_BUDGET))
 
 
 def kernels_that_write_slots_compile_in_one_variant() -> None:
@@ -283,7 +278,7 @@ def kernels_that_write_slots_compile_in_one_variant() -> None:
     from triton.compiler import ASTSource
     from triton.compiler.compiler import make_backend
 
-    kernel_variants.ignore_alignment(None)
+    kernel_variants.ignore_alignment()
     from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton
     from sglang.srt.mem_cache.allocation import assign_req_to_token_pool
 
@@ -302,6 +297,10 @@ def kernels_that_write_slots_compile_in_one_variant() -> None:
         constexprs = {(len(pointers) + index,): constant for index, constant in enumerate(constants)}
         source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs={})
         assert "tt.func" in str(source.make_ir(target, options, functions, backend.get_module_map(), context))
+
+
+def _nothing(*_: Any) -> None:
+    """Stand for SGLang's function."""
 
 
 def _worker(is_read: bool = False, watermark: Any = None) -> Any:
@@ -329,7 +328,7 @@ def _attended(
         return arguments.get("scheduler_metadata")
 
     def forward(*_: Any) -> Any:
-        return verify_schedule.flash_attn_with_kvcache(kernel, causal=True)
+        return attention.fa3_kernel(backend.round, kernel, causal=True)
 
     plain = {
         "layer_id": layer,
@@ -339,9 +338,16 @@ def _attended(
         "v_head_dim": 8,
     }
     batch = SimpleNamespace(forward_mode=ForwardMode[mode], spec_info=SimpleNamespace(ragged_verify_layout=ragged))
-    return verify_schedule.forward_extend(
-        forward, backend, None, None, None, SimpleNamespace(**{**plain, **unlike_a_plain_layer}), batch
-    )
+    alike = SimpleNamespace(**{**plain, **unlike_a_plain_layer})
+    return attention.fa3_extend(backend.round, forward, backend, None, None, None, alike, batch)
+
+
+class _Backend:
+    """A backend with these attributes, and the round whose passes it runs."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+        self.round: Any = Round(None, None)
 
 
 def _scheduling(made: list[int], topk: int = 1) -> Any:
@@ -353,9 +359,9 @@ def _scheduling(made: list[int], topk: int = 1) -> Any:
 
     lengths = torch.full((2,), 5)
     metadata = {"cache_seqlens_int32": lengths, "cu_seqlens_q": None, "max_seq_len_q": 4}
-    return SimpleNamespace(
-        _get_scheduler_metadata=schedule, use_mla=False, _disable_scheduler_metadata_precompute=False, topk=topk,
-        local_attn_builder=None, attn_cp_size=1, _kv_shard_pool=None, is_encoder_decoder=False, page_size=1,
+    return _Backend(
+        fa_impl_ver=4, _get_scheduler_metadata=schedule, use_mla=False, _disable_scheduler_metadata_precompute=False,
+        topk=topk, local_attn_builder=None, attn_cp_size=1, _kv_shard_pool=None, is_encoder_decoder=False, page_size=1,
         num_attention_heads=4, num_kv_heads=2, head_dim=8, kv_cache_dtype=torch.bfloat16, has_softcap=False,
         num_splits=0, forward_metadata=SimpleNamespace(**metadata, page_table=torch.zeros(2, 32)),
     )  # fmt: skip
@@ -382,7 +388,7 @@ def _fa3(is_draft: int, step: int, largest: int = 4, device: str = "cpu") -> Any
     return made
 
 
-def _query_at_kernel(q: Any, mode: str, **unlike: Any) -> Any:
+def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
     """Return the query that fa3's kernel is called with, where a layer of two heads of 8 is given *q*."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
@@ -411,9 +417,11 @@ def _query_at_kernel(q: Any, mode: str, **unlike: Any) -> Any:
         given.append(q)
         return q
 
-    name = "forward_decode" if mode == "DECODE" else "forward_extend"
+    run, theirs = attention.fa3_extend, type(backend).forward_extend
+    if mode == "DECODE":
+        run, theirs = attention.fa3_decode, type(backend).forward_decode
     with patch("sglang.srt.layers.attention.flashattention_backend.flash_attn_with_kvcache", kernel):
-        queries_in_place.forward(getattr(type(backend), name), backend, q, None, None, layer, batch)
+        run(now or Round(None, None), theirs, backend, q, None, None, layer, batch)
     return given[0]
 
 
@@ -421,7 +429,9 @@ def _drafts_table(backend: Any) -> Any:
     return backend.decode_cuda_graph_metadata["page_table_draft_decode"]
 
 
-def _joined_in_a_capture(parts: list[Any], mode: str = "TARGET_VERIFY", compiles: bool = False) -> tuple[Any, Any]:
+def _joined_in_a_capture(
+    captures: Captures, parts: list[Any], mode: str = "TARGET_VERIFY", compiles: bool = False
+) -> tuple[Any, Any]:
     """Return the *parts* joined by SGLang, and what a pass that is captured would keep."""
     from sglang.srt.layers.aux_hidden_states import pack_aux_hidden_states
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -429,10 +439,10 @@ def _joined_in_a_capture(parts: list[Any], mode: str = "TARGET_VERIFY", compiles
     runner = SimpleNamespace(capture_forward_mode=ForwardMode[mode], enable_torch_compile=compiles)
     kept: list[Any] = []
 
-    def capture(backend: Any, key: int) -> None:
-        kept.extend(shared_hidden_states.join(pack_aux_hidden_states, parts) for _ in range(2))
+    def capture(backend: Any, key: int, forward: Any) -> None:
+        kept.extend(captures.join_hidden_states(pack_aux_hidden_states, parts) for _ in range(2))
 
-    shared_hidden_states.capture_one(capture, SimpleNamespace(_cuda_graph_runner=runner), 4)
+    captures.capture(capture, SimpleNamespace(_cuda_graph_runner=runner), 4, None)
     return pack_aux_hidden_states(parts), kept[-1]
 
 
@@ -461,9 +471,10 @@ def _counted(asked: list[int]) -> Any:
 
 def _left_to_sglang(worker: Any, batch: Any) -> None:
     asked: list[Any] = []
-    zero_step_inputs._links.keep(SimpleNamespace(**dict.fromkeys(LINKS, torch.zeros(99))), 99)
-    zero_step_inputs.verify_input(lambda worker, batch: asked.append(batch), worker, batch)
-    assert asked == [batch]
+    inputs = ZeroStepInputs()
+    inputs._links.keep(SimpleNamespace(**dict.fromkeys(LINKS, torch.zeros(99))), 99)
+    inputs.made(lambda worker, batch: asked.append(batch), worker, batch)
+    assert asked == [batch] and not inputs.guard.closed
 
 
 def _same(mine: Any, theirs: Any) -> bool:
@@ -507,21 +518,17 @@ def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> t
         events.append("run")
         return next(outputs)
 
-    with further_captures.for_further_depths() if further else contextlib.nullcontext():
-        further_captures.capture_one(
+    captures = Captures()
+    with captures.of_a_further_state() if further else contextlib.nullcontext():
+        captures.capture(
             FullCudaGraphBackend.capture_one, backend, 4, forward, post_warmup_hook=lambda: events.append("reset")
         )
     return events, backend._outputs[4]
 
 
-def _on_fresh_links(check: Callable[[], None]) -> None:
-    zero_step_inputs._links = zero_step_inputs.FirstRows(*LINKS)
-    check()
-
-
 def main() -> None:
     """Run the checks and print what came out."""
-    checks.tell("worker_checks", globals(), around=lambda check: functools.partial(_on_fresh_links, check))
+    checks.tell("worker_checks", globals())
 
 
 if __name__ == "__main__":

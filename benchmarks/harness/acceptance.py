@@ -85,6 +85,7 @@ def register() -> None:
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
     HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
+    HookRegistry.register(internals.RESOLVING, draw.resolving, HookType.BEFORE)
     HookRegistry.register(internals.SHADOW_ACCEPTS, draw.shadow_accepts, HookType.AROUND)
     if draw.budget is not None:
         draw.budget.register()
@@ -334,6 +335,7 @@ class Draw:
         self._chances: Any = None
         self._drawn: Any = None
         self._row = 0
+        self._resolved: Sequence[Any] = ()
         self._chance = random.Random(0)  # every rank draws the same
         self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
         budgets = self._replay is not None and VERIFY_BUDGET in os.environ
@@ -380,10 +382,16 @@ class Draw:
         nodes = torch.arange(bs * width, dtype=torch.int32, device=accept_index.device).view(bs, width)
         return nodes.masked_fill_(column > correct, -1)
 
-    def shadow_accepts(self, original: Callable[..., list[int]], result: Any, batch: Any) -> list[int]:
+    def resolving(self, now: Any, result: Any, batch: Any) -> None:
+        """Before a result is resolved: note its requests."""
+        self._resolved = batch.reqs
+
+    def shadow_accepts(
+        self, original: Callable[..., list[int]], drafts: Any, pairs: Sequence[tuple[int, int]], result: Any
+    ) -> list[int]:
         """Around the check of shadow drafts at zero steps: as many answers, drawn like the rest."""
         common, accepted = self._process.declared, []
-        for req in (batch.reqs[row] for row in internals.shadow_rows(result)):
+        for req in (self._resolved[row] for row, _ in pairs):
             if self._replay is not None and question(req) is not None:
                 accepted.append(self._replay.shadow(req))
             else:

@@ -90,27 +90,19 @@ class HookTimes:
 
 def install(path: str) -> None:
     """In a scheduler, before hooks are added: put a clock around each hook and around the choice of the steps."""
-    from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+    from sglang_adaptive.policy.throughput import ThroughputPolicy
     from sglang_adaptive.runtime.counters import Counters
     from sglang_adaptive.runtime.round_clock import RoundClock
     from sglang_adaptive.runtime.rounds import Rounds
-    from sglang_adaptive.sglang_plugin.hooking.hook import Hook, Process
+    from sglang_adaptive.sglang_plugin.hooks import Process, hooks
 
     times = HookTimes(path, create=True)
-    load, made = Hook.load, {}
-    schedulers = (Process.SCHEDULER, Process.SCHEDULER_CUDA, Process.SCHEDULER_PLAN_STREAM)
-
-    def timed_load(hook: Hook) -> Callable[..., Any]:
-        function = load(hook)
-        if hook.process not in schedulers or isinstance(function, type):
-            return function
-        # The same object each time: the package looks for it among the hooks that were applied.
-        if hook not in made:
-            name = f"{hook.kind} {hook.target.rsplit('.', 1)[1]}: {hook.function}"
-            made[hook] = times.timed(name, function, hook.kind == "around")
-        return made[hook]
-
-    Hook.load = timed_load  # type: ignore[method-assign]
+    for hook in hooks(Process.SCHEDULER, Process.SCHEDULER_CUDA, Process.SCHEDULER_PLAN_STREAM):
+        function = hook.function
+        if not isinstance(function, type):
+            target, module = hook.target.rpartition(".")[2], function.__module__.rpartition(".")[2]
+            name = f"{hook.kind} {target}: {module}.{function.__name__}"
+            object.__setattr__(hook, "function", times.timed(name, function, hook.kind == "around"))
     parts: list[tuple[type, str]] = [(Rounds, "_remember"), (Rounds, "_hand_over_cost"), (Rounds, "_switch")]
     parts += [(Counters, "add_round"), (RoundClock, "read"), (Rounds, "activate_step_by_batch")]
     parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
@@ -119,8 +111,8 @@ def install(path: str) -> None:
             setattr(owner, name, times.timed(f"{owner.__name__}.{name}", function))
 
 
-IN_PLACE = ": fast_path."
-"""In the name of a hook whose room does work of SGLang in SGLang's place; other rooms' hooks come on top of it."""
+IN_PLACE = (": attention.", ": scheduling.prepare_for_decode")
+"""In the names of hooks that do work of SGLang in SGLang's place; others come on top of it."""
 SHOWN = 16
 
 
@@ -130,7 +122,7 @@ def by_hook(before: Mapping[str, Spent], after: Mapping[str, Spent], rounds: flo
         name: Spent(*((now - then) / rounds for now, then in zip(spent, before[name], strict=True)))
         for name, spent in after.items()
     }
-    instead = 1e6 * sum(spent.instead for name, spent in new.items() if IN_PLACE in name)
+    instead = 1e6 * sum(spent.instead for name, spent in new.items() if any(part in name for part in IN_PLACE))
     largest = sorted((name for name in new if new[name].calls), key=lambda name: -new[name].seconds)[:SHOWN]
     return {
         "ours": 1e6 * sum(spent.seconds for spent in new.values()) - instead,

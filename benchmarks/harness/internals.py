@@ -5,15 +5,20 @@ A change inside the package can move all of it. Servers are driven through confi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 _PLUGIN = "sglang_adaptive.sglang_plugin."
 
-SHADOW_ACCEPTS = _PLUGIN + "scheduler.shadow_acceptance.shadow_accepts"
-"""(result, batch) -> list[int]: whether the first draft of each checked request at zero steps was right."""
+SHADOW_ACCEPTS = _PLUGIN + "zero_steps.shadow.accepts"
+"""(drafts, pairs, result) -> list[int]: whether the first draft of each checked request at zero steps was right.
 
-PACKING = _PLUGIN + "verify_budget.packed_rounds.PackedRounds.packing"
+*pairs* are the checked requests: the row of each in the batch of the result, and its place among the drafts.
+"""
+
+RESOLVING = _PLUGIN + "round.Round.resolving"
+"""(round, result, batch): a decode result has arrived; what it says of its drafts is checked next."""
+
+PACKING = _PLUGIN + "verify_budget.rounds.PackedRounds.packing"
 """(rounds, verify_input): what a round of a verify budget keeps; None where it verifies all."""
 
 RANKS = _PLUGIN + "verify_budget.ranking.ranks"
@@ -21,14 +26,6 @@ RANKS = _PLUGIN + "verify_budget.ranking.ranks"
 
 ACCEPTS_UNSEEN = _PLUGIN + "verify_budget.setup_check.accepts_unseen"
 """() -> bool: whether drafts are accepted that nobody verified."""
-
-
-def shadow_rows(result: Any) -> Sequence[int]:
-    """Return which requests of a result at zero steps have a draft to check."""
-    from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import rows
-
-    found: Sequence[int] = rows(result)
-    return found
 
 
 def kept_drafts(chances: Any, budget: int) -> list[int]:

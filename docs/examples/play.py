@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from token_budget import TokenBudgetPolicy
+from token_budget import TokenBudgetOptions, TokenBudgetPolicy
 
 from sglang_adaptive.simulate.contenders import contenders
 from sglang_adaptive.simulate.engine import play
@@ -17,7 +17,7 @@ TRACES, ROUNDS, BUDGET = 4, 400, 256
 
 def make(launch: Launch) -> TokenBudgetPolicy:
     """Return a fresh policy, as ``sglang-adaptive simulate --policy play:make`` asks for one."""
-    return TokenBudgetPolicy(launch.ladder, BUDGET)
+    return TokenBudgetPolicy(3, TokenBudgetOptions(launch.ladder, BUDGET))
 
 
 def shares() -> dict[str, float]:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from sglang_adaptive.policy.base import register
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.options import PolicyOptions, depths, integer
 
 
+@dataclass(frozen=True, slots=True)
+class TokenBudgetOptions(PolicyOptions):
+    candidate_steps: Annotated[tuple[int, ...], depths("depths that the policy may choose")] = (0, 1, 3, 7)
+    tokens: Annotated[int, integer("draft tokens that a verify pass may read", 1, 100_000)] = 256
+
+
+@register(TokenBudgetOptions)
 class TokenBudgetPolicy:
     name = "token_budget"
 
-    def __init__(self, candidate_steps: Sequence[int], budget: int) -> None:
-        self.candidate_steps = sorted(candidate_steps)
-        self._budget, self._accepted = budget, float(self.candidate_steps[-1])
+    def __init__(self, initial_steps: int, options: TokenBudgetOptions) -> None:
+        self.candidate_steps = list(options.candidate_steps)
+        self._budget, self._accepted = options.tokens, float(self.candidate_steps[-1])
         self._graph_sizes: list[int] | None = None
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:

@@ -10,7 +10,7 @@ from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.calibrate.state_words import because, ladder
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed
-from sglang_adaptive.policy.throughput.choice.probing import ALLOWANCE_ROUNDS
+from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 
 
 def parser() -> CommandParser:
@@ -58,11 +58,10 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     if state["forced_steps"] is not None:
         yield f"An operator holds the depth at {state['forced_steps']}; null in adaptive_force_steps releases it."
     yield from _ledger(state)
-    if state["policy"] == "ema":
-        for slot in state["slots"]:
-            yield from _slot(slot)
-    elif state["policy"] == "throughput":
-        yield from _throughput(state)
+    for slot in state.get("slots", ()):
+        yield from _slot(slot)
+    if "rates" in state:
+        yield from _rates(state)
 
 
 def _last_switch(state: dict[str, Any]) -> Iterator[str]:
@@ -118,7 +117,7 @@ def _what_next(slot: dict[str, Any]) -> str:
     return f"It goes {' and '.join(told)}." if told else "It is the only depth of this slot."
 
 
-def _throughput(state: dict[str, Any]) -> Iterator[str]:
+def _rates(state: dict[str, Any]) -> Iterator[str]:
     yield f"Why: {state['why']['words']}."
     accepted = listed([f"{100 * position['probability']:.0f}%" for position in state["acceptance"]])
     yield f"A draft is accepted, given the one before it, at positions 1 to {len(state['acceptance'])}: {accepted}."

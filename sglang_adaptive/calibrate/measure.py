@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_adaptive.calibrate.load import PROMPT_TOKENS, SteadyLoad
 from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
-from sglang_adaptive.policy.profile.profile import ProfileCell
+from sglang_adaptive.policy.profile import ProfileCell
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.profile import CostProfile
 
 
 def write(profile: CostProfile, path: Path) -> None:

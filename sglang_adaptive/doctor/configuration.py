@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.doctor.check import OK, PROBLEM, Check
-from sglang_adaptive.policy.config.config import load_config
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.errors import ConfigError
 
 

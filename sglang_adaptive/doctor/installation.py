@@ -19,7 +19,7 @@ from sglang_adaptive.doctor import dspark
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine
-from sglang_adaptive.sglang_plugin.hooking.contract import SUPPORTED
+from sglang_adaptive.sglang_plugin.contract import supported
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
 LINE, FLAGS = "launch line", "renamed flags"
@@ -32,7 +32,7 @@ def checks(line: LaunchLine | None) -> Iterator[Check]:
     found = provenance.versions("sglang")
     yield Check("package", OK, f"sglang-adaptive {found['sglang_adaptive']}, Python {found['python']}")
     if found["sglang"] is None:
-        yield Check("SGLang", PROBLEM, f"not installed beside this package; it needs {SUPPORTED}")
+        yield Check("SGLang", PROBLEM, f"not installed beside this package; it needs {supported()}")
         return
     plugin = _plugin()
     if plugin is not None:
@@ -82,7 +82,7 @@ def _device(device: dict[str, Any]) -> Check:
 def _contract(version: str, problems: list[str]) -> Check:
     if not problems:
         return Check("SGLang", OK, f"{version}, and it has everything that this package hooks and calls")
-    return Check("SGLang", PROBLEM, f"{version}, but this package supports {SUPPORTED}: {'; '.join(problems)}")
+    return Check("SGLang", PROBLEM, f"{version}, but this package supports {supported()}: {'; '.join(problems)}")
 
 
 def _launch(launch: dict[str, Any]) -> Iterator[Check]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config.config import AdaptiveConfig
+from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.runtime.budget_report import budget_report
 from sglang_adaptive.runtime.meter_reading import MeterReading, read_meters
 from sglang_adaptive.runtime.round_clock import RoundClock

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from sglang_adaptive.policy.base import Prices
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.telemetry import Prices
 from sglang_adaptive.runtime.counters import REGIONS, region_of
 from sglang_adaptive.runtime.round_mix import RoundMix
 from sglang_adaptive.runtime.speedup import Speedup, at_fixed_depths, own_seconds

@@ -6,10 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sglang_adaptive.policy.throughput.outlook import follow, outlook
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
-from sglang_adaptive.policy.vote.agree import agree, leader, most_of, probe_of
-from sglang_adaptive.policy.vote.ballot import Ballot, believed, forced, silent
+from sglang_adaptive.policy.base import Votes
+from sglang_adaptive.policy.vote import Ballot, agree, believed, forced, leader, most_of, probe_of, silent
 from sglang_adaptive.runtime.rounds import Rounds
 
 logger = logging.getLogger(__name__)
@@ -56,9 +54,9 @@ class JointSteps:
         if first is None:
             return
         self._agreed, policy = steps, controller.params
-        if isinstance(policy, ThroughputPolicy) and controller._degraded is None:
+        if isinstance(policy, Votes) and controller._degraded is None:
             try:
-                follow(policy, self.largest, steps, run, first == self._rank)
+                policy.follow(self.largest, steps, run, first == self._rank)
             except Exception as error:  # this rank's alone: the steps stand
                 self._fail(error)
 
@@ -84,8 +82,8 @@ class JointSteps:
         if controller._degraded is not None:
             return silent(depths, live, requests, failed=True)
         policy = controller.params
-        if isinstance(policy, ThroughputPolicy):
-            return believed(depths, live, requests, *outlook(policy, requests, live))
+        if isinstance(policy, Votes):
+            return believed(depths, live, requests, *policy.outlook(requests, live))
         return forced(depths, live, requests, policy.get_steps_for_batch(requests))
 
     def _own_steps(self, requests: int) -> int | None:

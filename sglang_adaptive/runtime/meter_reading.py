@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sglang_adaptive.policy.telemetry import Forecast, Forecasts, Probes, ProbeTotals
+from sglang_adaptive.policy.base import Forecast, Forecasts, Probes, ProbeTotals
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy

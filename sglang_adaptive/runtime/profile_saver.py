@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sglang_adaptive.policy.profile.profile import CostProfile
+from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.profile_store import ProfileStore
 
 SAVE_SECONDS = 60.0

@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sglang_adaptive.policy.profile.profile import VERSION, CostProfile, ProfileKey
-from sglang_adaptive.policy.profile.profile_json import ProfileError, loads_profile
+from sglang_adaptive.policy.profile import VERSION, CostProfile, ProfileError, ProfileKey, loads_profile
 
 try:
     import fcntl
@@ -44,8 +43,6 @@ class ProfileStore:
         self.folder = default_folder() if folder is None else folder
         words = re.sub(r"[^A-Za-z0-9]+", "-", key.target_model).strip("-")[-40:].lower() or "model"
         self.path = self.folder / f"{words}-{key.digest()}.v{VERSION}.json"
-        self._earlier = self.folder / f"{words}-{key.digest()}.v1.json"
-        """That of a release without budgets; read where there is no other, and never written."""
         self.saved_at: float | None = None
         """Unix time in seconds at which the loaded or saved file was written; None when there is none."""
         self._warned: set[str] = set()
@@ -82,16 +79,15 @@ class ProfileStore:
         return True
 
     def _read(self) -> CostProfile | None:
-        path = self.path if os.path.lexists(self.path) else self._earlier
         try:
             # Without blocking, because a FIFO would block the start of the server.
-            with open(path, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE)) as stream:
+            with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE)) as stream:
                 status = os.fstat(stream.fileno())
                 data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
                 written = status.st_mtime
         except FileNotFoundError:
             return None
-        name = str(path)
+        name = str(self.path)
         if data is None:
             raise ProfileError(name, None, "is not a regular file", "a cost profile")
         if len(data) > MAX_BYTES:
@@ -110,10 +106,9 @@ class ProfileStore:
         try:
             return self._read()
         except ProfileError as error:
-            bad = Path(error.file)
-            aside = bad.with_name(f"{bad.name}.{error.reason}")
+            aside = self.path.with_name(f"{self.path.name}.{error.reason}")
             with contextlib.suppress(OSError):
-                os.replace(bad, aside)
+                os.replace(self.path, aside)
             self._warn("bad", f"cost profile set aside as {aside.name}: {error}")
         except OSError as error:
             self._warn("read", f"cost profile {self.path}: cannot be read ({error.strerror}); starting without it")

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput.cost.zero_cycle import ZeroCycle
+from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 
 KEPT_PER_CELL = 31
 MAX_CELLS = 512
@@ -23,12 +22,12 @@ class _Cell:
 class RoundTimes:
     """Keeps the latest round times of each batch size, steps and budget in bounded memory.
 
-    Of zero steps it keeps the means of whole cycles, and counts their rounds; see ``zero_cycle``.
+    Of zero steps it keeps the means of whole cycles, and counts their rounds; see ``ZeroCycle``.
     """
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int, int], _Cell] = {}
-        """By batch size, steps, and budget: the steps again without one."""
+        """By batch size, and the round's shape."""
         self._cycle = ZeroCycle()
         self._zero_batch_size = 0
 
@@ -39,7 +38,7 @@ class RoundTimes:
             self._cycle.begin()
         if timed is None or timed[0] is None:
             return
-        place = (observation.batch_size, *observation.place)
+        place = (observation.batch_size, *observation.shape)
         cell = self._cells.get(place)
         if cell is None:
             if len(self._cells) >= MAX_CELLS:

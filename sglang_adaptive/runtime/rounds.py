@@ -7,22 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, ChoosesBudgets, LearnsCost
+from sglang_adaptive.policy.base import AdaptivePolicy, ChoosesBudgets, LearnsAcceptance, LearnsCost, Probes
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.telemetry import Probes
 from sglang_adaptive.runtime.calibration import Calibration
 from sglang_adaptive.runtime.counters import Counters, SwitchRecord
-from sglang_adaptive.runtime.drafted import Drafted, Look
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
 
 logger = logging.getLogger(__name__)
-
-_NOTHING = Look()
-"""Of a round that was not looked at."""
 
 
 class Rounds(RuntimeStates):
@@ -83,9 +79,8 @@ class Rounds(RuntimeStates):
         self.budgets_allowed = allowed
         self._adopt(self.params)
 
-    def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
-        """Build every runtime state, as :meth:`RuntimeStates.init_states`, and start the history."""
-        super().init_states(cuda_graph_bs)
+    def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
+        super()._build_states(cuda_graph_bs)
         self._history = History(self.tiers, self._clock.now)
 
     def end_warm_up(self) -> None:
@@ -98,8 +93,9 @@ class Rounds(RuntimeStates):
     @property
     def wants_shadow_drafts(self) -> bool:
         """Whether the policy wants more shadow drafts; False in the warm-up and after the policy failed."""
-        learns = self._warm_up is None and self._degraded is None
-        return learns and bool(getattr(self.params, "wants_shadow_drafts", False))
+        if self._draft_learner is None or self._warm_up is not None or self._degraded is not None:
+            return False
+        return self._draft_learner.wants_shadow_drafts
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Make the steps for the next round live, and set its budget; *batch_size* is its number of requests."""
@@ -126,16 +122,16 @@ class Rounds(RuntimeStates):
         self._clock.interrupt()
 
     def on_verify_complete(
-        self, num_correct_drafts_per_req: Sequence[int], batch_size: int, drafted: Drafted | None = None
+        self, num_correct_drafts_per_req: Sequence[int], batch_size: int, note: RoundNote | None = None
     ) -> None:
         """Count and time a verified round, and pass it to the policy; the steps change before the next draft at most.
 
         ``num_correct_drafts_per_req`` are the accepted drafts of each request, bonus tokens not counted. Without
-        *drafted* the round counts for the live steps, which is right without overlap.
+        *note* the round counts for the live steps, which is right without overlap.
         """
         if self._warm_up is not None:
             return
-        observation = self._observed(num_correct_drafts_per_req, batch_size, drafted)
+        observation = self._observed(num_correct_drafts_per_req, batch_size, note)
         self._counters.add_round(observation)
         self._remember(observation)
         if self.trace is not None:
@@ -148,28 +144,27 @@ class Rounds(RuntimeStates):
             except Exception as error:
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
 
-    def _observed(self, counts: Sequence[int], batch_size: int, drafted: Drafted | None) -> RoundObservation:
-        """Return what the policy is told of a round; *drafted* is as in :meth:`on_verify_complete`."""
-        drafted = drafted or Drafted(self.worker.speculative_num_steps)
+    def _observed(self, counts: Sequence[int], batch_size: int, note: RoundNote | None) -> RoundObservation:
+        """Return what the policy is told of a round; *note* is as in :meth:`on_verify_complete`."""
+        note = note or RoundNote(self.worker.speculative_num_steps)
         # Rounds of several ranks take as long as that of the largest batch.
-        batch_size = drafted.largest_batch or batch_size
-        look = drafted.look or _NOTHING
-        if look.trials:
-            self.calibration.add(look.trials, look.believed, look.accepted)
+        batch_size = note.largest_batch or batch_size
+        if note.trials:
+            self.calibration.add(note.trials, note.believed, note.accepted)
         return RoundObservation(
-            steps=drafted.steps,
+            steps=note.steps,
             num_correct_drafts_per_req=counts,
             batch_size=batch_size,
-            seconds=self._clock.read(drafted.steps, batch_size, look.budget),
-            context_tokens=drafted.context_tokens,
+            seconds=self._clock.read(note.steps, batch_size, note.budget),
+            context_tokens=note.context_tokens,
             chosen=self._forced_steps is None,
-            shadow_accepts=drafted.shadow_accepts,
-            extended=drafted.extended,
-            requests=drafted.requests,
-            budget=look.budget,
-            verified=look.verified,
-            completed=look.completed,
-            evidence=look.evidence,
+            shadow_accepts=note.shadow_accepts,
+            extended=note.extended,
+            requests=note.requests,
+            budget=note.budget,
+            verified=note.verified,
+            completed=note.completed,
+            evidence=note.evidence,
         )
 
     def _adopt(self, policy: AdaptivePolicy) -> None:
@@ -178,6 +173,7 @@ class Rounds(RuntimeStates):
         self._budgets = policy if isinstance(policy, ChoosesBudgets) else None
         if self._budgets is not None:
             self._budgets.allow_budgets(self.budgets_allowed)
+        self._draft_learner = policy if isinstance(policy, LearnsAcceptance) else None
         self._learner = policy if isinstance(policy, LearnsCost) else None
         self._probes = policy if isinstance(policy, Probes) else None
         self._probed_from = None

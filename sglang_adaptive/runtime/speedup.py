@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.policy.telemetry import RoundPrices
+from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.runtime.round_mix import RoundMix
 
 

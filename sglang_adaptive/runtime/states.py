@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config.captured_steps import CapturedSteps
+from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.runtime.start_up import Device, Progress, StartUp, TierBuild, timed_build
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.runtime.warm_up import Place, WarmUp
@@ -47,6 +49,8 @@ class RuntimeStates:
         self._graphs: dict[int, tuple[int, ...] | None] = {}
         self._launch_steps = worker.speculative_num_steps
         self._device = device or Device()
+        self._postponed = False
+        self._asked: list[list[int] | None] = []
         self._warm_up: WarmUp | None = None
         self._warm_up_begun: float | None = None
 
@@ -79,6 +83,18 @@ class RuntimeStates:
         """Add a runtime state that is already built, under its own steps unless *steps* is given."""
         self._states[state.speculative_num_steps if steps is None else steps] = state
 
+    @contextmanager
+    def states_postponed(self) -> Iterator[None]:
+        """Let `init_states` inside the ``with`` build nothing until its end."""
+        self._postponed = True
+        try:
+            yield
+        finally:
+            self._postponed = False
+        for cuda_graph_bs in self._asked:
+            self._build_states(cuda_graph_bs)
+        self._asked.clear()
+
     def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
         """Build the states of all candidate steps that are not registered; the launch steps stay live.
 
@@ -86,6 +102,12 @@ class RuntimeStates:
         Graphs are captured for the batch sizes at which the policy may choose the steps. The launch steps, which run
         after a failure of the policy, have all graphs; SGLang has built them.
         """
+        if self._postponed:
+            self._asked.append(cuda_graph_bs)
+        else:
+            self._build_states(cuda_graph_bs)
+
+    def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
         self.params.set_cuda_graph_bs(every)
         for steps in self._states:  # built by the worker for its own steps, at every size

@@ -10,23 +10,19 @@ these two functions, which call the original unchanged.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
-
-ACTIVE = "SGLANG_ADAPTIVE_ACTIVE"
-"""Environment variable that the launcher of an adaptive server sets to "1" for its children."""
 
 
 def register() -> None:
     """Entry point of the group ``sglang.srt.plugins``."""
-    from sglang_adaptive.sglang_plugin.hooking import registry
-    from sglang_adaptive.sglang_plugin.hooking.hook import Process
+    from sglang_adaptive.sglang_plugin import env, hooks
+    from sglang_adaptive.sglang_plugin.hooks import Process
 
-    wanted = list(registry.hooks(Process.ENTRY))
-    if os.environ.get(ACTIVE) == "1" and multiprocessing.parent_process() is not None:
-        wanted += registry.hooks(Process.EVERY)
+    wanted = list(hooks.hooks(Process.ENTRY))
+    if env.ACTIVE.get() == "1" and multiprocessing.parent_process() is not None:
+        wanted += hooks.hooks(Process.EVERY)
         # The scheduler's entry function is in this module, so only a scheduler has it loaded this early. In a
         # detokenizer the same hooks would import the whole model stack.
         if "sglang.srt.managers.scheduler" in sys.modules:
-            wanted += registry.of_scheduler()
-    registry.add(wanted)
+            wanted += hooks.of_scheduler()
+    hooks.install(wanted)

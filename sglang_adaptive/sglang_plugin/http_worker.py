@@ -7,15 +7,13 @@ serves alone, this module adds in the worker, before uvicorn starts the applicat
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from typing import Any
 
+from sglang_adaptive.sglang_plugin import env, hooks
 from sglang_adaptive.sglang_plugin.admin import route
-from sglang_adaptive.sglang_plugin.admin.http_workers import WRAPPED
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.hook import Process
-from sglang_adaptive.sglang_plugin.launch.activation import NOTE
+from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.page import routes
 
 logger = logging.getLogger(__name__)
@@ -30,7 +28,7 @@ def _add_all() -> None:
         _, server_args, scheduler_info = shared
         if not hasattr(server_args, NOTE):
             return  # a later server of the same launcher, which was not asked to adapt
-        registry.add_and_apply(registry.hooks(Process.HTTP))
+        hooks.install_now(hooks.hooks(Process.HTTP))
         route.add_layer(server_args, scheduler_info)
         routes.install()
         _check_admin_key(server_args)
@@ -53,7 +51,7 @@ def _check_admin_key(server_args: Any) -> None:
 def _application() -> Any:
     from uvicorn.importer import import_from_string
 
-    return import_from_string(os.environ[WRAPPED])
+    return import_from_string(env.HTTP_APPLICATION.get())
 
 
 _add_all()

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.policy.config.config import BUILT_IN_EMA, check_config
-from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.base import POLICIES, build_policy
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams
 from sglang_adaptive.simulate.engine import Drivable
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.launch import Launch
 from sglang_adaptive.simulate.named import maker
-from sglang_adaptive.simulate.ours import ABLATIONS, WHOLE, Ablation, build
+from sglang_adaptive.simulate.ours import ABLATIONS, WHOLE, Ablation, build, given_profile
 from sglang_adaptive.simulate.trace import Trace
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
@@ -93,6 +94,18 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
     return make
 
 
+def _registered(name: str) -> Make:
+    """Return what makes a policy that a configuration can name, with the depths of the trace."""
+
+    def make(launch: Launch) -> Drivable:
+        config = check_config({"policy": name, name: {"candidate_steps": list(launch.ladder)}}, "simulator")
+        policy = build_policy(config, launch.ladder[len(launch.ladder) // 2], lambda: given_profile(launch))
+        policy.set_cuda_graph_bs(GRAPH_BATCHES)
+        return policy
+
+    return make
+
+
 def static(steps: int) -> Contender:
     """Return the contender that always runs *steps*."""
     return Contender(f"static-{steps}", f"always {steps} steps", lambda launch: StaticPolicy(steps), (steps,))
@@ -107,7 +120,8 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
         Contender("ema-all", "SGLang EMA, all tiers", _sglang_ema(None)),
         *(static(steps) for steps in ladder),
     ]
-    return {contender.name: contender for contender in named}
+    known = {contender.name: contender for contender in named}
+    return known | {name: Contender(name, name, _registered(name)) for name in POLICIES if name not in known}
 
 
 def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sglang_adaptive.policy.config.schema import ZERO_STEP_EXTEND_EVERY
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.extend_schedule import rounds_between_outputs
 from sglang_adaptive.runtime.round_clock import RoundClock
@@ -122,7 +122,7 @@ def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]
 
     if observe is None:
         return learn_plain
-    arrival, outputs = 0.0, DraftOutputs(int(ZERO_STEP_EXTEND_EVERY.default))
+    arrival, outputs = 0.0, DraftOutputs(load_config().zero_step_extend_every)
     clock = RoundClock(lambda: arrival)
     seconds, noise, comparable = trace.seconds, trace.clock.tolist(), trace.comparable.tolist()
 

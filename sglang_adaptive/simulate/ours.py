@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.engine import Drivable
 from sglang_adaptive.simulate.launch import Launch
@@ -51,7 +50,7 @@ ABLATIONS: Mapping[str, Ablation] = {
 def build(trace: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> Drivable:
     """Return a fresh policy, launched in the middle of the ladder with the profile of the trace."""
     options = ThroughputOptions(candidate_steps=trace.ladder, **ablation.options)
-    given = None if trace.given is None else _profile(trace.given, ablation.flat_cost)
+    given = given_profile(trace, ablation.flat_cost)
     policy = ThroughputPolicy(trace.ladder[len(trace.ladder) // 2], options, given)
     policy.set_cuda_graph_bs(None if graph_batches is None else list(graph_batches))
     if not ablation.censoring:
@@ -65,7 +64,11 @@ def build(trace: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int
     return policy if ablation.clock else _WithoutClock(policy)
 
 
-def _profile(cost: RoundCost, flat: bool) -> CostProfile:
+def given_profile(trace: Launch, flat: bool = False) -> CostProfile | None:
+    """Return the cost profile that a server would start with, None without; *flat* gives every depth the same cost."""
+    cost = trace.given
+    if cost is None:
+        return None
     if flat:
         mean = cost.seconds.mean(axis=1, keepdims=True)
         cost = RoundCost(cost.batches, cost.steps, np.repeat(mean, len(cost.steps), axis=1))
@@ -86,17 +89,17 @@ class _WithoutClock:
         """As the policy has it."""
         return self._policy.wants_shadow_drafts
 
-    def observe(self, observation: RoundObservation) -> int | None:
+    def observe(self, observation: RoundObservation) -> None:
         """Pass the round on without its time."""
-        return self._policy.observe(replace(observation, seconds=None))
+        self._policy.observe(replace(observation, seconds=None))
 
 
 def _forget_hearing(policy: ThroughputPolicy) -> None:
     """Keep from the policy what the draft foretells at zero steps."""
     learn = policy.observe
 
-    def observe(observation: RoundObservation) -> int | None:
-        return learn(replace(observation, shadow_accepts=()))
+    def observe(observation: RoundObservation) -> None:
+        learn(replace(observation, shadow_accepts=()))
 
     policy.observe = observe  # type: ignore[method-assign]
 
@@ -116,16 +119,16 @@ def _forget_levels(policy: ThroughputPolicy) -> None:
     """Let every bin stand for the usual level: what a request did says nothing of what it will do."""
     estimator: AcceptanceEstimator = policy._acceptance
     levels = estimator.levels
-    follow = levels.follow
+    update = levels.update
 
     def pooled(steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
-        follow(steps, counts, requests)
+        update(steps, counts, requests)
         levels.set_all(levels.usual)
         return levels.bins
 
-    levels.follow = pooled  # type: ignore[method-assign]
+    levels.update = pooled  # type: ignore[method-assign]
 
 
 def _forget_hysteresis(policy: ThroughputPolicy) -> None:
     """Take the best steps at once."""
-    policy._choice.keeps = lambda gain, best, acceptance: False  # type: ignore[method-assign]
+    policy._choice.stays = lambda gain, best, acceptance: False  # type: ignore[method-assign]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sglang_adaptive.policy.profile.profile_json import ProfileError, loads_profile
-from sglang_adaptive.policy.profile.shipped import shipped_config
+from sglang_adaptive.policy.profile import ProfileError, loads_profile, shipped_config
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.errors import SimulationError
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser
-from sglang_adaptive.policy.config.config import load_config
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.validate.facts import facts
 from sglang_adaptive.validate.words import words

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 from sglang_adaptive.command_line import listed
 
+WIDTH = 115
+"""Characters of the longest line of a policy's summary."""
+
 
 def words(found: dict[str, Any]) -> Iterator[str]:
     """Yield lines about what ``facts`` found."""
-    yield from {"ema": _ema, "throughput": _throughput}[found["policy"]](found)
+    yield from textwrap.wrap(f'Policy "{found["policy"]}": {found["summary"]}'.rstrip(": "), WIDTH)
+    yield _built(found["candidate_steps"])
+    yield from _of_slots(found["slots"]) if "slots" in found else _of_options(found["options"])
     if found["watch"]:
         yield "The server reads the file again when it changes, and goes on with the old one if the new one is bad."
     yield ""
     yield from _changed(found["changed"])
 
 
-def _ema(found: dict[str, Any]) -> Iterator[str]:
-    yield 'Policy "ema": each range of batch sizes follows a moving average of its accepted draft tokens a request.'
-    yield _built(found["candidate_steps"])
-    for slot in found["slots"]:
+def _of_slots(slots: list[dict[str, Any]]) -> Iterator[str]:
+    for slot in slots:
         yield ""
         yield from _slot(slot)
     yield ""
@@ -66,13 +70,9 @@ def _drop(move: dict[str, Any]) -> str:
     return f"{here} to {there} at {move['drop_at']:.2f} or below"
 
 
-def _throughput(found: dict[str, Any]) -> Iterator[str]:
-    options = found["options"]
+def _of_options(options: dict[str, Any]) -> Iterator[str]:
     ladder = options["candidate_steps"]
-    yield 'Policy "throughput": before every round, the depth that the text of the batch is done soonest with, by the'
-    yield "acceptance and the round times that it measures while it serves."
-    yield _built(ladder)
-    if len(ladder) > 1:
+    if len(ladder) > 1 and "margin" in options:
         yield (
             f"Rises or falls when another depth promises at least {100 * options['margin']:g}% more speed, "
             "and more still while acceptance is uncertain."
@@ -82,10 +82,13 @@ def _throughput(found: dict[str, Any]) -> Iterator[str]:
         else:
             yield "Always drafts: 0 is not among the depths."
         yield _probes(options["probe_budget"])
-    if options["verify_budget"]:
+    if options.get("verify_budget"):
         yield "Where it pays, verifies only the drafts of a batch that the draft model itself believes in most."
-    yield f"What drafts brought counts 1/e after {options['memory_rounds']} rounds; each request is followed by itself."
-    yield f"Round times are kept between starts in {options['profile_dir'] or 'the cache folder of the user'}."
+    if "memory_rounds" in options:
+        rounds = options["memory_rounds"]
+        yield f"What drafts brought counts 1/e after {rounds} rounds; each request is followed by itself."
+    if "profile_dir" in options:
+        yield f"Round times are kept between starts in {options['profile_dir'] or 'the cache folder of the user'}."
 
 
 def _probes(budget: float) -> str:
@@ -111,7 +114,7 @@ def _changed(changed: list[dict[str, Any]]) -> Iterator[str]:
 
     for line, entries in groupby(sorted(changed, key=change), key=change):
         keys = [entry["key"].rpartition(".")[0] for entry in entries]
-        where = "" if keys == ["throughput"] else f" ({_slots(keys)})"
+        where = f" ({_slots(keys)})" if all(key.isdigit() for key in keys) else ""
         yield f"  {line}{where}"
 
 

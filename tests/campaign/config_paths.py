@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sglang_adaptive.policy.config.config import load_config
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.errors import ConfigError
 from tests.campaign.record import Unit
 

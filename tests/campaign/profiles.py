@@ -29,7 +29,7 @@ UNTIL = 30.0
 STORE = """
 import sys, time
 from pathlib import Path
-from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
 from sglang_adaptive.runtime.profile_store import ProfileStore
 key = ProfileKey(**{key!r}, gpu_count=1, tp_size=1, dtypes={{}}, versions={{}})
 store, until, saved = ProfileStore(key, Path(sys.argv[1])), time.monotonic() + float(sys.argv[2]), 0

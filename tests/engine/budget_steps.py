@@ -25,7 +25,6 @@ import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.sglang_plugin.verify_budget import hooks
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
 from tests.engine.stepping import Stepper
 
@@ -55,7 +54,7 @@ class BudgetStepper(Stepper):
 
     def run_with(self, budget: int, depths: Sequence[int], overlap: bool = True) -> dict[str, Any]:
         """Run the requests of KINDS with one of *depths* after the other, a turn each."""
-        packed = hooks.live()
+        packed = self.round.budgets
         assert packed is not None, "rounds are not packed"
         packed._budget, before = lambda: budget, packed.rounds
         lengths: list[list[int]] = []
@@ -109,7 +108,7 @@ class BudgetStepper(Stepper):
 
     def often(self, budget: int, depth: int) -> list[list[int]]:
         """Return what SAMPLES requests with one prompt wrote, sampled at a high temperature."""
-        packed = hooks.live()
+        packed = self.round.budgets
         assert packed is not None
         packed._budget = lambda: budget
         ids = self.encode(models.prompts("easy")[0])

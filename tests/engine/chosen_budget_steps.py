@@ -17,13 +17,13 @@ from unittest import mock
 
 import torch
 
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ordered
-from sglang_adaptive.policy.throughput.budgets import folding
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ordered
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.throughput import budgets as folding
 from sglang_adaptive.runtime import look_turns
-from sglang_adaptive.sglang_plugin.verify_budget import hooks, looks, ranking
+from sglang_adaptive.sglang_plugin.admin.server_info import add_adaptive
+from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
 from sglang_adaptive.simulate.ours import KEY
 from tests.engine.budget_steps import TOKENS, BudgetStepper
 from tests.engine.stepping import TIERS
@@ -91,8 +91,15 @@ class ChoosingStepper(BudgetStepper):
             "logprobs": self.reqs["logprobs"].logprob.output_token_logprobs_val[:TOKENS],
             "told": told,
             "before": before,
-            "report": self.controller.budget_report() | hooks.snapshot(),
+            "report": self._budgets(),
         }
+
+    def _budgets(self) -> dict[str, Any]:
+        """Return what /server_info says of packed rounds."""
+        state: dict[str, Any] = {}
+        add_adaptive(state)
+        found: dict[str, Any] = state["adaptive"]["verify_budget"]
+        return found
 
 
 def dear_to_verify() -> ThroughputPolicy:
@@ -128,11 +135,12 @@ def main() -> None:
         "scripted, no overlap": lab.run_by(Scripted(), overlap=False),
         "throughput": lab.run_by(dear_to_verify()),
     }
-    live = hooks._live
+    live = lab.round.budgets
+    assert live is not None
     for part in (ranking, "ranks"), (looks, "completed"):
         with mock.patch.object(*part, failing(getattr(*part))):
             found[f"an error in {part[1]}"] = lab.run_by(Scripted())
-        hooks._live, hooks._why_not, hooks._rectangles.in_use = live, None, False
+        lab.round.budgets, lab.round.why_no_budgets, live.guard.closed = live, None, False
         lab.controller.allow_budgets()
     print(json.dumps(found))
 

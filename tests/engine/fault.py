@@ -10,7 +10,7 @@ _MODULE = """
 import itertools
 
 def register():
-    from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
+    from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 
     observe, seen = AdaptiveSpeculativeParams.observe, itertools.count(1)
 

@@ -17,10 +17,13 @@ from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative import adaptive_runtime_state, adaptive_spec_params
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
-from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.scheduler import worker as plugin
+from sglang_adaptive.sglang_plugin.repairs.override_log import keep_latest_switch
+from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.seams import scheduling
+from sglang_adaptive.sglang_plugin.seams import worker as seam
 
 SWITCHES = 10_000
 ROUNDS = 60
@@ -34,9 +37,9 @@ def override_log(who: str) -> None:
         context.override("an operator", pp_max_micro_batch_size=5)
         for index in range(SWITCHES):
             state = _state((1, 3, 7)[index % 3])
-            switched = EAGLEWorkerV2.apply_runtime_state(worker, state)
+            EAGLEWorkerV2.apply_runtime_state(worker, state)
             if who == "ours":
-                plugin.compact_override_log(switched, worker, state)
+                keep_latest_switch()
             if index == SWITCHES // 2:
                 context.override("an operator", pp_max_micro_batch_size=6)
         read_back = context.resolved_server_args_dict({})
@@ -49,6 +52,7 @@ def late_results(who: str, config: str) -> None:
     worker = _Worker(0)
     if who == "ours":
         controller: Any = AdaptiveController(worker, AdaptiveSpeculativeParams(0, config))
+        worker.round = Round(worker, controller)
     else:
         policy = adaptive_spec_params.AdaptiveSpeculativeParams(0, config)
         controller = adaptive_runtime_state.AdaptiveController(worker, policy)
@@ -84,14 +88,19 @@ def _process(worker: _Worker, steps: int) -> None:
         metrics_reporter=SimpleNamespace(snapshot_spec_decode_metrics=lambda *_: None),
         advance_grammar_fsm=lambda *_: None,
     )
-    plugin.note_drafted(processor, result, batch)  # does nothing for a controller that is not ours
-    SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, result, batch)
+    resolve = SchedulerBatchResultProcessor._resolve_spec_v2_tokens
+    if worker.round is None:
+        resolve(processor, result, batch)
+    else:
+        scheduling.resolve(worker.round, resolve, processor, result, batch)
 
 
 class _Worker:
     """Holds what SGLang's worker swaps at a switch; the methods are SGLang's."""
 
     adaptive_controller: Any
+    round: Round | None = None
+    """None as released."""
     apply_runtime_state = EAGLEWorkerV2.apply_runtime_state
 
     def __init__(self, steps: int) -> None:
@@ -101,8 +110,11 @@ class _Worker:
         self._target_worker = SimpleNamespace(model_runner=SimpleNamespace())
 
     def on_verify_complete_cpu(self, accepted: list[int], batch_size: int = 0) -> None:
-        # Around SGLang's, as the hook puts it there; it only passes on where the controller is not ours.
-        plugin.on_verify_complete(EAGLEWorkerV2.on_verify_complete_cpu, self, accepted, batch_size)
+        original = EAGLEWorkerV2.on_verify_complete_cpu
+        if self.round is None:
+            original(self, accepted, batch_size)
+        else:
+            seam.verified(self.round, original, self, accepted, batch_size)
 
     def build_adaptive_runtime_state(self, speculative_num_steps: int, **_: Any) -> SpecRuntimeState:
         return _state(speculative_num_steps)

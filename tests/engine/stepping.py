@@ -19,10 +19,9 @@ import torch
 
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import default_arguments
-from sglang_adaptive.runtime.drafted import Drafted
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.scheduler import host_lengths
-from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.current import current
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
@@ -50,8 +49,9 @@ class Stepper:
         self.worker = self.scheduler.draft_worker
         self.controller = self.worker.adaptive_controller
         self._well_drafted = algorithm == "EAGLE3"
-        self.deferred = extend_hooks.live()
-        assert self.deferred is not None, "rows are not held back"
+        now = current()
+        assert now is not None and now.deferred is not None, "rows are not held back"
+        self.round, self.deferred = now, now.deferred
         self.drafts: list[tuple[int, int, list[int]]] = []
         """(prompt's first token, position, tokens proposed) of every request in every round that drafts."""
         self.chosen: list[tuple[int, int, int]] = []
@@ -177,7 +177,8 @@ class Stepper:
 
     def _log_lengths(self) -> None:
         """Compare the lengths on the host with those on the device, which a zero-step round's host did not wait for."""
-        future_map, known = self.scheduler.future_map, host_lengths._known
+        future_map, lengths = self.scheduler.future_map, self.round.lengths
+        known = lengths._known
         resolve = future_map.resolve_seq_lens_cpu
 
         def logged(batch: Any, **kwargs: Any) -> None:
@@ -191,7 +192,7 @@ class Stepper:
                 self.lengths["waited for" if found is None else "known"] += 1
             return found
 
-        future_map.resolve_seq_lens_cpu, host_lengths._known = logged, asked
+        future_map.resolve_seq_lens_cpu, lengths._known = logged, asked
 
     def _log_drafts(self) -> None:
         draft_worker = self.worker._draft_worker
@@ -224,18 +225,18 @@ class Stepper:
     def _log_shadow_drafts(self) -> None:
         after_verify, learn = self.deferred.after_verify, self.controller.on_verify_complete
 
-        def logged(extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
+        def logged(extend: Callable[..., None], batch: Any, result: Any, note: RoundNote, **kwargs: Any) -> None:
             shadow = self.deferred._shadow_drafts
             rows = zip(batch.reqs, self.deferred._keys(batch), batch.seq_lens.tolist(), strict=True)
             for req, key, position in rows if shadow else ():
                 if key in shadow.places:
                     self.shadow_drafts.append((req, position, int(shadow.tokens[shadow.places[key]])))
-            after_verify(extend, batch, result, **kwargs)
+            after_verify(extend, batch, result, note, **kwargs)
 
-        def told(counts: list[int], batch_size: int, drafted: Drafted) -> None:
-            self.shadow_accepts.extend(drafted.shadow_accepts)
-            self.cycles += drafted.extended and not drafted.steps
-            learn(counts, batch_size, drafted)
+        def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
+            self.shadow_accepts.extend(note.shadow_accepts)
+            self.cycles += note.extended and not note.steps
+            learn(counts, batch_size, note)
 
         self.deferred.after_verify, self.controller.on_verify_complete = logged, told
 
@@ -256,7 +257,7 @@ def _scheduler(argv: list[str]) -> Any:
 
     server_args = prepare_server_args(argv)
     server_args.resolve_once()
-    registry.add_and_apply(registry.of_scheduler())
+    hooks.install_now(hooks.of_scheduler())
     publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     scheduler = Scheduler(server_args, PortArgs.init_new(server_args))
     scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
-from sglang_adaptive.sglang_plugin.scheduler import worker as plugin_worker
 from tests.engine.stepping import Stepper
 from tests.engine.zero_step_scripts import prompt
 
@@ -48,7 +47,7 @@ def _seconds(lab: Stepper, overlap: bool, told: bool) -> list[float]:
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         nonlocal now
-        with nullcontext() if told else mock.patch.object(plugin_worker, "controller_of", return_value=None):
+        with nullcontext() if told else mock.patch.object(lab.round, "interrupted"):
             result = launch(*args, **kwargs)
         now += LAUNCH_SECONDS
         return result

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sglang_adaptive.policy.config.config import load_config
-from sglang_adaptive.sglang_plugin.launch import activation, checkup
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.sglang_plugin.launch import checkup
+from sglang_adaptive.sglang_plugin.seams import arguments
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
@@ -95,7 +96,7 @@ def launcher() -> Iterator[None]:
     original = ServerArgs.from_cli_args.__func__  # type: ignore[attr-defined]
     handlers, level = logging.root.handlers[:], logging.root.level
     ServerArgs.from_cli_args = classmethod(  # type: ignore[method-assign]
-        lambda cls, args: activation.from_cli_args(original, cls, args)
+        lambda cls, args: arguments.from_command_line(original, cls, args)
     )
     try:
         yield

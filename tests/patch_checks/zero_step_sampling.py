@@ -47,6 +47,7 @@ def sampled(logits: Any) -> Any:
         forward_mode=ForwardMode.TARGET_VERIFY,
         seq_lens=torch.full((requests,), PROMPT),
         seq_lens_sum=requests * PROMPT,
+        seq_lens_cpu=None,
         spec_info=SimpleNamespace(bonus_tokens=torch.zeros(requests, dtype=torch.int64)),
         sampling_info=sampling_info(requests),
         return_logprob=False,

@@ -1,31 +1,31 @@
-"""The throughput policy: run the steps that the batch's text is done soonest with.
+"""The throughput policy: choose the depth with the highest expected speed, each request of the batch weighing the same.
 
     time(s) / time(live) = T(batch, s) / T(batch, live) * rounds(s) / rounds(live)
 
-The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` says how much other steps must promise,
-bounds what speculation may lose against zero steps, and buys knowledge within a budget.
+The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` says how much other steps must promise and
+bounds what speculation may lose against zero steps; ``probing`` spends a budget on learning.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar
 
-from sglang_adaptive.policy.config.captured_steps import CapturedSteps
-from sglang_adaptive.policy.config.config import AdaptiveConfig
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, Outlook, ProbeTotals, RoundPrices, register
+from sglang_adaptive.policy.config import CapturedSteps
+from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile.profile import CostProfile, ProfileKey
-from sglang_adaptive.policy.telemetry import Forecast, ProbeTotals, RoundPrices
-from sglang_adaptive.policy.throughput.acceptance.estimator import AcceptanceEstimator
-from sglang_adaptive.policy.throughput.acceptance.shadow_trust import ShadowTrust
-from sglang_adaptive.policy.throughput.budgets.folding import Budgets
-from sglang_adaptive.policy.throughput.choice.probing import PROBE_ROUNDS, Prober
-from sglang_adaptive.policy.throughput.choice.step_choice import StepChoice
-from sglang_adaptive.policy.throughput.cost.model import CostModel
-from sglang_adaptive.policy.throughput.cost.readings import Readings
-from sglang_adaptive.policy.throughput.cost.round_times import RoundTimeRow, RoundTimes
-from sglang_adaptive.policy.throughput.report import learnt_profile, report
+from sglang_adaptive.policy.options import PolicyOptions, depths, flag, integer, number, pathname
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.throughput import report
+from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
+from sglang_adaptive.policy.throughput.budgets import Budgets
+from sglang_adaptive.policy.throughput.choice import StepChoice
+from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel, RoundTimeRow, RoundTimeTable
+from sglang_adaptive.policy.throughput.probing import PROBE_ROUNDS, Prober
+from sglang_adaptive.policy.throughput.readings import Readings
 
 FIRST_SYNC = 16
 """Round of the first hand-over of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
@@ -35,29 +35,65 @@ WELL_SEEN = 32.0
 """Trials of the first position until which zero steps want more shadow drafts: its acceptance is then known to 0.09."""
 NEW_WEIGHTS_TRIALS = 24.0
 """Evidence kept after an update of weights, a bin: it is outvoted within a second of serving."""
+LEAST_READINGS = 3
+"""Readings of a time that is kept for the next start: a single outlier cannot have made it."""
 
 
+@dataclass(frozen=True, slots=True)
+class ThroughputOptions(PolicyOptions):
+    """Options under ``"throughput"``; the defaults need no tuning."""
+
+    candidate_steps: Annotated[tuple[int, ...], depths("depths that the policy may choose")] = (0, 1, 2, 3, 5, 7)
+    margin: Annotated[float, number("gain in tokens/s that another depth must promise before a switch", 0.0, 1.0)] = (
+        0.01
+    )
+    memory_rounds: Annotated[int, integer("rounds after which what drafts brought counts 1/e", 8, 100_000)] = 3840
+    shrinkage: Annotated[float, number("trials by which a position is drawn to the one before it", 0.0, 10_000.0)] = (
+        12.0
+    )
+    probe_budget: Annotated[float, number("largest share of time that probes may lose; 0 is no probes", 0.0, 0.2)] = (
+        0.005
+    )
+    sync_rounds: Annotated[int, integer("rounds between two hand-overs of measured times", 1, 100_000)] = 32
+    verify_budget: Annotated[
+        bool, flag("verify only the drafts of a batch that are likely right, where that pays; needs fa3")
+    ] = False
+    profile_dir: Annotated[
+        str | None, pathname("where round times are kept between starts", "a folder's path", "the user's cache")
+    ] = None
+
+    summary: ClassVar[str] = (
+        "before every round, the depth with the highest expected speed for the batch's text, by the "
+        "acceptance and the round times that it measures while it serves."
+    )
+
+    def require_consistent(self, source: str) -> None:
+        """Raise ConfigError where nothing is ever drafted, or nothing ever leaves zero steps."""
+        ladder, place = self.candidate_steps, f"{self.policy}.candidate_steps"
+        if ladder == (0,):
+            raise ConfigError(source, place, f"got {shown(list(ladder))}", "at least one depth above 0 to choose")
+        if self.probe_budget == 0 and 0 in ladder:
+            # Not every setup has shadow drafts; where it has none, only a probe ever leaves zero steps.
+            expected = f"above 0, or {place} without 0: only a probe leads out of zero steps"
+            raise ConfigError(source, f"{self.policy}.probe_budget", f"got {shown(self.probe_budget)}", expected)
+
+
+@register(ThroughputOptions, build=lambda steps, config, profile: ThroughputPolicy(steps, config.options, profile()))
 class ThroughputPolicy:
-    """Chooses by measured acceptance and measured cost; see ``AdaptivePolicy``, ``LearnsCost`` and ``telemetry``."""
+    """Chooses by measured acceptance and measured cost; ``base`` describes the members."""
 
     name = "throughput"
 
     def __init__(
-        self,
-        initial_steps: int,
-        options: ThroughputOptions | None = None,
-        profile: CostProfile | None = None,
-        config: AdaptiveConfig | None = None,
+        self, initial_steps: int, options: ThroughputOptions | None = None, profile: CostProfile | None = None
     ) -> None:
-        """*config* is where *options* come from, for monitoring alone."""
         self.options = options = options or ThroughputOptions()
         self.profile = profile
-        self.config = config
         self.cost_sync_due = False
         self._ladder = options.candidate_steps
         self._acceptance = AcceptanceEstimator(self._ladder, options.memory_rounds, options.shrinkage)
         self._cost = CostModel(self._ladder, profile)
-        self._times = RoundTimes(self._cost)
+        self._times = RoundTimeTable(self._cost)
         self._budgets = Budgets()
         self._readings = Readings()
         self._trust = ShadowTrust()
@@ -69,34 +105,26 @@ class ThroughputPolicy:
         self.budget: int | None = None
         """Mean drafts to verify of a request in the round that was asked for last; None for all."""
         self._votes = False
-        """Whether several ranks agree on the steps; see ``outlook``."""
+        """Whether several ranks agree on the steps; see ``follow``."""
         self._leads = True
         """Whether this rank's probes are run."""
         self._batch_size, self._round = 1, 0
         self._next_sync = FIRST_SYNC
 
-    # -- SGLang's protocol ------------------------------------------------------------------------------------
-
     @property
     def candidate_steps(self) -> list[int]:
-        """Every number of steps that may run, ascending."""
         return list(self._ladder)
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        """Take the batch sizes that have CUDA graphs; a batch pays for the next one of them."""
         self._times.set_graph_sizes(cuda_graph_bs or [])
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        """Return the graph batch sizes at which *step* may run; None when graphs are off."""
         sizes = self._times.graph_sizes
         return [size for size in sizes if step in self._times.allowed(size)] if sizes else None
 
-    def allow_budgets(self, allowed: bool) -> None:
-        """Choose budgets from now on, if the options ask for them, or none."""
-        self._times.allow_budgets(allowed and self.options.verify_budget)
+    # -- a round ----------------------------------------------------------------------------------------------
 
     def get_steps_for_batch(self, batch_size: int) -> int:
-        """Return the steps of the round about to start; to be called once a round."""
         row = self._row(batch_size)
         self._batch_size = batch_size
         probing = self._prober.take_round(row)
@@ -107,87 +135,126 @@ class ThroughputPolicy:
         return self._running
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
-        """Learn from a round of the steps that were last returned; see ``observe``."""
-        return self.observe(RoundObservation(self._running, num_correct_drafts_per_req, batch_size))
+        """Learn from a round of the steps that were last returned; None, for the next round decides for itself."""
+        self.observe(RoundObservation(self._running, num_correct_drafts_per_req, batch_size))
+        return None
 
-    # -- what this package adds -------------------------------------------------------------------------------
-
-    def observe(self, observation: RoundObservation) -> int | None:
-        """Learn from one round. Always None: the next ``get_steps_for_batch`` decides, for its own batch."""
-        steps, place = observation.steps, observation.place
+    def observe(self, observation: RoundObservation) -> None:
+        """Learn from one round; the next ``get_steps_for_batch`` decides, for its own batch."""
+        steps, shape = observation.steps, observation.shape
         self._round += 1
         row = self._row(observation.batch_size)
         if steps:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
-        if place in row.took:
+        if shape in row.took:
             if observation.chosen:  # the accounts answer for this policy's decisions, not for an operator's
-                self._book(row, observation, row.took[place])
+                self._book(row, observation, row.took[shape])
             if observation.seconds is None:
                 self._readings.skip(steps, observation.extended)
             else:
-                cell, base = (row.anchor, *place), row.log_base[place]
-                self._readings.add(cell, base, observation.seconds, observation.extended)
+                self._readings.add(row.anchor, shape, row.log_base[shape], observation.seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
         if self._leads:
             self._consider_probe(row)
-        return None
+
+    def _row(self, batch_size: int) -> RoundTimeRow:
+        return self._budgets.fold(self._times.at(batch_size), self._acceptance, self._round)
+
+    def _learn_verified(self, observation: RoundObservation) -> None:
+        if observation.evidence is not None:
+            self._budgets.yields.learn(observation.evidence)
+        if counts := observation.of_all_drafts:
+            self._acceptance.update(observation.steps, counts, observation.requests)
+            self._prober.draft_seen(self._round)
+            if self._trust.add_verified(counts):
+                self._acceptance.set_level(self._trust.verified_rate)
+
+    def _learn_shadow(self, observation: RoundObservation) -> None:
+        """Learn the first position from a zero-step round, while verified drafts bear out what it shows."""
+        accepts = observation.shadow_accepts
+        if self._trust.add_shadow(accepts):
+            self._acceptance.set_level(self._trust.verified_rate)
+        if self._trust.believed:
+            self._acceptance.update(0, accepts, observation.requests)
+            self._prober.draft_seen(self._round)
+
+    def _book(self, row: RoundTimeRow, observation: RoundObservation, took: float) -> None:
+        """Enter a round into the accounts; the prober answers for its own rounds."""
+        steps, counts = observation.steps, observation.num_correct_drafts_per_req
+        if self._prober.account(steps, self._choice.live, row, self._acceptance) and self._choice.live == 0:
+            return
+        if row.zero is not None and counts:
+            self._choice.book(took / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0)
+
+    def _consider_probe(self, row: RoundTimeRow) -> None:
+        if self._choice.live == 0:
+            self._prober.leave_zero(row, self._round)
+        elif self._prober.consider(row, self._choice.live, self._acceptance, self._round):
+            self._next_sync = self._round + PROBE_ROUNDS + SYNC_LAG
+
+    # -- what else a policy may have (``base``) ---------------------------------------------------------------
+
+    def allow_budgets(self, allowed: bool) -> None:
+        self._times.allow_budgets(allowed and self.options.verify_budget)
 
     @property
     def wants_shadow_drafts(self) -> bool:
         """Whether more shadow drafts at zero steps are worth their price: where little is known of the draft."""
         return self._acceptance.trials(1) < WELL_SEEN
 
+    def doubt_acceptance(self) -> None:
+        self._acceptance.cap(NEW_WEIGHTS_TRIALS)
+
     def export_cost(self) -> dict[str, Any]:
-        """Return this rank's readings as builtins, for ``import_cost`` on every rank."""
         return self._readings.export()
 
     def import_cost(self, payload: Mapping[str, Any]) -> None:
-        """Decide on these readings from now on."""
         self.cost_sync_due = False
         self._next_sync = self._round + self.options.sync_rounds
         if self._cost.load(payload["drift"], payload["cells"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it
 
-    def inherit_from(self, former: ThroughputPolicy) -> None:
-        """Go on where *former* stops: with the acceptance that it has learnt, and its accounts.
-
-        Its times come as this policy's ``profile``; see ``ThroughputPolicy.known_profile``.
-        """
-        self._acceptance.adopt(former._acceptance)
-        self._choice.losses = former._choice.losses
-        self._trust = former._trust
-        self._prober.inherit_from(former._prober)
-        self._budgets.yields = former._budgets.yields
-
-    def doubt_acceptance(self) -> None:
-        """Keep little evidence for what acceptance was, as after new weights; measured times stay."""
-        self._acceptance.cap(NEW_WEIGHTS_TRIALS)
+    def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
+        return CostProfile(
+            key, ordered(cell for cell in self._cells() if (cell.rounds or 0) >= LEAST_READINGS), measured
+        )
 
     def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        """Return the times that this server measured, and where it has none those that it was started with."""
         learnt = self.export_profile(key, measured)
         return learnt if self.profile is None else learnt.merged(self.profile)
 
-    def keep_to_graphs(self, built: CapturedSteps) -> None:
-        """Choose only steps that have graphs at a batch size, where graphs were captured for another policy."""
+    def take_over(self, former: AdaptivePolicy, built: CapturedSteps) -> None:
+        """Choose only steps with graphs in *built*, and go on with the acceptance and the accounts of *former*.
+
+        Its times come as this policy's ``profile``; see ``known_profile``.
+        """
         self._times.set_captured({size: built.at(size) for size in built.graph_sizes})
+        if isinstance(former, ThroughputPolicy):
+            self._acceptance.adopt(former._acceptance)
+            self._choice.lost = former._choice.lost
+            self._trust = former._trust
+            self._prober.inherit_from(former._prober)
+            self._budgets.yields = former._budgets.yields
 
-    def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        """Return the times that this server measured; what it was started with is not repeated."""
-        return learnt_profile(self, key, measured)
+    def outlook(self, batch_size: int, live: int) -> Outlook:
+        row = self._times.at(batch_size)
+        slower = dict(zip(self._ladder, self._acceptance.slower(live), strict=True))
+        return Outlook(slower, {steps: seconds for _, steps, seconds in row.rungs}, self._prober.wanted(row))
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return acceptance, rates, cost cells, probes and why the steps are what they are, as JSON builtins."""
-        return report(self)
-
-    # -- what monitoring asks ---------------------------------------------------------------------------------
+    def follow(self, batch_size: int, steps: int, running: int, leads: bool) -> None:
+        self._batch_size, self._choice.live, self._running = batch_size, steps, running
+        self._votes, self._leads = True, leads
+        row = self._times.at(batch_size)
+        if leads and self._prober.wanted(row) in (None, running):
+            self._prober.take_round(row)
+        elif not leads:
+            self._prober.yield_round(None if running == steps else running, row, self._round)
 
     def forecast(self, batch_size: int, steps: int) -> Forecast | None:
-        """Return the rate of *steps* at *batch_size*, and that over zero steps; None for unknown steps."""
         row = self._row(batch_size)
         seconds = row.seconds.get(steps)
         if seconds is None:
@@ -197,58 +264,45 @@ class ThroughputPolicy:
         return Forecast(batch_size * tokens / seconds, speedup)
 
     def acceptance_by_position(self) -> Sequence[float]:
-        """Return each position's conditional acceptance, as believed now."""
         return tuple(self._acceptance.conditional)
 
     def prices(self, batch_size: int, steps: int) -> RoundPrices:
-        """Return what all steps promise at *batch_size*, seen from rounds drafted with *steps*."""
         row, acceptance = self._times.at(batch_size), self._acceptance
         deviations = {deeper: acceptance.ratio_deviation(steps, deeper) for deeper in self._ladder if deeper > steps}
         return RoundPrices(row.seconds, row.deviation, acceptance.tokens, deviations, row.took)
 
     @property
     def probing(self) -> bool:
-        """Whether the steps that were returned last are a probe's."""
         return self._running != self._choice.live
 
     def probe_totals(self) -> ProbeTotals:
-        """Return what probes have cost so far."""
         return self._prober.totals
 
-    # -- inside -----------------------------------------------------------------------------------------------
+    def snapshot(self) -> dict[str, Any]:
+        """Return acceptance, rates, measured times, probes and why the steps are what they are, as JSON builtins.
 
-    def _learn_verified(self, observation: RoundObservation) -> None:
-        if observation.evidence is not None:
-            self._budgets.yields.learn(observation.evidence)
-        if counts := observation.of_all_drafts:
-            self._acceptance.update(observation.steps, counts, observation.requests)
-            self._prober.draft_seen(self._round)
-            if self._trust.verify(counts):
-                self._acceptance.believe_first(self._trust.verified_rate)
+        Rates are for the batch size of the latest round.
+        """
+        batch_size = max(1, self._batch_size)
+        row = self._row(batch_size)
+        now = report.Running(batch_size, self._running, self.budget, self._choice.live, self._round, self._votes)
+        rates = report.rates(now, row, self._acceptance, self._cost)
+        return {
+            "rounds": self._round,
+            "batch_size": batch_size,
+            "steps": self._running,
+            "budget": self.budget,
+            "why": report.why(now, rates),
+            "acceptance": self._acceptance.by_position(),
+            "acceptance_by_level": self._acceptance.by_level(),
+            "budget_shares": self._budgets.yields.as_list(),
+            "rates": rates,
+            "cost_cells": [{**asdict(cell), "source": MEASURED} for cell in self._cells()],
+            "cost_table": self._cost.as_dict(row.padded),
+            "cost_drift": math.exp(self._readings.drift) - 1.0,
+            "probes": self._prober.as_dict(),
+            "lost_to_zero_steps_rounds": self._choice.lost,
+        }
 
-    def _learn_shadow(self, observation: RoundObservation) -> None:
-        """Learn the first position from a zero-step round, while verified drafts bear out what it shows."""
-        accepts = observation.shadow_accepts
-        if self._trust.hear(accepts):
-            self._acceptance.believe_first(self._trust.verified_rate)
-        if self._trust.believed:
-            self._acceptance.update(0, accepts, observation.requests)
-            self._prober.draft_seen(self._round)
-
-    def _row(self, batch_size: int) -> RoundTimeRow:
-        return self._budgets.fold(self._times.at(batch_size), self._acceptance, self._round)
-
-    def _book(self, row: RoundTimeRow, observation: RoundObservation, took: float) -> None:
-        """Enter a round into the accounts; the prober answers for its own rounds."""
-        steps, counts = observation.steps, observation.num_correct_drafts_per_req
-        if self._prober.follow(steps, self._choice.live, row, self._acceptance) and self._choice.live == 0:
-            return
-        if row.zero is not None and counts:
-            loss = took / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0
-            self._choice.losses.book(loss)
-
-    def _consider_probe(self, row: RoundTimeRow) -> None:
-        if self._choice.live == 0:
-            self._prober.leave_zero(row, self._round)
-        elif self._prober.consider(row, self._choice.live, self._acceptance, self._round):
-            self._next_sync = self._round + PROBE_ROUNDS + SYNC_LAG
+    def _cells(self) -> list[ProfileCell]:
+        return report.measured_cells(self._cost.base, self._readings)

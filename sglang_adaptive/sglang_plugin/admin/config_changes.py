@@ -9,10 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from sglang_adaptive.policy.config import schema
-from sglang_adaptive.policy.config.captured_steps import CapturedSteps
-from sglang_adaptive.policy.config.config import check_config
-from sglang_adaptive.policy.config.config_file import file_stamp, read_object
+from sglang_adaptive.policy.config import CapturedSteps, check_config, file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, WATCH, Change
 
@@ -77,7 +74,7 @@ class ConfigChanges:
                 flag = "--speculative-adaptive-config"
                 raise ConfigError("command line", None, "no configuration file was given", flag)
             self._handled = await asyncio.to_thread(file_stamp, self._path)
-            if by == WATCH and not (await self._ask_in_force()).get(schema.WATCH):
+            if by == WATCH and not (await self._ask_in_force()).get("watch"):
                 return
             content = await asyncio.to_thread(read_object, self._path)
             await self._apply(content, self._path, by)

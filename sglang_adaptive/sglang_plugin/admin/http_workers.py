@@ -12,11 +12,11 @@ import os
 import signal
 from typing import Any
 
+from sglang_adaptive.sglang_plugin import env
+
 logger = logging.getLogger(__name__)
 
 APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
-WRAPPED = "SGLANG_ADAPTIVE_HTTP_APP"
-"""Environment variable with the application that SGLang would have served."""
 
 
 def serve_our_application() -> None:
@@ -26,7 +26,7 @@ def serve_our_application() -> None:
 
     named = envs.SGLANG_HTTP_SERVER_APP_PATH.get()
     if named != APPLICATION:
-        os.environ[WRAPPED] = named
+        env.HTTP_APPLICATION.set(named)
         envs.SGLANG_HTTP_SERVER_APP_PATH.set(APPLICATION)
     # As SGLang does for its own logger: a worker configures no other.
     LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}

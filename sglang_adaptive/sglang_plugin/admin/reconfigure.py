@@ -18,15 +18,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config.config import AdaptiveConfig, check_config
-from sglang_adaptive.policy.config.config_diff import describe_change
+from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
 from sglang_adaptive.policy.errors import ConfigError, printable
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor
-from sglang_adaptive.sglang_plugin.scheduler.profiles import CostSharing
-from sglang_adaptive.sglang_plugin.scheduler.round_traces import trace_rounds
+from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.start.controller import trace_rounds
+from sglang_adaptive.sglang_plugin.start.policies import build_successor
+from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
-from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +64,8 @@ class Change:
         return change if isinstance(change.config, dict) and texts else None
 
 
-def unpack(state_controller: Any, recv_req: Any, *args: Any, **kwargs: Any) -> None:
-    """Before a scheduler handles SGLang's message: put a packed change under CONFIG_KEY."""
+def unpack(recv_req: Any) -> None:
+    """Put a change that is packed in SGLang's message under CONFIG_KEY."""
     for name in [name for name in recv_req.server_args if name.startswith(PACKED)]:
         change = Change.unpacked(name)
         if change is not None:
@@ -122,8 +121,9 @@ class Reconfigure:
         if isinstance(retiring, CostSharing):
             retiring.retire()
         config = check_config(value.config, value.source)
-        if (deferred := extend_hooks.live()) is not None:
-            deferred.set_every(config.zero_step_extend_every)
+        now = current()
+        if now is not None and now.deferred is not None:
+            now.deferred.set_every(config.zero_step_extend_every)
         trace_rounds(controller, config.trace)
         if _is_first_rank():
             changes = describe_change(before, _config_of(controller))

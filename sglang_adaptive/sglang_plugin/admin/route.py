@@ -16,15 +16,14 @@ from typing import Any
 
 import orjson
 
-from sglang_adaptive.policy.config.captured_steps import CapturedSteps
-from sglang_adaptive.policy.config.config_file import MAX_BYTES, parse_object
+from sglang_adaptive.policy.config import MAX_BYTES, CapturedSteps, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin import http_workers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED, Change
 from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
-from sglang_adaptive.sglang_plugin.launch.activation import NOTE
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
+from sglang_adaptive.sglang_plugin.notes import NOTE
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -38,16 +37,8 @@ MOST_SECONDS = 86400
 logger = logging.getLogger(__name__)
 
 
-def install(
-    server_args: Any,
-    tokenizer_manager: Any,
-    template_manager: Any,
-    port_args: Any,
-    scheduler_infos: list[dict[str, Any]],
-    *args: Any,
-    **kwargs: Any,
-) -> None:
-    """Before SGLang sets up its HTTP server: add the ASGI layer, or let several HTTP workers add it."""
+def install(server_args: Any, scheduler_infos: list[dict[str, Any]]) -> None:
+    """Add the ASGI layer to the application of SGLang's HTTP server, or let several HTTP workers add it."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
     if (resolving_view(server_args).tokenizer_worker_num or 1) > 1:

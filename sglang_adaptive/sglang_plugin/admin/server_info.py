@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Reconfigure
-from sglang_adaptive.sglang_plugin.launch.activation import NOTE
-from sglang_adaptive.sglang_plugin.scheduler.profile_key import profile_key
-from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
-from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
-from sglang_adaptive.sglang_plugin.verify_budget import hooks as budget_hooks
+from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.start.profile_key import profile_key
+from sglang_adaptive.sglang_plugin.start.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import asked
-from sglang_adaptive.sglang_plugin.zero_steps import extend_hooks
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
 
 logger = logging.getLogger(__name__)
@@ -33,49 +30,50 @@ RELEASE = -1
 """SGLang's message type has only numbers, so null becomes this on the way to the scheduler."""
 
 
-def add_adaptive(result: None, controller_of_state: Any, state: dict[str, Any]) -> None:
-    """After SGLang filled the speculative part of the internal state: add ours, or why speculation is not adaptive."""
-    from sglang.srt.runtime_context import get_parallel
+def add_adaptive(state: dict[str, Any]) -> None:
+    """Add our part to SGLang's internal *state*, or why speculation is not adaptive."""
+    from sglang.srt.runtime_context import get_parallel, get_server_args
 
-    scheduler = controller_of_state.scheduler
-    controller = controller_of(scheduler.draft_worker)
-    if controller is None:
-        note = getattr(scheduler.server_args, NOTE, {})
+    now = current()
+    if now is None:
+        note = getattr(get_server_args(), NOTE, {})
         state["adaptive"] = {"active": False, "reason": note.get("reason")}
     else:
-        state["adaptive"] = {**controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
-        if (deferred := extend_hooks.live()) is not None:
-            state["adaptive"]["zero_steps"] = deferred.snapshot()
+        state["adaptive"] = {**now.controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
+        if now.deferred is not None:
+            state["adaptive"]["zero_steps"] = now.deferred.snapshot()
         if asked():
-            state["adaptive"]["verify_budget"] = {**budget_hooks.snapshot(), **controller.budget_report()}
+            packed = 0 if now.budgets is None else now.budgets.rounds
+            budgets = {"reason": now.why_no_budgets, "packed_rounds": packed}
+            state["adaptive"]["verify_budget"] = {**budgets, **now.controller.budget_report()}
     # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
     state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
 
 
-def answer_look(original: Callable[..., Any], state_controller: Any, recv_req: Any) -> Any:
-    """Around SGLang's get_internal_state: answer a request with LOOK or HISTORY as id with our part alone.
+def answer(recv_req: Any) -> Any:
+    """Return our part alone for a request with LOOK or HISTORY as id; None for any other.
 
     The whole state has more than 500 fields, which take a scheduler milliseconds to collect.
     """
     span = _span_asked(recv_req.rid)
     if recv_req.rid != LOOK and span is None:
-        return original(state_controller, recv_req)
+        return None
     from sglang.srt.managers.io_struct import GetInternalStateReqOutput
 
     state: dict[str, Any] = {}
     if span is None:
-        add_adaptive(None, state_controller, state)
+        add_adaptive(state)
     else:
-        add_history(state_controller, state, span)
+        add_history(state, span)
     return GetInternalStateReqOutput(internal_state=state)
 
 
-def add_history(state_controller: Any, state: dict[str, Any], span: int) -> None:
+def add_history(state: dict[str, Any], span: int) -> None:
     """Put the last *span* seconds into *state*; None on a rank without a history."""
     from sglang.srt.runtime_context import get_parallel
 
-    controller = controller_of(state_controller.scheduler.draft_worker)
-    history = None if controller is None else controller.history(span)
+    now = current()
+    history = None if now is None else now.controller.history(span)
     state["adaptive"] = {"dp_rank": get_parallel().dp_rank or 0, "history": history}
 
 
@@ -95,19 +93,19 @@ async def look(tokenizer_manager: Any, rid: str = LOOK) -> list[dict[str, Any]]:
     return [answer.internal_state["adaptive"] for answer in answers]
 
 
-def add_update_handlers(handlers: dict[str, Any], state_controller: Any) -> dict[str, Any]:
-    """After SGLang listed the handlers of /set_internal_state: add those of this package."""
-    controller = controller_of(state_controller.scheduler.draft_worker)
+def handlers() -> dict[str, Any]:
+    """Return this package's handlers of /set_internal_state, by key."""
+    now = current()
+    controller = None if now is None else now.controller
     force = ForceSteps(controller)
     return {
-        **handlers,
         FORCE_KEY: force,
         LEASE_KEY: Lease(force),
         LEASE_OVER_KEY: LeaseOver(controller),
         BUDGET_KEY: ForceBudget(controller),
         CONFIG_KEY: Reconfigure(controller),
         WARM_UP_KEY: WarmUpSwitch(controller),
-        EXTEND_KEY: ExtendEvery(extend_hooks.live()),
+        EXTEND_KEY: ExtendEvery(None if now is None else now.deferred),
     }
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.arguments_view import AsIf
 
-SWITCH = "SGLANG_ADAPTIVE_ATTENTION_DP"
-"""Environment variable that turns it off with "0"."""
 _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 
 
 def wanted() -> bool:
     """Return whether the environment leaves it on."""
-    return os.environ.get(SWITCH) != "0"
+    return not env.ATTENTION_DP.is_off
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:

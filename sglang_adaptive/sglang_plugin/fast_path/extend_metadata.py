@@ -9,38 +9,44 @@ SGLANG_ADAPTIVE_EXTEND_METADATA=0 in the server's environment restores SGLang's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
-
-_replaying: Any = None
-"""The backend whose graph is about to be replayed; None at other times."""
-
-_fallback = Fallback(
-    "adaptive: the metadata of the draft's extend is built twice from now on", "SGLANG_ADAPTIVE_EXTEND_METADATA"
-)
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 
-def execute(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around EAGLEDraftExtendCudaGraphRunner.execute: note its backend while it prepares a replay."""
-    global _replaying
-    _replaying = runner.draft_extend_attn_backend
-    try:
-        return original(runner, *args, **kwargs)
-    finally:
-        _replaying = None
+class ExtendMetadata:
+    """The metadata of fa3's draft extends."""
+
+    def __init__(self) -> None:
+        self.guard = Guard(
+            "adaptive: the metadata of the draft's extend is built twice from now on", env.EXTEND_METADATA
+        )
+        self._replaying: Any = None
+        """The backend whose graph is about to be replayed; None at other times."""
+
+    @contextmanager
+    def replaying(self, backend: Any) -> Iterator[None]:
+        """Note that SGLang prepares and replays a graph of *backend* inside the ``with``."""
+        self._replaying = backend
+        try:
+            yield
+        finally:
+            self._replaying = None
+
+    def is_made(self, backend: Any, forward_batch: Any) -> bool:
+        """Return whether the graph fills in all metadata itself; then it is bound to *backend*, and nothing is left."""
+        return backend is self._replaying and bool(self.guard.attempt(_bound, backend, forward_batch))
 
 
-def out_graph(original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
-    """Around FlashAttentionBackend.init_forward_metadata_out_graph: skip what the graph itself fills in."""
-    if backend is _replaying and not _fallback.in_use:
-        with _fallback:
-            if _is_in_graph(backend, forward_batch):
-                backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
-                backend.forward_metadata_spec_decode_expand = None
-                return
-    original(backend, forward_batch, *args, **kwargs)
+def _bound(backend: Any, forward_batch: Any) -> bool:
+    if not _is_in_graph(backend, forward_batch):
+        return False
+    backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
+    backend.forward_metadata_spec_decode_expand = None
+    return True
 
 
 def _is_in_graph(backend: Any, forward_batch: Any) -> bool:

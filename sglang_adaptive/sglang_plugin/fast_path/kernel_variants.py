@@ -7,20 +7,20 @@ start-up, whatever a warm-up runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 ALIGNMENT = 16
 """Alignment in bytes for which Triton specialises."""
 
 
-def copy_from_aligned(original: Callable[..., bool], dsts: Sequence[Any], srcs: Sequence[Any]) -> bool:
-    """Around try_small_copy, one launch for several small copies: pass aligned sources only."""
-    return original(dsts, [src.clone() if src.is_cuda and src.data_ptr() % ALIGNMENT else src for src in srcs])
+def aligned(sources: Sequence[Any]) -> list[Any]:
+    """Return the tensors that SGLang is about to copy in one launch, each at an aligned address."""
+    return [source.clone() if source.is_cuda and source.data_ptr() % ALIGNMENT else source for source in sources]
 
 
-def ignore_alignment(worker: Any) -> None:
-    """Before EAGLEWorkerV2.init_cuda_graphs, the first launch: compile the slot kernels without alignment variants."""
+def ignore_alignment() -> None:
+    """Compile the kernels that write slots without variants for alignment; call it before their first launch."""
     from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton
     from sglang.srt.mem_cache.allocation import assign_req_to_token_pool
 

@@ -10,23 +10,19 @@ SGLANG_ADAPTIVE_LENGTH_KERNEL=0 in the server's environment restores SGLang's co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 BLOCK, PARTS = 512, 4
 """Pages that a block copies at a time, and blocks a request."""
 
 LEAST_REQUESTS = 256
 """Batches up to this size share a variant of the prefix sum, which is compiled for a power of two of requests."""
-
-_fallback = Fallback(
-    "adaptive: lengths and page tables are SGLang's again from now on", "SGLANG_ADAPTIVE_LENGTH_KERNEL"
-)
 
 
 @triton.jit(do_not_specialize=["requests", "most_pages"])  # type: ignore[untyped-decorator, unused-ignore]
@@ -78,41 +74,45 @@ def fill(
     )  # fmt: skip
 
 
-def normal_decode_set_metadata(
-    original: Callable[..., None], cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any,
-    req_pool_indices: Any, max_seq_pages: int, seq_lens: Any, seq_len_delta: int, page_size: int, *more: Any,
-    **options: Any,
-) -> None:  # fmt: skip
-    """Around SGLang's function of this name: fill in the metadata of a decode, draft or verify pass on fa3."""
-    given = (cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices)
-    # Any other argument has to be None or False; SGLang's code runs otherwise.
-    asked = any(option is not None and option is not False for option in (*more, *options.values()))
-    if asked or not _filled(*given, seq_lens, seq_len_delta, page_size, max_seq_pages):
-        original(*given, max_seq_pages, seq_lens, seq_len_delta, page_size, *more, **options)
+class LengthKernel:
+    """Fills in fa3's metadata in SGLang's place, where it can."""
 
+    def __init__(self) -> None:
+        self.guard = Guard("adaptive: lengths and page tables are SGLang's again from now on", env.LENGTH_KERNEL)
 
-def draft_extend_set_metadata(original: Callable[..., None], **given: Any) -> None:
-    """Around SGLang's function of this name: fill in the metadata inside the draft extend's graph, on fa3."""
-    mine = given.get("full_to_swa_index_mapping") is None and _filled(
-        given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
-        given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],
-        given["extend_seq_lens"], given["cu_seqlens_q"],
-    )  # fmt: skip
-    if not mine:
-        original(**given)
+    def of_a_decode(
+        self, cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any, req_pool_indices: Any,
+        max_seq_pages: int, seq_lens: Any, seq_len_delta: int, page_size: int, *more: Any, **options: Any,
+    ) -> bool:  # fmt: skip
+        """Fill in a decode, draft or verify pass, with the arguments of SGLang's function; return whether it did.
+
+        Any other argument than these has to be None or False.
+        """
+        asked = any(option is not None and option is not False for option in (*more, *options.values()))
+        return not asked and self._filled(
+            cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, seq_lens, seq_len_delta,
+            page_size, max_seq_pages,
+        )  # fmt: skip
+
+    def of_an_extend(self, **given: Any) -> bool:
+        """The same inside the graph of a draft extend."""
+        return given.get("full_to_swa_index_mapping") is None and self._filled(
+            given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
+            given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],
+            given["extend_seq_lens"], given["cu_seqlens_q"],
+        )  # fmt: skip
+
+    def _filled(self, *given: Any) -> bool:
+        return bool(self.guard.attempt(_filled, *given))
 
 
 def _filled(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
     most_pages: int, *queries: Any,
 ) -> bool:  # fmt: skip
-    if _fallback.in_use:
+    dense = (lengths, key_ends, rows, seq_lens, *queries)
+    strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
+    if any(stride != 1 for stride in strides):
         return False
-    with _fallback:
-        dense = (lengths, key_ends, rows, seq_lens, *queries)
-        strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
-        if any(stride != 1 for stride in strides):
-            return False
-        fill(lengths, key_ends, page_table, request_table, rows, seq_lens, more, page, most_pages, *queries)
-        return True
-    return False
+    fill(lengths, key_ends, page_table, request_table, rows, seq_lens, more, page, most_pages, *queries)
+    return True

@@ -9,17 +9,15 @@ SGLANG_ADAPTIVE_QUERIES_IN_PLACE=0 in the server's environment restores SGLang's
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 ALIGNED = 16
 """Bytes that the kernel loads at once; rows have to begin at multiples of it."""
-
-_fallback = Fallback("adaptive: queries are copied together from now on", "SGLANG_ADAPTIVE_QUERIES_IN_PLACE")
 
 
 class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
@@ -31,16 +29,24 @@ class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
         return self
 
 
-def forward(
-    original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
-    **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Around forward_extend and forward_decode of FlashAttentionBackend: read a round's queries in place."""
-    if not _fallback.in_use and not torch.compiler.is_compiling():  # torch.compile refuses subclasses of tensors
-        with _fallback:
-            if _in_a_round(forward_batch.forward_mode) and _plain(backend) and _has_gaps(q):
-                q = q.as_subclass(_InPlace)
-    return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+class QueriesInPlace:
+    """The queries of fa3's passes in a round."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("adaptive: queries are copied together from now on", env.QUERIES_IN_PLACE)
+
+    def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
+        """Return the queries *q* as fa3 is to read them."""
+        if torch.compiler.is_compiling():  # torch.compile refuses subclasses of tensors
+            return q
+        mine = self.guard.attempt(_in_place, backend, q, forward_batch)
+        return q if mine is None else mine
+
+
+def _in_place(backend: Any, q: Any, forward_batch: Any) -> Any:
+    if _in_a_round(forward_batch.forward_mode) and _plain(backend) and _has_gaps(q):
+        return q.as_subclass(_InPlace)
+    return None
 
 
 def _in_a_round(mode: Any) -> bool:

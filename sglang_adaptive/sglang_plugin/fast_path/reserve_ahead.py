@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
-from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 AHEAD = 32
 """Slots that a request gets beyond SGLang's reserve, whenever it gets any."""
@@ -22,43 +23,35 @@ AHEAD = 32
 SPARE = 4
 """Slots that have to be free or evictable in the pool, as a multiple of what the batch could get at once."""
 
-_controller: Any = None
-"""The scheduler's adaptive controller; None with fixed steps."""
 
-_batch: Any = None
-"""The batch for which SGLang is reserving slots; None at other times."""
+class ReserveAhead:
+    """Reserves the slots of one scheduler's decode batches."""
 
-_fallback = Fallback(
-    "adaptive: slots are reserved for one round at a time from now on", "SGLANG_ADAPTIVE_RESERVE_AHEAD"
-)
+    def __init__(self, controller: AdaptiveController) -> None:
+        self._controller = controller
+        # Ranks with other slots would have others free, and then other batches.
+        self.guard = Guard(
+            "adaptive: slots are reserved for one round at a time from now on", env.RESERVE_AHEAD, ranks_alike=True
+        )
+        self._batch: Any = None
+        """The batch for which SGLang is reserving slots; None at other times."""
 
+    def prepare(self, original: Callable[[Any], None], batch: Any) -> None:
+        """Prepare *batch* for a decode round, by SGLang's *original* where a request needs slots."""
+        if self._controller.warms_up:
+            original(batch)  # loads the kernel that writes slots, which has a variant for each power of two of requests
+        elif self.guard.attempt(_is_covered, batch):
+            _prepare_the_rest(batch)
+        else:
+            self._batch = batch
+            try:
+                original(batch)
+            finally:
+                self._batch = None
 
-def install(result: None, worker: Any) -> None:
-    """After EAGLEWorkerV2.init_cuda_graphs: keep the controller, which knows when the warm-up runs."""
-    global _controller
-    _controller = controller_of(worker)
-
-
-def prepare_for_decode(original: Callable[[Any], None], batch: Any) -> None:
-    """Around SGLang's eagle_prepare_for_decode: skip the reservation where no request needs slots."""
-    global _batch
-    if _controller is not None and _controller.warms_up:
-        original(batch)  # loads the kernel that writes slots, which has a variant for each power of two of requests
-        return
-    if _tried(_is_covered, batch):
-        _prepare_the_rest(batch)
-        return
-    _batch = batch
-    try:
-        original(batch)
-    finally:
-        _batch = None
-
-
-def decode_alloc_lens(original: Callable[..., Any], reqs: Any, *, reserve: int, page_size: int) -> Any:
-    """Around page_aligned_decode_alloc_lens: reserve AHEAD more slots where enough are free."""
-    more = 0 if _batch is None else _tried(_more, _batch, reserve)
-    return original(reqs, reserve=reserve + more, page_size=page_size)
+    def more(self, reserve: int) -> int:
+        """Return how many slots beyond *reserve* each request may get now."""
+        return 0 if self._batch is None else self.guard.attempt(_more, self._batch, reserve) or 0
 
 
 def _is_covered(batch: Any) -> bool:
@@ -93,11 +86,3 @@ def _prepare_the_rest(batch: Any) -> None:
         req.decode_batch_idx += 1
     if batch.seq_lens_cpu is None:
         batch.max_seq_len_host = max(req.kv.kv_allocated_len for req in batch.reqs)
-
-
-def _tried(ask: Callable[..., int], *about: Any) -> int:
-    """Return the result of *ask*; 0 from its first error on."""
-    if not _fallback.in_use:
-        with _fallback:
-            return ask(*about)
-    return 0

@@ -9,55 +9,53 @@ SGLANG_ADAPTIVE_VERIFY_SCHEDULE=0 in the server's environment restores SGLang's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
-
-_ON_BACKEND = "_sglang_adaptive_schedule"
-
-_current: Any = None
-"""The schedule for the current attention call; None for a call that computes its own."""
-
-_fallback = Fallback(
-    "adaptive: each layer of a verify pass makes its own schedule from now on", "SGLANG_ADAPTIVE_VERIFY_SCHEDULE"
-)
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 
-def forward_extend(
-    original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
-    **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Around FlashAttentionBackend.forward_extend: use one tile schedule for all layers of a verify pass."""
-    global _current
-    if not _fallback.in_use and forward_batch.forward_mode.is_target_verify():
-        with _fallback:
-            _current = _schedule(backend, layer, forward_batch)
-    try:
-        return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
-    finally:
-        _current = None
+class VerifySchedule:
+    """The tile schedules of fa3's verify passes."""
 
+    def __init__(self) -> None:
+        self.guard = Guard(
+            "adaptive: each layer of a verify pass makes its own schedule from now on", env.VERIFY_SCHEDULE
+        )
+        self._current: Any = None
+        """The schedule for the attention call that runs; None for a call that computes its own."""
+        self._passes: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
+        """By backend, the layer that attended last, and the schedule of its pass."""
 
-def flash_attn_with_kvcache(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around fa3's flash_attn_with_kvcache: pass the schedule of the verify pass."""
-    if _current is not None:
-        kwargs["scheduler_metadata"] = _current
-    return original(*args, **kwargs)
+    @contextmanager
+    def of(self, backend: Any, layer: Any, forward_batch: Any) -> Iterator[None]:
+        """Let fa3's call for *layer* inside the ``with`` use the schedule of its verify pass."""
+        if forward_batch.forward_mode.is_target_verify():
+            self._current = self.guard.attempt(self._schedule, backend, layer, forward_batch)
+        try:
+            yield
+        finally:
+            self._current = None
 
+    def arguments(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments of fa3's call, with the schedule of its pass."""
+        return given if self._current is None else {**given, "scheduler_metadata": self._current}
 
-def _schedule(backend: Any, layer: Any, forward_batch: Any) -> Any:
-    """Return the schedule of the pass that *layer* is in; None where the layer needs one of its own.
+    def _schedule(self, backend: Any, layer: Any, forward_batch: Any) -> Any:
+        """Return the schedule of the pass that *layer* is in; None where the layer needs one of its own.
 
-    A pass runs the layers in ascending order, so a layer id that does not increase begins another pass.
-    """
-    if not _plain(backend, layer, forward_batch):
-        return None
-    before, schedule = getattr(backend, _ON_BACKEND, (None, None))
-    if before is None or layer.layer_id <= before:
-        schedule = _computed(backend)
-    setattr(backend, _ON_BACKEND, (layer.layer_id, schedule))
-    return schedule
+        A pass runs the layers in ascending order, so a layer id that does not increase begins another pass.
+        """
+        if not _plain(backend, layer, forward_batch):
+            return None
+        before, schedule = self._passes.get(backend, (None, None))
+        if before is None or layer.layer_id <= before:
+            schedule = _computed(backend)
+        self._passes[backend] = (layer.layer_id, schedule)
+        return schedule
 
 
 def _plain(backend: Any, layer: Any, forward_batch: Any) -> bool:

@@ -9,48 +9,39 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sglang_adaptive.policy.config.config import AdaptiveConfig, load_config
-from sglang_adaptive.policy.config.config_file import file_stamp
+from sglang_adaptive.policy.config import AdaptiveConfig, file_stamp
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.sglang_plugin import ACTIVE
+from sglang_adaptive.sglang_plugin import env, hooks
 from sglang_adaptive.sglang_plugin.attention_dp import setup_check as attention_dp
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
+from sglang_adaptive.sglang_plugin.configuration import read_once
+from sglang_adaptive.sglang_plugin.contract import ContractError
+from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.repairs import hybrids
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
 
 logger = logging.getLogger(__name__)
 
-NOTE = "_sglang_adaptive"
-"""Attribute of ServerArgs that passes the launcher's findings to the schedulers and to the HTTP server.
 
-"reason": why adaptive speculation is off, or None. While it is on also "stamp": the ``file_stamp`` of the
-configuration's file just before it was read.
-"""
-
-
-def from_cli_args(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
-    """Around ServerArgs.from_cli_args: refuse an invalid configuration with one line, before anything loads."""
+def check_command_line(args: argparse.Namespace) -> None:
+    """Refuse an invalid configuration with one line, and an SGLang that does not fit; exit with 2."""
     if asked_for(args):
         try:
-            config = load_config(args.speculative_adaptive_config)
-            _check_launch_steps(args.speculative_num_steps, config)
-            registry.require(registry.problems())
+            _check_launch_steps(args.speculative_num_steps, read_once(args.speculative_adaptive_config))
+            hooks.require(hooks.problems())
         except (ConfigError, ContractError) as error:
             _refuse(str(error))
-    return original(cls, args)
 
 
 def resolve_once(original: Callable[..., None], server_args: Any) -> None:
-    """Around ServerArgs.resolve_once: turn adaptive speculation on where it can run, else log why not.
+    """Resolve *server_args* by SGLang's *original*, and turn adaptive speculation on where it can run.
 
-    Raises ConfigError or ContractError; from the command line, ``from_cli_args`` has refused both already.
+    Raises ConfigError or ContractError; ``check_command_line`` refuses both before.
     """
     if getattr(server_args, "_resolution_finished", False):
         return original(server_args)
     if not asked_for(server_args):
-        os.environ.pop(ACTIVE, None)
+        env.ACTIVE.set(None)
         return original(server_args)
     _prepare(server_args)
     original(server_args)
@@ -58,7 +49,7 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
 
 
 def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Around SGLang's own check of the setup: add the check of the model, and keep the reason for /server_info."""
+    """Return why a setup cannot adapt, by SGLang's *original* and by our checks; keep the reason for /server_info."""
     reason = unsupported_reason(original, server_args)
     if hasattr(server_args, NOTE):
         getattr(server_args, NOTE)["reason"] = reason
@@ -78,11 +69,11 @@ def asked_for(args: Any) -> bool:
 
 def _prepare(server_args: Any) -> None:
     stamp = file_stamp(server_args.speculative_adaptive_config or "")
-    config = load_config(server_args.speculative_adaptive_config)
+    config = read_once(server_args.speculative_adaptive_config)
     _check_launch_steps(server_args.speculative_num_steps, config)
-    registry.require(registry.problems())
-    registry.add_and_apply(registry.of_launcher())
-    os.environ[ACTIVE] = "1"
+    hooks.require(hooks.problems())
+    hooks.install_now(hooks.of_launcher())
+    env.ACTIVE.set("1")
     verify_budget.ask(config)
     setattr(server_args, NOTE, {"reason": None})
     reason = cannot_adapt(server_args)

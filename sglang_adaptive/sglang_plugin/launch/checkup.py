@@ -16,13 +16,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.config.config import load_config
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.contract import ContractError
-from sglang_adaptive.sglang_plugin.hooking.hook import SRT, Need, Process
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.configuration import read_once
+from sglang_adaptive.sglang_plugin.contract import ContractError, Need
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, dspark, without_device
 from sglang_adaptive.sglang_plugin.launch.left_out import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
+from sglang_adaptive.sglang_plugin.notes import NOTE
 
 ASKED = (
     Need(SRT + "plugins.load_plugins"),
@@ -79,7 +80,7 @@ def sglang_version() -> str:
 def mismatches() -> list[str]:
     """Return the needs of the package that this SGLang does not meet, one phrase each."""
     asked = (need.problem() for need in ASKED)
-    return [*registry.problems(), *(problem for problem in asked if problem is not None)]
+    return [*hooks.problems(), *(problem for problem in asked if problem is not None)]
 
 
 def doors() -> str | None:
@@ -88,7 +89,7 @@ def doors() -> str | None:
 
     load_plugins()
     try:
-        registry.require_landed(registry.hooks(Process.ENTRY))
+        hooks.require_installed(hooks.hooks(Process.ENTRY))
     except ContractError as error:
         return str(error)
     return None
@@ -152,7 +153,7 @@ def how_it_drafts(server_args: Any) -> dict[str, Any]:
         "steps": server_args.speculative_num_steps,
         "topk": server_args.speculative_eagle_topk,
         "draft_tokens": server_args.speculative_num_draft_tokens,
-        "depths": None if config is None else list(load_config(config).candidate_steps),
+        "depths": None if config is None else list(read_once(config).candidate_steps),
     }
 
 
@@ -160,7 +161,7 @@ def _resolved(server_args: Any) -> dict[str, Any]:
     from sglang.srt.arg_groups.overrides import resolving_view
 
     cfg = resolving_view(server_args)
-    note = getattr(server_args, activation.NOTE, {})
+    note = getattr(server_args, NOTE, {})
     return {
         "reason": note.get("reason"),
         "adaptive": bool(cfg.speculative_adaptive),

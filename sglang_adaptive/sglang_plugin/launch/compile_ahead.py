@@ -26,7 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.launch.activation import NOTE, runs_on_cpu
+from sglang_adaptive.sglang_plugin.launch.activation import runs_on_cpu
+from sglang_adaptive.sglang_plugin.notes import NOTE
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +88,8 @@ class Compiler:
             return False
 
 
-def begin(cls: type, server_args: Any, *args: Any, **kwargs: Any) -> None:
-    """Before Engine._launch_scheduler_processes: start compiling what an adaptive server on CUDA will need."""
+def begin(server_args: Any) -> None:
+    """Start compiling what a server with *server_args* will need, if it is adaptive and on CUDA."""
     global _started
     try:
         if getattr(server_args, NOTE, {"reason": "static"})["reason"] is None and not runs_on_cpu(server_args):

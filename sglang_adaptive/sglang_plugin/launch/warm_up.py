@@ -20,11 +20,12 @@ from typing import Any
 
 import requests
 
-from sglang_adaptive.policy.config.config import load_config
 from sglang_adaptive.runtime.start_up import Progress
+from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
-from sglang_adaptive.sglang_plugin.launch.activation import NOTE, runs_on_cpu
-from sglang_adaptive.sglang_plugin.scheduler.warm_up_switch import BEGIN, END, WARM_UP_KEY
+from sglang_adaptive.sglang_plugin.launch.activation import runs_on_cpu
+from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.start.warm_up_switch import BEGIN, END, WARM_UP_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ and of their tokens are 1, a multiple of 16 or neither."""
 
 
 def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Around http_server._wait_and_warmup: run the warm-up before SGLang's request that makes the server ready.
+    """Run the warm-up before SGLang's request that makes the server ready, in *original*, its _wait_and_warmup.
 
     With ``--skip-server-warmup`` SGLang calls neither.
     """
@@ -95,7 +96,7 @@ def _wanted(server_args: Any) -> bool:
     cfg = resolving_view(server_args)
     if getattr(server_args, NOTE, {"reason": "static"})["reason"] is not None or not cfg.speculative_adaptive:
         return False
-    wanted = load_config(cfg.speculative_adaptive_config).warm_up
+    wanted = read_once(cfg.speculative_adaptive_config).warm_up
     if wanted is None:
         wanted = not runs_on_cpu(server_args)
     if wanted and cfg.disaggregation_mode != "null":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sglang_adaptive import __version__
 from sglang_adaptive.sglang_plugin.admin.server_info import look
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 PAGE, DATA = "/adaptive", "/adaptive.json"
 
 
-def install(*args: Any, **kwargs: Any) -> None:
-    """Before SGLang sets up its HTTP server: add the routes. After an error the server starts without them."""
+def install() -> None:
+    """Add the routes to the application of SGLang's HTTP server. After an error it starts without them."""
     try:
         from sglang.srt.entrypoints.http_server import app
 
@@ -35,8 +35,8 @@ def install(*args: Any, **kwargs: Any) -> None:
         logger.exception("adaptive: this server shows no %s", PAGE)
 
 
-def prompt_for_key(result: None, app: FastAPI, **keys: Any) -> None:
-    """After SGLang added its key check to the application: send browsers a form for the key."""
+def prompt_for_key(app: FastAPI) -> None:
+    """Send browsers a form for the key, outside SGLang's check of keys."""
     try:
         app.add_middleware(KeyPrompt, path=PAGE, page=_page())
     except Exception:

@@ -48,7 +48,7 @@ def _runs_mamba2(model: Any) -> bool:
 
 
 def price_the_widest(original: Callable[..., Any], configurator: Any, total_rest_memory: float) -> Any:
-    """Around KVCacheConfigurator._handle_max_mamba_cache: budget the scratch buffer for the most draft tokens.
+    """Let SGLang's *original*, _handle_max_mamba_cache, budget the scratch buffer for the most draft tokens.
 
     SGLang 0.5.23 budgets it for the launch steps, and so reserves too little memory where these are not the most.
     """

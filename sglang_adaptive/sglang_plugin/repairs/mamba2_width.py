@@ -8,21 +8,21 @@ the distance from the tensor, and takes ``cache_steps`` as the tokens of the rou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 
-def by_the_buffer(original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
-    """Around TritonSSUBackend.__call__: let ``cache_steps`` be the steps that the buffer has for a request.
+def by_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the *arguments* of the kernel with ``cache_steps`` as the steps that the buffer has for a request.
 
     The buffer is [requests, steps, heads, head size, state size].
     """
-    buffer = kwargs.get("intermediate_states_buffer")
-    if buffer is not None:
-        kwargs["cache_steps"] = buffer_steps(buffer, kwargs.get("cache_steps"))
-    original(backend, *args, **kwargs)
+    buffer = arguments.get("intermediate_states_buffer")
+    if buffer is None:
+        return dict(arguments)
+    return {**arguments, "cache_steps": buffer_steps(buffer)}
 
 
-def buffer_steps(buffer: Any, given: int | None) -> int:
-    """Return the steps between two requests of *buffer*, whatever SGLang has *given*."""
+def buffer_steps(buffer: Any) -> int:
+    """Return the steps between two requests of *buffer*."""
     return int(buffer.stride(0) // buffer.stride(1))

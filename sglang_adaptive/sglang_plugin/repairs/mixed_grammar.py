@@ -8,13 +8,12 @@ a round ago, and SGLang ends it with "Tokens not accepted". It does so at one de
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 
-def wait_for_results(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
-    """Around Scheduler.is_disable_overlap_for_batch: process pending results before a mixed batch with a grammar."""
-    return original(scheduler, batch, last_batch=last_batch) or bool(
+def waits(scheduler: Any, batch: Any) -> bool:
+    """Whether pending results have to be processed before *batch*: a mixed one with a grammar."""
+    return bool(
         batch
         and scheduler.result_queue
         and batch.forward_mode.is_mixed()

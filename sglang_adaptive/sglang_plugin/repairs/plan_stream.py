@@ -28,8 +28,8 @@ def asked() -> bool:
     return bool(envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM.get())
 
 
-def nothing_to_correct(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
-    """Around AttentionBackend.update_verify_buffers_to_fill_after_draft, the base class's: do nothing for a chain.
+def correct(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
+    """Correct a plan by SGLang's *original*, the base class's method, where a chain does not make that needless.
 
     A chain's metadata depends on lengths, the request table and the number of draft tokens. SGLang 0.5.23 plans after
     the draft, so a flashinfer plan has the final mask; drafts and positions are copied again before the replay. Raises

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def at_the_widest(original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-    """Around a function that returns a size: let it read the most steps."""
+    """Return what SGLang's *original* returns, a size, where it reads the most steps as those of the launch."""
     from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 
     spec = get_spec()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def finish(backend: Any, model_runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """After ModelRunner._get_attention_backend: record the names and bind the translator."""
+def finished(backend: Any, model_runner: Any) -> Any:
+    """Return *backend*, just built for *model_runner*, with its names and the translator."""
     backend.prefill_attention_backend_str = model_runner.prefill_attention_backend_str
     backend.decode_attention_backend_str = model_runner.decode_attention_backend_str
     model_runner.kv_index_translator.bind_and_verify_backends([backend])

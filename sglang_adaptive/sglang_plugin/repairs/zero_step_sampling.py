@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def add_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
-    """After EAGLEWorkerV2._build_trivial_verify_input: add an empty draft distribution.
+def with_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
+    """Return the *verify_input* of a zero-step round, with an empty draft distribution where one is needed.
 
     Its shape is (requests, 1, vocabulary): zeros, expanded from one element. The sampler's kernel reads one row a
     draft; without drafts it reads none and samples from the target's distribution.

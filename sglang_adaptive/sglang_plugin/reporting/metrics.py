@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.reporting.metric_series import BY_NAME, COUNTER, METRICS, PREFIX, Metric, series
-from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
 
 logger = logging.getLogger(__name__)
 
@@ -22,32 +22,16 @@ SHARE = 0.005
 BURST_SECONDS = 0.01
 """Seconds of updates that may run in succession; each takes a fraction of a millisecond."""
 
-_ATTRIBUTE = "_sglang_adaptive_metrics"
-"""Attribute of SGLang's collector with our metrics."""
 
-
-def attach(result: None, scheduler: Any) -> None:
-    """After SGLang created its metrics reporter: create our metrics, on a rank that logs metrics."""
-    controller = controller_of(scheduler.draft_worker)
-    context = scheduler.metrics_collector_context
-    if controller is None or context.collector is None or not context.current_scheduler_metrics_enabled:
-        return
+def metrics_beside(context: Any, controller: AdaptiveController) -> AdaptiveMetrics | None:
+    """Return our metrics beside those of SGLang's *context*; None on a rank that logs none, and after an error."""
+    if context.collector is None or not context.current_scheduler_metrics_enabled:
+        return None
     try:
-        setattr(context.collector, _ATTRIBUTE, AdaptiveMetrics(context.collector, controller))
+        return AdaptiveMetrics(context.collector, controller)
     except Exception:
         logger.exception("adaptive: no metrics of adaptive speculation, they could not be made")
-
-
-def update(result: None, collector: Any, *args: Any, **kwargs: Any) -> None:
-    """After SGLang set its own metrics: set ours."""
-    metrics = getattr(collector, _ATTRIBUTE, None)
-    if metrics is None:
-        return
-    try:
-        metrics.update()
-    except Exception:
-        delattr(collector, _ATTRIBUTE)  # so this is logged once
-        logger.exception("adaptive: the metrics of adaptive speculation stop here, they could not be set")
+        return None
 
 
 class AdaptiveMetrics:
@@ -73,12 +57,16 @@ class AdaptiveMetrics:
         self._families = {metric.name: self._family(metric) for metric in METRICS}
         self._children: dict[tuple[str, str | None], Any] = {}
         self._written: dict[tuple[str, str | None], float] = {}
+        self.guard = Guard("adaptive: the metrics of adaptive speculation stop here, they could not be set")
         self._clock = clock
         self._last, self._credit = clock(), BURST_SECONDS
         self._write_all()
 
     def update(self) -> None:
         """Write every series that changed, unless updates took more than their share of the time."""
+        self.guard.attempt(self._update)
+
+    def _update(self) -> None:
         begin = self._clock()
         self._credit = min(BURST_SECONDS, self._credit + SHARE * (begin - self._last))
         self._last = begin

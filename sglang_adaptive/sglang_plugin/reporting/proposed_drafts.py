@@ -1,27 +1,35 @@
 """Computes accept rates over the drafts that were proposed.
 
 SGLang 0.5.23 divides accepted drafts by rounds x one number of steps: the live one in the scheduler's log and gauges,
-that at launch in a response's meta_info. Here the proposed drafts are counted (see ``note_drafted``).
+that at launch in a response's meta_info. Here the proposed drafts are counted: each result says them in ``cap_lens``,
+SGLang's field for the drafts that each request of a round may propose, which EAGLE leaves empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.scheduler.worker import controller_of
+
+class Proposed:
+    """The verified drafts of each request, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
+
+    __slots__ = ("_drafts",)
+
+    def __init__(self, drafts: Sequence[int]) -> None:
+        self._drafts = drafts
+
+    def tolist(self) -> list[int]:
+        """Return one number a request."""
+        return list(self._drafts)
 
 
 def report_decode_stats(original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any) -> None:
-    """Around the scheduler's report: let it divide by the mean draft tokens of the rounds since the last report."""
+    """Report by SGLang's *original*; let it divide by the mean draft tokens of the rounds since the last report."""
     from sglang.srt.runtime_context import get_spec
 
     rounds = reporter.spec_num_forward_ct
-    if (
-        reporter.forward_ct_decode % reporter.decode_log_interval  # SGLang reports nothing this time
-        or rounds == 0
-        or controller_of(reporter.scheduler.draft_worker) is None
-    ):
+    if reporter.forward_ct_decode % reporter.decode_log_interval or rounds == 0:  # SGLang reports nothing this time
         return original(reporter, *args, **kwargs)
     proposed = reporter.spec_num_cap_tokens
     reporter.spec_num_cap_tokens = 0  # else the log would report the drafts as a cap
@@ -33,10 +41,8 @@ def report_decode_stats(original: Callable[..., None], reporter: Any, *args: Any
             reporter.spec_num_cap_tokens = proposed
 
 
-def correct_request_metrics(
-    result: None, manager: Any, meta_info: dict[str, Any], recv_obj: Any, i: int, *args: Any, **kwargs: Any
-) -> None:
-    """After SGLang filled a response's meta_info: correct its rates by the drafts that the rounds proposed."""
+def correct_request_metrics(meta_info: dict[str, Any], recv_obj: Any, i: int) -> None:
+    """Correct the rates in a response's meta_info by the drafts that the rounds of request *i* proposed."""
     proposed_by_request = getattr(recv_obj, "spec_num_cap_tokens", None)
     rounds_by_request = getattr(recv_obj, "spec_verify_ct", None)
     if not proposed_by_request or not rounds_by_request or not rounds_by_request[i]:

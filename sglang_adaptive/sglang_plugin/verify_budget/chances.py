@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_CHANCES = "_sglang_adaptive_chances"
-"""Attribute of SGLang's runner of the draft's graphs: float32 [largest batch, steps]."""
-
-_watched: tuple[Any, list[Any], Callable[[Any], Any]] | None = None
-_capturing: Any = None
 
 
 def top_chance(logits: Tensor) -> Tensor:
@@ -28,67 +23,76 @@ def top_chance(logits: Tensor) -> Tensor:
     return torch.softmax(logits.float(), -1).amax(-1, keepdim=True)
 
 
-@contextmanager
-def watching(runner: Any, keep: Callable[[Any], Any]) -> Iterator[list[Any]]:
-    """Yield the list that gets *keep* of each output of *runner*'s forward passes within, as soon as it is there."""
-    global _watched
-    kept: list[Any] = []
-    _watched = (runner, kept, keep)
-    try:
-        yield kept
-    finally:
-        _watched = None
+class Chances:
+    """What the draft of one scheduler believes of its tokens."""
 
+    def __init__(self) -> None:
+        self._of_graphs: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()
+        """By SGLang's runner of the draft's graphs: float32 [largest batch, steps]."""
+        self._watched: tuple[Any, Callable[[Any], None]] | None = None
+        self._capturing: Any = None
 
-def note_output(runner: Any, output: Any) -> None:
-    """Keep *output*, a LogitsProcessorOutput, if somebody watches *runner*."""
-    if _watched is not None and runner is _watched[0]:
-        _watched[1].append(_watched[2](output))
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a graph of the draft's steps is being captured."""
+        return self._capturing is not None
 
+    @contextmanager
+    def capturing(self, graphs: Any) -> Iterator[None]:
+        """Let the drafts made within fill in the chances of *graphs*, SGLang's runner of the draft's graphs."""
+        if graphs not in self._of_graphs:
+            # Before the capture, so that it does not lie in the graphs' own memory, which they reuse.
+            steps = graphs.speculative_num_steps
+            self._of_graphs[graphs] = torch.zeros(graphs.max_bs, steps, dtype=torch.float32, device=graphs.device)
+        self._capturing = graphs
+        try:
+            yield
+        finally:
+            self._capturing = None
 
-def of_output(output: Any) -> Tensor:
-    """Return the chances of the likeliest tokens by *output*, a LogitsProcessorOutput."""
-    return top_chance(output.next_token_logits)
+    @contextmanager
+    def watching(self, runner: Any, keep: Callable[[Any], None]) -> Iterator[None]:
+        """Let *keep* have each output of *runner*'s forward passes within, as soon as it is there."""
+        self._watched = (runner, keep)
+        try:
+            yield
+        finally:
+            self._watched = None
 
+    def note_output(self, runner: Any, output: Any) -> None:
+        """Note *output*, a LogitsProcessorOutput of *runner*, for who watches it."""
+        if self._watched is not None and runner is self._watched[0]:
+            self._watched[1](output)
 
-@contextmanager
-def capturing(graphs: Any) -> Iterator[None]:
-    """Let the drafts made within fill in the chances of *graphs*, SGLang's runner of the draft's graphs."""
-    global _capturing
-    if not hasattr(graphs, _CHANCES):
-        # Before the capture, so that it does not lie in the graphs' own memory, which they reuse.
-        steps = graphs.speculative_num_steps
-        setattr(graphs, _CHANCES, torch.zeros(graphs.max_bs, steps, dtype=torch.float32, device=graphs.device))
-    _capturing = graphs
-    try:
-        yield
-    finally:
-        _capturing = None
+    def drafted(self, run: Callable[..., Any], draft: Any, forward_batch: Any) -> tuple[Any, Tensor]:
+        """Run the draft's steps by *run*; return what it returns, and the chances, float32 [requests, steps].
 
+        While a graph is captured, they go to the tensor of that graph too.
+        """
+        found = [forward_batch.spec_info.topk_p.float()]
+        with self.watching(draft.draft_runner, lambda output: found.append(top_chance(output.next_token_logits))):
+            result = run(draft, forward_batch)
+        chances = torch.cat(found, 1)
+        if self._capturing is not None:
+            self._of_graphs[self._capturing][: len(chances)].copy_(chances)
+        return result, chances
 
-def is_capturing() -> bool:
-    """Return whether a graph of the draft's steps is being captured."""
-    return _capturing is not None
+    def replayed(self, graphs: Any, requests: int) -> Tensor | None:
+        """Return the chances of the last replay of *graphs*, [requests, steps]; None where none were captured.
 
+        The next replay overwrites them.
+        """
+        chances = self._of_graphs.get(graphs)
+        return None if chances is None else chances[:requests]
 
-def drafted(original: Callable[..., Any], draft: Any, forward_batch: Any) -> tuple[Any, Tensor]:
-    """Run the draft's steps by *original*; return what it returns, and the chances, float32 [requests, steps].
+    def extend(self, extend: Callable[..., None], draft: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Run the draft extend after a verify pass, and give the next round's first drafts their chances.
 
-    While a graph is captured, they go to the tensor of that graph too.
-    """
-    first = forward_batch.spec_info.topk_p
-    with watching(draft.draft_runner, of_output) as later:
-        result = original(draft, forward_batch)
-    chances = torch.cat([first.float(), *later], 1)
-    if _capturing is not None:
-        getattr(_capturing, _CHANCES)[: len(chances)].copy_(chances)
-    return result, chances
-
-
-def replayed(graphs: Any, requests: int) -> Tensor | None:
-    """Return the chances of the last replay of *graphs*, [requests, steps]; None where none were captured.
-
-    The next replay overwrites them.
-    """
-    chances: Tensor | None = getattr(graphs, _CHANCES, None)
-    return None if chances is None else chances[:requests]
+        SGLang puts 1 in their stead for chains. A zero-step round, whose extend may be deferred, leaves the 1.
+        """
+        # The outputs, not their chances: SGLang selects each request's last accepted token in them only afterwards.
+        outputs: list[Any] = []
+        with self.watching(draft.draft_runner, outputs.append):
+            extend(draft, batch, result, **kwargs)
+        if outputs and not batch.forward_mode.is_idle():
+            result.next_draft_input.topk_p = top_chance(outputs[-1].next_token_logits)

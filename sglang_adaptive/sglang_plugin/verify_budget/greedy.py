@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def is_plain(batch: Any, grammar_mask: Any, watermark_state: Any) -> bool:
-    """Whether each token is the likeliest one of its row, and nobody reads the logits afterwards."""
-    from sglang.srt.environ import envs
-
-    info = batch.sampling_info
-    between = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, grammar_mask, watermark_state)
-    return bool(
-        info.is_all_greedy
-        and not batch.return_logprob
-        and all(part is None for part in between)
-        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
-    )
-
-
 def accept(verify_input: Any, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what SGLang's eagle_sample returns where the target chose *chosen* [requests * width], int64.
 

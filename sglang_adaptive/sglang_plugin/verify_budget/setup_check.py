@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from sglang_adaptive.policy.config.config import AdaptiveConfig
-from sglang_adaptive.policy.config.throughput_options import VERIFY_BUDGET
+from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.configuration import configuration
 
-FORCE = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
-"""Environment variable: the mean number of drafts to verify for a request, for tests, or CHOSEN."""
+FORCE = env.VERIFY_BUDGET.name
 
 CHOSEN = "policy"
 """The policy chooses the budget of each round. The launcher sets this for its schedulers, by the configuration."""
@@ -23,7 +22,7 @@ PACKED_BACKENDS = frozenset({"TorchRefBackend", _FA3})  # the CPU engine's, and 
 
 def why_rectangles(worker: Any) -> str | None:
     """Return why all requests of a batch have to verify equally many drafts; None where they need not."""
-    asked = os.environ.get(FORCE, "")
+    asked = env.VERIFY_BUDGET.get() or ""
     if asked != CHOSEN and (not asked.isdecimal() or int(asked) < 1):
         return f"{FORCE}={asked!r} is not a whole number from 1 on"
     runner = worker.target_worker.model_runner
@@ -32,31 +31,27 @@ def why_rectangles(worker: Any) -> str | None:
 
 def ask(config: AdaptiveConfig) -> None:
     """Let the schedulers that this process starts choose budgets if *config* says so."""
-    if _wants(config):
-        os.environ.setdefault(FORCE, CHOSEN)
-    elif os.environ.get(FORCE) == CHOSEN:  # of an earlier server of this process
-        del os.environ[FORCE]
+    if config.options.verify_budget:
+        env.VERIFY_BUDGET.set(env.VERIFY_BUDGET.get() or CHOSEN)
+    elif env.VERIFY_BUDGET.get() == CHOSEN:  # of an earlier server of this process
+        env.VERIFY_BUDGET.set(None)
 
 
 def asked() -> bool:
     """Return whether this process was asked for budgets."""
-    return FORCE in os.environ
+    return env.VERIFY_BUDGET.get() is not None
 
 
 def require_asked(config: AdaptiveConfig) -> None:
     """Raise ConfigError if *config* wants budgets of a server whose start did not ask for them."""
-    if _wants(config) and not asked():
-        place = f"throughput.{VERIFY_BUDGET.name}"
+    if config.options.verify_budget and not asked():
+        place = f"{config.policy}.verify_budget"
         raise ConfigError(config.source, place, "was not asked for when the server started", "false")
-
-
-def _wants(config: AdaptiveConfig) -> bool:
-    return config.policy == "throughput" and config.throughput.verify_budget
 
 
 def forced_budget() -> int | None:
     """Return the mean number of drafts to verify that is forced; None where the policy chooses."""
-    asked = os.environ.get(FORCE, "")
+    asked = env.VERIFY_BUDGET.get() or ""
     return int(asked) if asked.isdecimal() else None
 
 
@@ -74,14 +69,10 @@ def state_of(worker: Any, steps: int) -> Any | None:
 
 def longest_row(steps: int) -> int | None:
     """Return the most tokens of a request that graphs of *steps* have to take; None where that is steps + 1."""
-    from sglang.srt.runtime_context import get_spec
-
-    from sglang_adaptive.policy.config.config import load_config
-
-    forced, source = forced_budget(), get_spec().speculative_adaptive_config
-    if not steps or steps != (steps if forced is None else forced) or source is None:
+    forced = forced_budget()
+    if not steps or steps != (steps if forced is None else forced):
         return None
-    widest = max(load_config(source).candidate_steps) + 1
+    widest = max(configuration().candidate_steps) + 1
     return widest if widest > steps + 1 else None
 
 

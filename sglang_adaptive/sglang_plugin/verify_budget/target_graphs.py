@@ -13,29 +13,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from sglang_adaptive.sglang_plugin.verify_budget.setup_check import longest_row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LONGEST = "_sglang_adaptive_longest"
-"""Attribute of an attention backend: the longest query of a request that its graphs were captured for."""
 
-_RECTANGLE = "_sglang_adaptive_rectangle"
-"""Another: its first token of each request in a rectangle, then their number."""
+class LongestRows:
+    """The longest query of a request that the graphs of each attention backend take."""
 
+    def __init__(self) -> None:
+        self._tokens: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-def note_longest(metadata: Any, backend: Any, longest: int) -> None:
-    """Let the graphs of *backend* that are captured with *metadata* allow *longest* tokens of a request."""
-    metadata.max_seq_len_q = max(metadata.max_seq_len_q, longest)
-    setattr(backend, _LONGEST, longest)
+    def of(self, backend: Any) -> int:
+        """Return the tokens of the longest row that the graphs of *backend* were captured for; 0 where unknown."""
+        return self._tokens.get(backend, 0)
+
+    def allow(self, metadata: Any, backend: Any, forward_mode: Any) -> None:
+        """Let the graphs of *backend* that are captured with *metadata* run packed rounds, where they may have to."""
+        if not forward_mode.is_target_verify() or backend.topk > 1 or backend.is_draft_runner:
+            return
+        longest = longest_row(backend.speculative_num_draft_tokens - 1)
+        if longest is not None:
+            metadata.max_seq_len_q = max(metadata.max_seq_len_q, longest)
+            self._tokens[backend] = longest
 
 
 class TargetGraphs:
     """The target's attention backend and graphs, those of fewer steps while a packed pass runs."""
 
-    def __init__(self, runner: Any, state: Callable[[int], Any]) -> None:
+    def __init__(self, runner: Any, state: Callable[[int], Any], longest: LongestRows) -> None:
         """*state* returns the live SpecRuntimeState of so many steps, None without; new weights may replace it."""
-        self._runner, self._state = runner, state
+        self._runner, self._state, self._longest = runner, state, longest
+        self._rectangles: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()
+        """By backend, its first token of each request in a rectangle, then their number."""
         self._own: tuple[Any, Any] | None = None
         self._borrowed: Any = None
 
@@ -48,7 +61,7 @@ class TargetGraphs:
         graphs = None if state is None else state.target_graph_runner
         if graphs is None or graphs.disable_padding or requests > graphs.max_bs:
             return None
-        if longest > getattr(state.target_attn_backend, _LONGEST, 0):
+        if longest > self._longest.of(state.target_attn_backend):
             return None
         return int(graphs._pad_to_bucket(requests, graphs.capture_bs)) * int(state.speculative_num_draft_tokens)
 
@@ -56,8 +69,8 @@ class TargetGraphs:
         """Let the target run in the backend and graphs of *budget* steps."""
         state = self._state(budget)
         self._borrowed = state.target_attn_backend
-        if not hasattr(self._borrowed, _RECTANGLE):
-            setattr(self._borrowed, _RECTANGLE, self._starts(self._borrowed).clone())
+        if self._borrowed not in self._rectangles:
+            self._rectangles[self._borrowed] = self._starts(self._borrowed).clone()
         self._own = (self._runner.attn_backend, self._runner.decode_cuda_graph_runner)
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._borrowed, state.target_graph_runner
 
@@ -65,7 +78,7 @@ class TargetGraphs:
         """Let the target run in its own again, and make the borrowed one's query lengths a rectangle's."""
         assert self._own is not None
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._own
-        self._starts(self._borrowed).copy_(getattr(self._borrowed, _RECTANGLE))
+        self._starts(self._borrowed).copy_(self._rectangles[self._borrowed])
         self._own = self._borrowed = None
 
     @staticmethod

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.as_if import AsIf
+from sglang_adaptive.sglang_plugin.arguments_view import AsIf
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {
@@ -26,11 +26,10 @@ EAGLE's other class, for a draft of one layer, adapts by itself.
 """
 
 
-def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
-    """Around SpeculativeAlgorithm.create_worker: return our subclass instead of SGLang's own class."""
+def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
+    """Return our subclass of *made*, the class that SGLang chose for *algorithm*, where there is one; else *made*."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    made = original(algorithm, server_args)
     if algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive:
         return made
     theirs, ours = OURS[algorithm.name]

@@ -17,8 +17,8 @@ from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker, FrozenKVMTPWorkerV2
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
-from sglang_adaptive.sglang_plugin.scheduler.worker import build_controller, interrupt_for_prefill
+from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin.start.policies import build_policy
 
 
 class AdaptiveFrozenKVDraft(FrozenKVMTPDraftWorker):  # type: ignore[misc]  # SGLang's types are not followed
@@ -60,7 +60,8 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         self._draft_worker.__class__ = AdaptiveFrozenKVDraft
         self._draft_worker.adaptive_worker = self
         policy = build_policy(self.speculative_num_steps, spec.speculative_adaptive_config)
-        self.adaptive_controller = build_controller(self, policy)
+        self.round = current.begin(self, policy)
+        self.adaptive_controller = self.round.controller
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
         """Make *state* the live one; the draft's runner has no other backend than the draft's."""
@@ -73,5 +74,5 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         Without overlap SGLang passes *pp_proxy_tensors*, which its own worker does not take.
         """
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            interrupt_for_prefill(self)
+            self.round.interrupted()
         return super().forward_batch_generation(batch, *args, **kwargs)

@@ -9,6 +9,7 @@ each layer, has the same shape after every number of steps. At zero steps the ta
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,17 +22,10 @@ from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWo
 from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.fast_path import kernel_variants, reserve_ahead
-from sglang_adaptive.sglang_plugin.scheduler import graph_sizes
-from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
-from sglang_adaptive.sglang_plugin.scheduler.worker import (
-    build_controller,
-    compact_override_log,
-    interrupt_for_prefill,
-    take_drafted,
-)
-from sglang_adaptive.sglang_plugin.workers import padded_rows
-from sglang_adaptive.sglang_plugin.workers.first_drafts import first_drafts
+from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.graphs.states import build_state
+from sglang_adaptive.sglang_plugin.start.policies import build_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,25 +44,29 @@ class AdaptiveMultiLayerWorker(MultiLayerEagleWorkerV2):  # type: ignore[misc]  
         self._chains: dict[int, dict[str, Any]] = {}
         layers = self.speculative_num_steps
         policy = build_policy(layers, get_spec().speculative_adaptive_config, most=layers)
-        self.adaptive_controller = build_controller(self, policy)
+        self.round = current.begin(self, policy)
+        self.adaptive_controller = self.round.controller
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
         """Build the runtime state of every number of steps but the launch steps, which SGLang has built."""
-        kernel_variants.ignore_alignment(self)
+        kernel_variants.ignore_alignment()
         super().init_cuda_graphs()
         runner, controller = self._target_worker.model_runner, self.adaptive_controller
         controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))
         graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
         controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
-        reserve_ahead.install(None, self)
 
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
     ) -> SpecRuntimeState:
         """Build the backends and CUDA graphs of the verify pass and of the draft extend of one number of steps."""
-        return graph_sizes.build(_build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)  # type: ignore[no-any-return]
+        with self.round.captures.of_a_further_state():
+            made: SpecRuntimeState = build_state(
+                _build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs
+            )
+        return made
 
     def _state(self, target_backend: Any, target_graphs: Any) -> SpecRuntimeState:
         draft, steps = self._draft_worker, self.speculative_num_steps
@@ -97,27 +95,27 @@ class AdaptiveMultiLayerWorker(MultiLayerEagleWorkerV2):  # type: ignore[misc]  
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
         get_context().override("adaptive_spec.restore", speculative_num_draft_tokens=steps + 1)
-        compact_override_log(None)
+        self.round.switched()
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""
-        self.adaptive_controller.activate_step_by_batch(batch_size)
+        self.round.choose_steps(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Pass a round's accepted drafts to the controller."""
-        self.adaptive_controller.on_verify_complete(num_correct_drafts_per_req, batch_size, take_drafted(self))
+        self.round.verified(num_correct_drafts_per_req, batch_size)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            interrupt_for_prefill(self)
+            self.round.interrupted()
         else:
             self.activate_step_by_batch(batch.seq_lens.shape[0])
         return super().forward_batch_generation(batch, *args, **kwargs)
 
 
 def draft(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
-    """Around MultiLayerEagleDraftWorker.draft: verify the first drafts alone, as many as the round has steps."""
+    """Draft by SGLang's *original*, and verify the first drafts alone, as many as the round has steps."""
     steps, layers = worker.speculative_num_draft_tokens - 1, worker.speculative_num_steps
     if steps == 0:
         return EAGLEWorkerV2._build_trivial_verify_input(worker, batch)
@@ -128,12 +126,29 @@ def draft(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
         return original(worker, batch)
 
 
-def state_width(draft_extend_input: Any, batch: Any, predict: Any, num_draft_tokens: int, *args: Any, **_: Any) -> None:
-    """Before SGLang prepares the extend of a multi-layer draft: state the tokens of the round, not those of all layers.
+def first_drafts(drafted: Any, steps: int) -> Any:
+    """Return a copy of SGLang's EagleDraftInput with the first *steps* drafts of each request.
 
-    The CUDA graphs of the extend run only for a batch of the width that they were captured for.
+    Its tensors, each [requests, drafts, ...], have a draft of every layer. *drafted* is left as it is: with overlap
+    the scheduler keeps it.
     """
-    draft_extend_input.num_tokens_per_req = num_draft_tokens + draft_extend_input.num_front_tokens
+    first = copy.copy(drafted)
+    first.topk_p, first.topk_index = drafted.topk_p[:, :steps], drafted.topk_index[:, :steps]
+    if drafted.draft_probs is not None:
+        first.draft_probs = drafted.draft_probs[:, :steps].contiguous()  # the sampler reads it without strides
+    return first
+
+
+def begin_within(graphs: Any) -> None:
+    """Let each row of *graphs*, the graphs of an extend of any width, begin with no accepted drafts; None is no graphs.
+
+    SGLang 0.5.23 gathers one row of hidden states a request, at ``request * width + accepted drafts``, in every row of
+    a graph. In a row without a request the accepted drafts are those of the last request that had the row, and 1 before
+    there was one. In the graphs of a zero-step round, one token a request, that is beyond the hidden states for the
+    last row. A request leaves at most width - 1, which every row has room for.
+    """
+    if graphs is not None:
+        graphs.buffers.num_correct_drafts.zero_()
 
 
 @contextmanager
@@ -154,7 +169,7 @@ def _take_extend(draft: Any, backends: Any, graphs: Any) -> None:
 
 
 def _build(worker: AdaptiveMultiLayerWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-    """Build the runtime state of *steps*; ``graph_sizes`` calls it instead of EAGLE's method."""
+    """Build the runtime state of *steps*."""
     draft, live = worker._draft_worker, (worker.speculative_num_steps, worker.speculative_num_draft_tokens)
     extend = (draft.draft_extend_attn_backend_list, draft.cuda_graph_runner_for_draft_extend)
     chain = {name: getattr(draft, name) for name in _CHAIN}
@@ -167,7 +182,7 @@ def _build(worker: AdaptiveMultiLayerWorker, steps: int, width: int, sizes: list
             with draft_pp_context(), draft_tp_context(draft.parallel_layout), speculative_moe_backend_context():
                 draft.init_attention_backend()
                 draft._capture_cuda_graphs()
-            padded_rows.begin_within(draft.cuda_graph_runner_for_draft_extend)
+            begin_within(draft.cuda_graph_runner_for_draft_extend)
             return worker._state(*_target(worker, steps, width))
     finally:
         worker.speculative_num_steps, worker.speculative_num_draft_tokens = live

@@ -21,18 +21,11 @@ from sglang.srt.runtime_context import get_context, get_exec, get_spec, max_spec
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.fast_path import reserve_ahead
-from sglang_adaptive.sglang_plugin.scheduler import graph_sizes, host_lengths
-from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
-from sglang_adaptive.sglang_plugin.scheduler.worker import (
-    build_controller,
-    compact_override_log,
-    interrupt_for_prefill,
-    take_drafted,
-)
-from sglang_adaptive.sglang_plugin.workers.ngram_lengths import read_lengths
-from sglang_adaptive.sglang_plugin.workers.ngram_roots import prepared
-from sglang_adaptive.sglang_plugin.workers.ngram_trees import Ints, cut
+from sglang_adaptive.sglang_plugin import current, env
+from sglang_adaptive.sglang_plugin.graphs.states import build_state
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, cut, prepare_roots, read_lengths
 
 _BUFFERS = (
     "draft_tokens_batch",
@@ -57,7 +50,12 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         self._take_width(get_spec().speculative_num_draft_tokens)
         self._buffers: dict[int, dict[str, Any]] = {}
         policy = build_policy(self.speculative_num_steps, get_spec().speculative_adaptive_config)
-        self.adaptive_controller = build_controller(self, policy)
+        self.round = current.begin(self, policy)
+        self.adaptive_controller = self.round.controller
+        # Prepared otherwise, a round leaves the corpus with other text, and ranks would draft other trees.
+        self.roots = Guard(
+            "adaptive: NGRAM's zero-step rounds are prepared on the host from now on", env.NGRAM_ROOTS, ranks_alike=True
+        )
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
@@ -68,13 +66,16 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))
         graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
         controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
-        reserve_ahead.install(None, self)
 
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
     ) -> SpecRuntimeState:
         """Build the target's backend and CUDA graphs of one width, and the buffers of a round's inputs."""
-        return graph_sizes.build(_build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)  # type: ignore[no-any-return]
+        with self.round.captures.of_a_further_state():
+            made: SpecRuntimeState = build_state(
+                _build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs
+            )
+        return made
 
     def _state(self, backend: Any, graphs: Any) -> SpecRuntimeState:
         self._init_preallocated_tensors()
@@ -105,22 +106,22 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
         get_context().override("adaptive_spec.restore", **_spec_of(width))
-        compact_override_log(None)
+        self.round.switched()
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the width of the next round."""
-        self.adaptive_controller.activate_step_by_batch(batch_size)
+        self.round.choose_steps(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Pass a round's accepted drafts to the controller."""
-        self.adaptive_controller.on_verify_complete(num_correct_drafts_per_req, batch_size, take_drafted(self))
+        self.round.verified(num_correct_drafts_per_req, batch_size)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_decode():
             self.activate_step_by_batch(len(batch.reqs))
         else:
-            interrupt_for_prefill(self)
+            self.round.interrupted()
         result = super().forward_batch_generation(batch, *args, **kwargs)
         self._widen(result.next_draft_input)
         return result
@@ -128,8 +129,8 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         plain = self.speculative_num_steps == 0 and batch.forward_mode.is_decode()
         if plain:
-            host_lengths.expect(self, batch)
-        if not (plain and prepared(self, batch)):
+            self.round.lengths.expect(batch)
+        if not (plain and self.roots.attempt(prepare_roots, self, batch)):
             read_lengths(batch)
             super()._prepare_for_speculative_decoding(batch)
 
@@ -159,7 +160,7 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
 
 
 def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-    """Build the runtime state of a width; ``graph_sizes`` calls it instead of EAGLE's method."""
+    """Build the runtime state of a width."""
     from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
     runner, live = worker._target_worker.model_runner, worker.draft_token_num

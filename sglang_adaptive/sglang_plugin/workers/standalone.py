@@ -12,8 +12,8 @@ from typing import Any
 from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
-from sglang_adaptive.sglang_plugin.scheduler.policies import build_policy
-from sglang_adaptive.sglang_plugin.scheduler.worker import build_controller
+from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin.start.policies import build_policy
 
 
 class AdaptiveStandaloneWorker(StandaloneWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
@@ -23,4 +23,4 @@ class AdaptiveStandaloneWorker(StandaloneWorkerV2):  # type: ignore[misc]  # SGL
         super().__init__(*args, **kwargs)
         spec = get_spec()
         policy = build_policy(self.speculative_num_steps, spec.speculative_adaptive_config)
-        self.adaptive_controller = build_controller(self, policy)
+        self.adaptive_controller = current.begin(self, policy).controller

@@ -9,24 +9,21 @@ SGLANG_ADAPTIVE_ZERO_STEP_CHOICE=0 in the server's environment restores SGLang's
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.batches import is_plainly_greedy
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PARTS, BLOCK = 64, 1024
 """Thread blocks that read a row of logits, and logits that a block reads at a time."""
-
-_fallback = Fallback(
-    "adaptive: zero-step rounds are verified like others from now on", "SGLANG_ADAPTIVE_ZERO_STEP_CHOICE"
-)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -79,31 +76,26 @@ def choose(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return chosen, accept_lens, accept_index.unsqueeze(1)
 
 
-def sample(
-    original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
-    *more: Any, watermark_state: Any = None, **options: Any,
-) -> Any:  # fmt: skip
-    """Around SGLang's eagle_sample, as run_eagle_verify calls it: choose the tokens of a greedy zero-step round."""
-    if not _fallback.in_use and verify_input.draft_token_num == 1:
-        with _fallback:
-            logits = logits_output.next_token_logits
-            if grammar_mask is None and watermark_state is None and _is_plain(batch, logits):
-                return choose(logits)
-    return original(verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options)
+class LikeliestTokens:
+    """Chooses the tokens of greedy zero-step rounds in SGLang's place."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("adaptive: zero-step rounds are verified like others from now on", env.ZERO_STEP_CHOICE)
+
+    def chosen(
+        self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return the outcome of a round as `choose` does; None for one that SGLang has to verify."""
+        if verify_input.draft_token_num != 1:
+            return None
+        return self.guard.attempt(_chosen, batch, logits_output.next_token_logits, grammar_mask, watermark_state)
 
 
-def _is_plain(batch: Any, logits: Tensor) -> bool:
-    """Whether each request gets the likeliest token of *logits*."""
-    from sglang.srt.environ import envs
-
-    info = batch.sampling_info
-    between = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias)
-    return bool(
-        info.is_all_greedy
-        and all(part is None for part in between)
-        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
-        and not batch.forward_mode.is_idle()
-        and logits.is_cuda
+def _chosen(batch: Any, logits: Tensor, grammar_mask: Any, watermark_state: Any) -> Any:
+    whole = (
+        logits.is_cuda
         and logits.stride(1) == 1
         and logits.shape[0] == len(batch.seq_lens) > 0
+        and not batch.forward_mode.is_idle()
     )
+    return choose(logits) if whole and is_plainly_greedy(batch, grammar_mask, watermark_state) else None

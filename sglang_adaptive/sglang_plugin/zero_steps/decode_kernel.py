@@ -11,50 +11,36 @@ metadata and kernel. SGLANG_ADAPTIVE_DECODE_KERNEL=0 in the server's environment
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
-
-_ON_BACKEND = "_sglang_adaptive_decodes"
-
-_fallback = Fallback(
-    "adaptive: zero-step rounds are attended to with a prefill kernel from now on", "SGLANG_ADAPTIVE_DECODE_KERNEL"
-)
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 
-def init_metadata(original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
-    """Around what makes a backend's metadata: make a plain decode's for a zero-step round."""
-    if _decodes(backend, forward_batch):
-        forward_batch = _as_decode(forward_batch)
-    original(backend, forward_batch, *args, **kwargs)
+class DecodeKernel:
+    """Which passes a backend runs as a plain decode."""
 
+    def __init__(self) -> None:
+        self.guard = Guard(
+            "adaptive: zero-step rounds are attended to with a prefill kernel from now on", env.DECODE_KERNEL
+        )
+        self._able: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        """By backend, whether it verifies one token with its decode kernel; a graph has one kernel for ever."""
 
-def forward_extend(
-    original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
-    **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Around a backend's forward_extend: run forward_decode where the metadata is a plain decode's."""
-    if _decodes(backend, forward_batch):
-        return backend.forward_decode(q, k, v, layer, forward_batch, *args, **kwargs)
-    return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+    def seen(self, backend: Any, forward_batch: Any) -> Any:
+        """Return *forward_batch* as *backend* is to make its metadata: of a plain decode for a zero-step round."""
+        return _as_decode(forward_batch) if self.runs(backend, forward_batch) else forward_batch
 
-
-def _decodes(backend: Any, forward_batch: Any) -> bool:
-    """Whether the pass verifies one token a request, and *backend* does so with its decode kernel.
-
-    A CUDA graph has one kernel, so the latter never changes.
-    """
-    if not forward_batch.forward_mode.is_target_verify():
-        return False
-    if getattr(forward_batch.spec_info, "draft_token_num", None) != 1:
-        return False
-    if not hasattr(backend, _ON_BACKEND):
-        setattr(backend, _ON_BACKEND, False)
-        if not _fallback.in_use:
-            with _fallback:
-                setattr(backend, _ON_BACKEND, _reads_as_usual(backend))
-    return bool(getattr(backend, _ON_BACKEND))
+    def runs(self, backend: Any, forward_batch: Any) -> bool:
+        """Whether the pass verifies one token a request, and *backend* does so with its decode kernel."""
+        if not forward_batch.forward_mode.is_target_verify():
+            return False
+        if getattr(forward_batch.spec_info, "draft_token_num", None) != 1:
+            return False
+        if backend not in self._able:
+            self._able[backend] = bool(self.guard.attempt(_reads_as_usual, backend))
+        return self._able[backend]
 
 
 def _reads_as_usual(backend: Any) -> bool:

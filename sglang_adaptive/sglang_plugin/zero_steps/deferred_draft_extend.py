@@ -11,12 +11,17 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.extend_schedule import extend_schedule
 from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.scheduler.shadow_acceptance import ShadowDrafts, note_extend
+from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.zero_steps import kv_only_backend
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_state, run_catch_up
+from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
+from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +44,26 @@ class DeferredDraftExtend:
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
         self._running = False  # SGLang's extend is called from here
-        self._failed: str | None = None
+        self.guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
         self._can_write = kv_only_backend.fits(self._draft)
         self._pairs = int(worker.speculative_algorithm.is_eagle())  # the prefix cache's keys are pairs of tokens
         self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
         self._rounds = self._extends = self._writes = 0
+
+    @classmethod
+    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredDraftExtend | None:
+        """Return what defers the draft extends of *worker*; None, after a log line, where they run in every round."""
+        if 0 not in controller.tiers:
+            return None
+        try:
+            reason = why_every_round(worker, controller.tiers)
+        except Exception as error:
+            logger.exception("adaptive: the setup could not be looked at")
+            reason = f"{type(error).__name__}: {error}"
+        if reason is not None:
+            logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
+            return None
+        return cls(worker, controller.states, configuration().zero_step_extend_every)
 
     @property
     def max_every(self) -> int:
@@ -57,8 +77,8 @@ class DeferredDraftExtend:
     def snapshot(self) -> dict[str, Any]:
         """Return JSON builtins for /server_info."""
         return {
-            "extend_every": 1 if self._failed else self._every,
-            "reason": self._failed,
+            "extend_every": 1 if self.guard.closed else self._every,
+            "reason": self.guard.error,
             "held_rounds": self._rounds,
             "extends": self._extends,
             "writes": self._writes,
@@ -69,32 +89,36 @@ class DeferredDraftExtend:
         return (
             draft.speculative_num_steps == 0
             and draft is self._draft
-            and self._failed is None
+            and not self.guard.closed
             and (self._every > 1 or self._pending.rounds > 0)
             and not self._running
             and not batch.forward_mode.is_idle()
         )
 
-    def after_verify(self, extend: Callable[..., None], batch: Any, result: Any, **kwargs: Any) -> None:
+    def after_verify(
+        self, extend: Callable[..., None], batch: Any, result: Any, note: RoundNote, **kwargs: Any
+    ) -> None:
         """Instead of a zero-step round's draft extend: keep its rows, and run those pending when they are due."""
         try:
             keys = self._keys(batch)
-            self._attach_shadow_drafts(result, keys)
+            if self._shadow_drafts is not None:
+                self._shadow_drafts.attach(note, keys)
+                self._shadow_drafts = None
             self._hold(result, keys)
             held, writes = extend_schedule(len(keys), self._every, self._worker.adaptive_controller.wants_shadow_drafts)
             if self._pending.rounds < held:
-                note_extend(result, False)
+                note.extended = False
                 self._leave_out(batch, result)
                 self._take_over_read_event()
             elif self._can_write and self._kv_only_since_output < writes:
-                note_extend(result, False)
+                note.extended = False
                 self._leave_out(batch, result)
                 self._write(extend, batch, keys, ahead=1)
             else:
                 self._shadow_drafts = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
         except Exception as error:
             self._give_up(error)
-            note_extend(result, True)
+            note.extended = True
             extend(self._draft, batch, result, **kwargs)
 
     def before_draft(self, draft: Any, batch: Any) -> None:
@@ -117,7 +141,7 @@ class DeferredDraftExtend:
 
     def before_verify(self) -> None:
         """Before a zero-step round verifies: clear the read event, so that the one found afterwards is this round's."""
-        if self._failed is None:
+        if not self.guard.closed:
             self._worker.target_worker.model_runner.shared_read_done_event = None
 
     def owned_length(self, owned: int, req: Any) -> int:
@@ -140,11 +164,6 @@ class DeferredDraftExtend:
 
     def _owed(self, row: int | None) -> int:
         return 0 if row is None else self._pending.owed((row, int(self._draft.req_to_token_pool.req_generation[row])))
-
-    def _attach_shadow_drafts(self, result: Any, keys: list[_Key]) -> None:
-        if self._shadow_drafts is not None:
-            self._shadow_drafts.attach(result, keys)
-            self._shadow_drafts = None
 
     def _hold(self, result: Any, keys: list[_Key]) -> None:
         block = HeldRound.of(result)  # may raise, so first
@@ -222,8 +241,7 @@ class DeferredDraftExtend:
         self._pending.settle()
         self._held.clear()
         self._shadow_drafts = None
-        self._failed = f"{type(error).__name__}: {error}"
-        logger.error("adaptive: the draft's extend runs in every zero-step round from now on", exc_info=error)
+        self.guard.close(error)
 
 
 def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:

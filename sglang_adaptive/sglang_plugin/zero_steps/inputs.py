@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooking.fallback import Fallback
+from sglang_adaptive.sglang_plugin.guard import Guard
 
 
 class FirstRows:
@@ -32,23 +32,46 @@ class FirstRows:
         return {name: kept[:rows] for name, kept in self._kept.items()}
 
 
-_links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
-_fallback = Fallback("adaptive: a zero-step round's inputs are made anew in each round from now on")
+class ZeroStepInputs:
+    """Verify inputs of one worker's zero-step rounds."""
 
+    def __init__(self) -> None:
+        self.guard = Guard("adaptive: a zero-step round's inputs are made anew in each round from now on")
+        self._links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 
-def verify_input(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
-    """Around EAGLEWorkerV2._build_trivial_verify_input: reuse earlier tensors where nothing reads the mask."""
-    mine = mask = None
-    if not _fallback.in_use:
-        with _fallback:
-            mask = _unread_mask(worker, batch)
-            mine = None if mask is None else _built(worker, batch, mask)
-    if mine is not None:
-        return mine
-    made = original(worker, batch)
-    if mask is not None:
-        _links.keep(made, batch.seq_lens.shape[0])
-    return made
+    def made(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
+        """Return the verify input of a zero-step round of *batch*: of kept tensors, or as SGLang's *build* makes it."""
+        mask = self.guard.attempt(_unread_mask, worker, batch)
+        mine = None if mask is None else self.guard.attempt(self._built, worker, batch, mask)
+        if mine is not None:
+            return mine
+        made = build(worker, batch)
+        if mask is not None:
+            self._links.keep(made, batch.seq_lens.shape[0])
+        return made
+
+    def _built(self, worker: Any, batch: Any, mask: Any) -> Any:
+        """Return the verify input from kept tensors; None where the batch is larger than any before."""
+        links = self._links.of(batch.seq_lens.shape[0])
+        if links is None:
+            return None
+        import torch
+        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+        from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+        return EagleVerifyInput(
+            draft_token=batch.spec_info.bonus_tokens,
+            custom_mask=mask,
+            positions=batch.seq_lens.to(torch.int64),
+            **links,
+            retrieve_cum_len=None,
+            spec_steps=0,
+            topk=worker.topk,
+            draft_token_num=1,
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+            seq_lens_sum=None,
+            seq_lens_cpu=None,
+        )
 
 
 def _unread_mask(worker: Any, batch: Any) -> Any:
@@ -57,27 +80,3 @@ def _unread_mask(worker: Any, batch: Any) -> Any:
     mask, requests = runner.attn_backend.verify_mask, batch.seq_lens.shape[0]
     unread = mask is not None and not mask.is_read and mask.fits(requests) and runner.watermark_state is None
     return mask.buffer if unread and not batch.forward_mode.is_idle() else None
-
-
-def _built(worker: Any, batch: Any, mask: Any) -> Any:
-    """Return the verify input from kept tensors; None where the batch is larger than any before."""
-    links = _links.of(batch.seq_lens.shape[0])
-    if links is None:
-        return None
-    import torch
-    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-    from sglang.srt.speculative.eagle_info import EagleVerifyInput
-
-    return EagleVerifyInput(
-        draft_token=batch.spec_info.bonus_tokens,
-        custom_mask=mask,
-        positions=batch.seq_lens.to(torch.int64),
-        **links,
-        retrieve_cum_len=None,
-        spec_steps=0,
-        topk=worker.topk,
-        draft_token_num=1,
-        capture_hidden_mode=CaptureHiddenMode.FULL,
-        seq_lens_sum=None,
-        seq_lens_cpu=None,
-    )

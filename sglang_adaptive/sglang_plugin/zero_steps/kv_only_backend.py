@@ -1,7 +1,7 @@
 """A pass of the draft that ends once its keys and values are in the pool.
 
 The output of a draft extend is needed only where drafting resumes, and at intervals for shadow acceptance
-(scheduler/shadow_acceptance.py). Keys and values of a draft of one layer depend on the input of the layer alone. So an
+(shadow.py). Keys and values of a draft of one layer depend on the input of the layer alone. So an
 attention backend that writes them and ends the pass saves the attention, the MLP and the vocabulary, half of the pass
 or more. It runs without a CUDA graph, and for any draft model.
 """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.profile.shipped import shipped_config
+from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.simulate.cost import RoundCost
 from sglang_adaptive.simulate.errors import SimulationError

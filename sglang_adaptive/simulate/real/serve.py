@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive.policy.config.schema import ZERO_STEP_EXTEND_EVERY
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.simulate.acceptance import FloatArray
@@ -105,7 +105,7 @@ class Ears:
         self._observe = getattr(policy, "observe", None)
         self._arrival = 0.0
         self._clock = RoundClock(lambda: self._arrival)
-        self._outputs = DraftOutputs(int(ZERO_STEP_EXTEND_EVERY.default))
+        self._outputs = DraftOutputs(load_config().zero_step_extend_every)
 
     def tell(self, done: Round) -> None:
         """Tell the policy of a round."""

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from sglang_adaptive.policy.config.schema import MAX_STEPS
+from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.simulate.errors import SimulationError
 from sglang_adaptive.simulate.real.texts import Texts
 from sglang_adaptive.simulate.traffic.rounds import Rounds

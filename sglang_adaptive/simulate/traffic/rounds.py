@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sglang_adaptive.policy.config.schema import MAX_STEPS
+from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.runtime.round_trace import DIGITS, FORMAT, LOST, VERSION, WHO
 from sglang_adaptive.simulate.errors import SimulationError
 

@@ -46,7 +46,7 @@ def test_after_an_error_all_drafts_are_verified(found: dict[str, Run], part: str
     run = found[f"an error in {part}"]
     assert written(run) == written(found["undrafted"])
     assert run["free_slots"] == SLOTS
-    assert run["report"]["reason"] == "an error, which the log has"
+    assert run["report"]["reason"] == "RuntimeError: broken"
     budgets = [one["budget"] for one in run["told"]]
     last = max(at for at, budget in enumerate(budgets) if budget is not None)
     assert 3 < last < len(budgets) / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,8 +29,9 @@ from benchmarks.harness.acceptance import (
 from benchmarks.harness.load import request_body
 from benchmarks.policies import own_p
 from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
-from sglang_adaptive.sglang_plugin.scheduler import shadow_acceptance
-from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
+from sglang_adaptive.sglang_plugin.zero_steps import shadow
 
 TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
 
@@ -140,16 +142,24 @@ def test_requests_are_drawn_from_their_own_process(process: Process) -> None:
         draw(torch.zeros(1, 2), torch.zeros(2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2), 1, 1)
 
 
-def test_shadow_acceptance_is_drawn_from_the_request_s_process(process: Process) -> None:
+def test_shadow_acceptance_is_drawn_from_the_request_s_process(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process.declared = Declared(0.25)
     draw, batch = Draw(process), SimpleNamespace(reqs=[request(), request([1.0, 1.0]), request([0.0, 1.0])])
-    result = SimpleNamespace(next_token_ids=torch.zeros(3))
-    assert draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) == []  # no shadow draft of this round
-    told = shadow_acceptance.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
-    told.attach(result, ["b", "c", "a"])
-    assert draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) == [1, 0]
-    told.attach(result, ["a", "b", "d"])
-    drawn = [draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, batch) for _ in range(2000)]
+    monkeypatch.setattr(shadow, "accepts", partial(draw.shadow_accepts, shadow.accepts))
+    draw.resolving(None, None, batch)
+    drafts = shadow.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
+
+    def told(keys: list[str]) -> list[int]:
+        note = RoundNote(0)
+        drafts.attach(note, keys)
+        note.arrived(SimpleNamespace(next_token_ids=torch.zeros(3)))
+        return list(note.shadow_accepts)
+
+    assert told(["d", "e", "f"]) == []  # no shadow draft of this round
+    assert told(["b", "c", "a"]) == [1, 0]
+    drawn = [told(["a", "b", "d"]) for _ in range(2000)]
     assert {len(one) for one in drawn} == {1}
     assert abs(sum(map(sum, drawn)) / 2000 - 0.25) < 0.05
 
@@ -221,9 +231,9 @@ def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
         draw(tokens.int(), tokens.flatten().int(), correct, tokens, tokens, 2, steps)
         replay.begin(expected)
         assert correct.tolist() == replay.accept(steps)
-    result = SimpleNamespace(next_token_ids=torch.zeros(2))
-    shadow_acceptance.ShadowDrafts(torch.zeros(2), {"a": 0, "b": 1}).attach(result, ["a", "b"])
-    drawn = draw.shadow_accepts(shadow_acceptance.shadow_accepts, result, SimpleNamespace(reqs=reqs))
+    result, drafts = SimpleNamespace(next_token_ids=torch.zeros(2)), shadow.ShadowDrafts(torch.zeros(2), {})
+    draw.resolving(None, result, SimpleNamespace(reqs=reqs))
+    drawn = draw.shadow_accepts(shadow.accepts, drafts, [(0, 0), (1, 1)], result)
     assert drawn == [replay.shadow(one) for one in reqs]
 
 

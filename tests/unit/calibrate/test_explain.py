@@ -7,7 +7,7 @@ import pytest
 from sglang_adaptive.calibrate.explain import explain, main
 from sglang_adaptive.calibrate.state_words import because
 from sglang_adaptive.client import Client
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputPolicy
 from tests.live_controllers import controller, ema, serve
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.demo import command
-from sglang_adaptive.policy.config.schema import POLICY_NAMES
+from sglang_adaptive.policy.base import POLICIES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -36,7 +36,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--turns", "0", "--pair", "smollm2"], "--turns 0: expected 1 to "),
         (["--pair", "large"], "'large'"),
         (["--tokens", "many"], "invalid int value: 'many'"),
-        (["--policy", "emma"], "--policy emma: expected " + " or ".join(POLICY_NAMES)),
+        (["--policy", "emma"], "--policy emma: expected " + " or ".join(POLICIES)),
         (["--json"], "expected one argument"),
         (["--jsn", "x"], "--jsn"),
         (["extra"], "extra"),

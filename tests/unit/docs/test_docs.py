@@ -11,7 +11,7 @@ import yaml
 
 from scripts import tables
 from sglang_adaptive import __version__
-from sglang_adaptive.policy.config.config import check_config
+from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]

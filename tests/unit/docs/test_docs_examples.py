@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from tests.unit.runtime.test_controller import Worker, state
 
@@ -23,9 +23,12 @@ FOLDER = ROOT / "docs" / "examples"
 def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
     """The two modules, imported as ``python docs/examples/play.py`` does."""
     monkeypatch.syspath_prepend(str(FOLDER))
+    before = dict(POLICIES)
     yield import_module("token_budget"), import_module("play")
     for name in ("token_budget", "play"):
         del sys.modules[name]
+    POLICIES.clear()
+    POLICIES.update(before)
 
 
 def test_the_page_shows_the_file() -> None:
@@ -45,7 +48,7 @@ def test_it_plays_and_beats_every_fixed_depth_of_the_page(examples: tuple[Module
 
 
 def test_it_drives_a_controller(examples: tuple[ModuleType, ModuleType]) -> None:
-    policy = examples[0].TokenBudgetPolicy([0, 1, 3, 7], budget=64)
+    policy = examples[0].TokenBudgetPolicy(3, examples[0].TokenBudgetOptions(tokens=64))
     assert isinstance(policy, AdaptivePolicy)
     worker = Worker(3)
     controller = AdaptiveController(worker, policy)

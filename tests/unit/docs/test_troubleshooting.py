@@ -45,7 +45,7 @@ def plain(message: Message) -> str:
 def test_enough_is_found() -> None:
     where = {message.where.partition(":")[0] for message in MESSAGES}
     expected = {
-        "policy/config/config.py",
+        "policy/config.py",
         "sglang_plugin/launch/activation.py",
         "runtime/controller.py",
         "demo/verdict.py",

@@ -1,38 +1,58 @@
 """Every policy that a configuration can name is checked, built, put into words and explained as itself.
 
-After a name is added to ``POLICY_NAMES``, these tests fail until each place knows it.
+A policy is added in two places: its file, and the import in ``policy/__init__.py`` that registers it. The example of
+docs/contributing.md, which only these tests import, goes through all that the shipped ones go through.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts import of_source
 from sglang_adaptive.calibrate.explain import explain
-from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config.captured_steps import CapturedSteps
-from sglang_adaptive.policy.config.config import AdaptiveConfig, check_config
-from sglang_adaptive.policy.config.schema import POLICY_NAMES
+from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
+from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.sglang_plugin.scheduler import policies
+from sglang_adaptive.sglang_plugin.start import policies
+from sglang_adaptive.simulate.contenders import contenders
+from sglang_adaptive.simulate.engine import play
+from sglang_adaptive.simulate.profile_file import load_cost
+from sglang_adaptive.simulate.setting import Setting
+from sglang_adaptive.simulate.suites import SUITES
 from sglang_adaptive.validate.facts import facts
 from sglang_adaptive.validate.words import words
 from tests.live_controllers import controller, ema, serve
 
+ROOT = Path(__file__).parents[3]
+EXAMPLE = "token_budget"
 NEEDED: dict[str, dict[str, Any]] = {"ema": {"1": {"candidate_steps": [1, 3]}}}
 """By policy, what has to stand beside its name for a configuration to be accepted."""
 
 
-@pytest.fixture(params=POLICY_NAMES)
-def config(request: pytest.FixtureRequest) -> AdaptiveConfig:
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Register the example, and forget it again."""
+    before = dict(POLICIES)
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
+    monkeypatch.delitem(sys.modules, EXAMPLE, raising=False)
+    import_module(EXAMPLE)
+    yield
+    POLICIES.clear()
+    POLICIES.update(before)
+
+
+@pytest.fixture(params=[*POLICIES, EXAMPLE])
+def config(request: pytest.FixtureRequest, example: None) -> AdaptiveConfig:
     name = request.param
     try:
         return check_config({"policy": name, **NEEDED.get(name, {})}, "test")
-    except KeyError as error:
-        pytest.fail(f"check_config of policy/config/config.py does not know the policy {error}")
     except ConfigError as error:
         pytest.fail(f"say in NEEDED here what has to stand beside the name: {error}")
 
@@ -48,8 +68,9 @@ def policy(config: AdaptiveConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_the_configuration_spelt_out_means_the_same(config: AdaptiveConfig) -> None:
     again = check_config(config.as_dict(), "test")
-    assert again == config, "a branch of check_config, or of as_dict, in policy/config/config.py"
+    assert again == config
     assert config.candidate_steps == sorted(set(config.candidate_steps))
+    assert config.up_to(2).candidate_steps == [steps for steps in config.candidate_steps if steps <= 2]
 
 
 def test_a_depth_that_was_not_built_is_refused(config: AdaptiveConfig) -> None:
@@ -57,24 +78,57 @@ def test_a_depth_that_was_not_built_is_refused(config: AdaptiveConfig) -> None:
         CapturedSteps({}).require(config)
 
 
+def test_its_keys_are_refused_beside_another_policy(config: AdaptiveConfig) -> None:
+    own = [key for key in config.as_dict() if POLICIES[config.policy].options.owns(key)]
+    assert own
+    for name in POLICIES:
+        if name != config.policy:
+            with pytest.raises(ConfigError) as caught:
+                check_config({"policy": name, own[0]: config.as_dict()[own[0]], **NEEDED.get(name, {})}, "test")
+            assert caught.value.key == own[0]
+
+
+def test_its_keys_mean_it_where_no_policy_is_named(config: AdaptiveConfig) -> None:
+    named = config.as_dict()
+    del named["policy"]
+    assert check_config(named, "test") == config
+
+
 def test_it_is_built_by_its_name(config: AdaptiveConfig, policy: AdaptivePolicy) -> None:
-    assert policy.name == config.policy, "build_policy of sglang_plugin/scheduler/policies.py"
     built = CapturedSteps(dict.fromkeys(config.candidate_steps))
     successor = policies.build_successor(config, ema().params, 3, built)
-    assert successor.name == config.policy, "build_successor of sglang_plugin/scheduler/policies.py"
     for made in (policy, successor):
-        assert isinstance(made, AdaptivePolicy)
+        assert isinstance(made, AdaptivePolicy) and made.name == config.policy
         assert made.candidate_steps == config.candidate_steps
 
 
 def test_server_info_shows_its_configuration(config: AdaptiveConfig, policy: AdaptivePolicy) -> None:
     state = serve(controller(policy), 40, accepted=0.5)
     assert not state["degraded"]
-    assert state["config"]["policy"] == config.policy, "the policy needs the attribute `config`"
+    assert state["config"]["policy"] == config.policy
     assert json.loads(json.dumps(state)) == state, "snapshot() has to return JSON builtins"
-    assert "\n".join(explain(state)), "a branch of explain in calibrate/explain.py"
+    assert "\n".join(explain(state))
 
 
 def test_validate_says_what_it_does(config: AdaptiveConfig) -> None:
     said = "\n".join(words(facts(config)))
-    assert f'Policy "{config.policy}"' in said, "validate/facts.py and validate/words.py"
+    assert f'Policy "{config.policy}"' in said and "Nothing differs from the defaults." in said
+
+
+def test_the_simulator_plays_it(config: AdaptiveConfig) -> None:
+    setting = Setting(load_cost(None)[1], rounds=50, traces=1)
+    trace = next(iter(SUITES["both"].traces(setting)))
+    assert len(play(contenders(setting.ladder)[config.policy].make(trace), trace).depths) == 50
+
+
+def test_the_reference_has_its_options(example: None) -> None:
+    tables = of_source.configuration()
+    assert tables["top"][2].endswith(f'| "ema" or "throughput" or "{EXAMPLE}" | what decides |')
+    meaning = "draft tokens that a verify pass may read"
+    assert tables[EXAMPLE][-1] == f"| `tokens` | 256 | an integer from 1 to 100000 | {meaning} |"
+
+
+def test_a_bad_option_of_it_is_one_line(example: None) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config({"token_budget": {"tokens": 0}}, "my.json")
+    assert str(caught.value) == "my.json: token_budget.tokens: got 0; expected an integer from 1 to 100000"

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,6 @@ HEIGHT = {"policy": 0, "runtime": 1, "helper": 2, "sglang_plugin": 3, "cpu_engin
 TOP = 4
 PURE = ("policy", "runtime", "helper")
 ADAPTERS = ("sglang_plugin", "cpu_engine")
-ROOMS = {
-    "config": {"errors"},
-    "ema": {"base", "observation", "errors", "config"},
-    "profile": {"errors", "config"},
-    "throughput": {"base", "observation", "telemetry", "errors", "config", "profile"},
-    "vote": set(),
-}
-"""What each room of ``policy`` may import beside itself."""
-INNER = {
-    "acceptance": set(),
-    "cost": {"profile"},
-    "choice": {"acceptance", "cost", "telemetry"},
-    "budgets": {"acceptance", "cost", "observation"},
-}
-"""The same for the rooms of ``policy/throughput``."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -70,42 +56,31 @@ def test_imports_of_a_file_obey_the_layers(path: Path) -> None:
             assert root in sys.stdlib_module_names, f"{where}, which is not the standard library"
 
 
-def rooms_imported(folder: Path) -> set[str]:
-    """Names, below ``policy``, of what the files of *folder* import: rooms, inner rooms, modules at the root."""
-    found = set()
-    for path in folder.rglob("*.py"):
-        for module, _ in imported(path):
-            parts = module.split(".")
-            if parts[:2] == ["sglang_adaptive", "policy"] and len(parts) > 2:
-                inner = parts[2] == "throughput" and len(parts) > 3 and parts[3] in INNER
-                found.add(parts[3] if inner else parts[2])
-    return found
+def imported_when_loaded(path: Path) -> set[Path]:
+    """Files of ``policy`` that the file *path* of it needs to be imported; not those that only types need."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sglang_adaptive.policy"):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    files = {PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py") for name in names}
+    return {file for file in files if file.exists()}
 
 
-def test_every_room_of_policy_is_listed() -> None:
-    rooms = {path.parent.name for path in (PACKAGE / "policy").glob("*/__init__.py")}
-    assert rooms == set(ROOMS), "say in ROOMS here, and in the docstring of the room, what it may import"
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_of_policy_imports_what_its_docstring_says(room: str) -> None:
-    inner = set(INNER) if room == "throughput" else set()
-    beyond = rooms_imported(PACKAGE / "policy" / room) - (ROOMS[room] | {room} | inner)
-    assert not beyond, f"policy/{room} imports {sorted(beyond)}; ROOMS here and the docstring of the room allow it not"
-
-
-@pytest.mark.parametrize("room", INNER)
-def test_a_room_of_the_throughput_policy_imports_what_its_docstring_says(room: str) -> None:
-    beyond = rooms_imported(PACKAGE / "policy" / "throughput" / room) - (INNER[room] | {room})
-    assert not beyond, f"throughput/{room} imports {sorted(beyond)}; INNER here and its docstring allow it not"
+def test_no_file_of_policy_imports_itself_through_another() -> None:
+    files = [path for path in (PACKAGE / "policy").rglob("*.py") if path.name != "__init__.py"]
+    graph = {path: imported_when_loaded(path) for path in files}
+    assert PACKAGE / "policy" / "throughput" / "cost.py" in graph[PACKAGE / "policy" / "throughput" / "choice.py"]
+    assert set(graph) == set(TopologicalSorter(graph).static_order()), "graphlib names the circle otherwise"
 
 
 def test_every_layer_is_looked_at() -> None:
     seen = {layer(path.relative_to(PACKAGE).parts) for path in FILES}
     assert {"policy", "runtime", "sglang_plugin", "cpu_engine", "top"} <= seen
-    assert ("sglang_adaptive.policy.observation", 3) in [
-        (module, 3) for module, _ in imported(PACKAGE / "policy" / "base.py")
-    ]
+    assert "sglang_adaptive.policy.observation" in [module for module, _ in imported(PACKAGE / "policy" / "base.py")]
 
 
 def test_pure_layers_load_without_heavy_packages() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.policy.config.config import load_config
-from sglang_adaptive.policy.profile.shipped import shipped_config
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.profile import shipped_config
 
 ROOT = Path(__file__).parents[3]
 
@@ -51,7 +51,7 @@ def test_the_wheel_registers_plugins_and_command(wheel: Path) -> None:
 
 def test_an_unpacked_wheel_finds_its_presets(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    code = "from sglang_adaptive.policy.profile.shipped import shipped_config; print(shipped_config('aggressive.json'))"
+    code = "from sglang_adaptive.policy.profile import shipped_config; print(shipped_config('aggressive.json'))"
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=True,
@@ -60,6 +60,6 @@ def test_an_unpacked_wheel_finds_its_presets(wheel: Path, tmp_path: Path) -> Non
 
 
 def test_a_checkout_finds_its_presets() -> None:
-    assert load_config(shipped_config("conservative.json")).slots
+    assert load_config(shipped_config("conservative.json")).options.slots
     with pytest.raises(FileNotFoundError, match="nothing"):
         shipped_config("nothing.json")

@@ -14,7 +14,7 @@ from benchmarks.harness.results import SIMULATED
 from benchmarks.policies import SCHEMA, row
 from sglang_adaptive.demo.report import build
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile.shipped import shipped_config
+from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.report.command import main
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.simulate.command import main as simulate

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
-from sglang_adaptive.policy.telemetry import RoundPrices
 from sglang_adaptive.runtime.budget_report import budget_report
 from sglang_adaptive.runtime.calibration import BINS, LEAST, MOST, UNITS, Calibration
 from sglang_adaptive.runtime.counters import Counters
-from sglang_adaptive.runtime.drafted import Drafted, Look
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_mix import RoundMix
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundTimes
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.speedup import at_fixed_depths
@@ -44,10 +44,9 @@ def choosing() -> tuple[AdaptiveController, Chooser, Ticks]:
     return controller, policy, ticks
 
 
-def look(**more: object) -> Look:
-    trials = [0] * (BINS - 1) + [4]
-    fields = {"evidence": EVIDENCE, "trials": trials, "believed": [0] * (BINS - 1) + [3600], "accepted": trials}
-    return Look(**{**fields, "budget": 1, "verified": [1, 0, 2], "completed": [3, 0, 2], **more})  # type: ignore[arg-type]
+def packed() -> RoundNote:
+    """Return the note on ROUND."""
+    return RoundNote(3, budget=1, verified=[1, 0, 2], completed=[3, 0, 2])
 
 
 def test_the_policy_s_budget_is_that_of_the_coming_round() -> None:
@@ -102,15 +101,16 @@ def test_a_held_budget_goes_with_held_steps() -> None:
 
 def test_what_the_device_says_reaches_the_policy() -> None:
     controller, policy, _ = choosing()
-    controller.on_verify_complete([1, 0, 2], 3, Drafted(3, look=look()))
+    looked, trials = packed(), [0] * (BINS - 1) + [4]
+    looked.evidence = EVIDENCE
+    looked.trials, looked.believed, looked.accepted = trials, [0] * (BINS - 1) + [3600], trials
+    controller.on_verify_complete([1, 0, 2], 3, looked)
     (seen,) = policy.seen
     assert (seen.budget, seen.verified, seen.completed) == (1, [1, 0, 2], [3, 0, 2])
     assert seen.evidence is EVIDENCE and controller.calibration.trials[-1] == 4
-    controller.on_verify_complete(
-        [1, 0, 2], 3, Drafted(3, look=Look(budget=1, verified=[1, 0, 2], completed=[3, 0, 2]))
-    )
+    controller.on_verify_complete([1, 0, 2], 3, packed())
     assert policy.seen[-1].evidence is None and controller.calibration.trials[-1] == 4
-    controller.on_verify_complete([1, 0, 2], 3, Drafted(3))
+    controller.on_verify_complete([1, 0, 2], 3, RoundNote(3))
     assert policy.seen[-1].budget is None
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundTimes
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.state import SpecRuntimeState
@@ -73,11 +73,10 @@ class ScriptedPolicy:
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
         raise AssertionError("the controller speaks the richer observe()")
 
-    def observe(self, observation: RoundObservation) -> int | None:
+    def observe(self, observation: RoundObservation) -> None:
         if self.fails_on == "observe":
             raise ZeroDivisionError("by zero")
         self.seen.append(observation)
-        return None
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
         return None if self.graph_bs is None else [bs for bs in self.graph_bs if bs >= step]
@@ -134,9 +133,9 @@ def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
     controller.activate_step_by_batch(2)
     policy.answer = 0
     controller.activate_step_by_batch(2)  # live depth is 0 now; the 3-step round's result is still to come
-    controller.on_verify_complete([2, 3], 2, Drafted(3, 50))
+    controller.on_verify_complete([2, 3], 2, RoundNote(3, 50))
     assert policy.seen[-1] == RoundObservation(3, [2, 3], 2, None, 50)
-    controller.on_verify_complete([0, 0], 2, Drafted(0))
+    controller.on_verify_complete([0, 0], 2, RoundNote(0))
     shown = controller.snapshot()
     assert dict(shown.rounds_by_tier) == {3: 1, 0: 1}
     assert dict(shown.drafted_by_tier) == {3: 6, 0: 0}
@@ -145,7 +144,7 @@ def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
 
 def test_an_announcement_serves_one_result_only() -> None:
     controller, _, policy, _ = serving(answer=3)
-    controller.on_verify_complete([1], 1, Drafted(7))
+    controller.on_verify_complete([1], 1, RoundNote(7))
     controller.on_verify_complete([1], 1)
     assert [seen.steps for seen in policy.seen] == [7, 3]
 
@@ -155,7 +154,7 @@ def test_seconds_only_between_like_rounds() -> None:
 
     def result(steps: int, requests: int) -> float | None:
         ticks.now += 0.5
-        controller.on_verify_complete([0] * requests, requests, Drafted(steps))
+        controller.on_verify_complete([0] * requests, requests, RoundNote(steps))
         return policy.seen[-1].seconds
 
     assert [result(3, 2), result(3, 2)] == [None, 0.5]
@@ -349,10 +348,9 @@ class Learner(ScriptedPolicy):
         self.cost_sync_due = False
         self.table: Any = None
 
-    def observe(self, observation: RoundObservation) -> int | None:
+    def observe(self, observation: RoundObservation) -> None:
         super().observe(observation)
         self.cost_sync_due = len(self.seen) % 2 == 0
-        return None
 
     def export_cost(self) -> dict[str, Any]:
         if self.fails_on == "export":
@@ -442,7 +440,7 @@ def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None
     for _ in range(4):
         controller.activate_step_by_batch(3)
         depths.append(worker.speculative_num_steps)
-        controller.on_verify_complete([0, 0, 0], 3, Drafted(worker.speculative_num_steps))
+        controller.on_verify_complete([0, 0, 0], 3, RoundNote(worker.speculative_num_steps))
     assert depths == [0, 1, 3, 0]  # 3 requests run in the graph of 4, and 7 steps have none there
     startup = controller.snapshot().as_dict()["startup"]
     assert (startup["warmed_batch_sizes"], startup["warm_up_rounds"]) == ([3], 4)

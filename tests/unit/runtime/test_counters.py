@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
+from sglang_adaptive.policy.base import Forecasts, Probes, ProbeTotals
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.telemetry import Forecasts, Probes, ProbeTotals
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, region_of
 from tests.unit.policy.throughput.test_policy import H200, drafts

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.telemetry import RoundPrices
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
 from sglang_adaptive.runtime.round_clock import RoundClock
 from tests.live_controllers import controller, ema

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
-from sglang_adaptive.policy.throughput.outlook import outlook
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.drafted import Drafted
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_note import RoundNote
 from tests.live_controllers import controller
 
 DEPTHS = (0, 1, 2, 3, 5, 7)
@@ -55,7 +53,7 @@ class Ranks:
             if many:
                 counts = self._counts(steps, many)
                 self.tokens += many + sum(counts)
-                each.on_verify_complete(counts, many, Drafted(steps, largest_batch=joint.largest))
+                each.on_verify_complete(counts, many, RoundNote(steps, largest_batch=joint.largest))
         return steps
 
     def _counts(self, steps: int, many: int) -> list[int]:
@@ -72,7 +70,7 @@ def readings(policy: ThroughputPolicy) -> int:
 
 
 def wanted(policy: ThroughputPolicy) -> int | None:
-    return outlook(policy, 24, 3)[2]
+    return policy.outlook(24, 3).probe
 
 
 def test_every_rank_files_its_times_under_the_largest_batch() -> None:
@@ -208,6 +206,6 @@ def test_a_state_says_what_runs_and_why() -> None:
         assert (told["batch_size"], told["steps"]) == (24, steps)
         assert told["why"]["code"] in ("best", "vote")
     small: AdaptiveController = ranks.controllers[1]
-    small.params._acceptance.believe_first(0.02)  # type: ignore[attr-defined]
+    small.params._acceptance.set_level(0.02)  # type: ignore[attr-defined]
     why = ranks.policy(1).snapshot()["why"]
     assert why["code"] == "vote" and "agreed" in why["words"] and why["rival_steps"] < steps

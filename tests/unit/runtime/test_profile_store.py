@@ -16,8 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.profile.profile_json import ProfileError, loads_profile
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileError, ProfileKey, loads_profile, ordered
 from sglang_adaptive.runtime import profile_store
 from sglang_adaptive.runtime.profile_saver import SAVE_SECONDS, ProfileSaver
 from sglang_adaptive.runtime.profile_store import ProfileStore, default_folder
@@ -26,7 +25,7 @@ KEY = ProfileKey("org/Target-8B", "draft", "NVIDIA H200", 1, 1, "fa3", {"model":
 WRITER = """
 import sys
 from pathlib import Path
-from sglang_adaptive.policy.profile.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime import profile_store
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from test_profile_store import KEY, cells
@@ -113,20 +112,10 @@ def test_arbitrary_bytes_never_crash_a_server(tmp_path: Path, data: bytes) -> No
 PACKED = CostProfile(KEY, ordered([*cells(3, 2), ProfileCell(2, 3, 0.004, 9, budget=1)]), "test")
 
 
-def test_rounds_with_a_budget_are_kept_and_earlier_releases_read_profiles_without(tmp_path: Path) -> None:
+def test_rounds_with_a_budget_are_kept(tmp_path: Path) -> None:
     store = ProfileStore(KEY, tmp_path)
     assert store.save(PACKED) and ProfileStore(KEY, tmp_path).load() == PACKED
-    assert '"version": 2' in store.path.read_text()
-    assert '"version": 1' in profile().dumps() and "budget" not in profile().dumps()
-
-
-def test_what_an_earlier_release_kept_is_read_and_left_to_it(tmp_path: Path) -> None:
-    store = ProfileStore(KEY, tmp_path)
-    earlier = tmp_path / store.path.name.replace(".v2.", ".v1.")
-    earlier.write_text(profile().dumps(), encoding="utf-8")
-    assert store.load() == profile()
-    assert store.save(PACKED) and ProfileStore(KEY, tmp_path).load() == PACKED.merged(profile())
-    assert loads_profile(earlier.read_text(), "file") == profile()
+    assert "budget" not in profile().dumps()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +134,7 @@ def test_budgets_that_cannot_be(change: tuple[str, str], told: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
-        ("newer", ('"version": 1', '"version": 3')),
+        ("newer", ('"version": 1', '"version": 2')),
         ("foreign", ("NVIDIA H200", "NVIDIA B300")),
         ("foreign", ("sglang-adaptive cost profile", "something else")),
         ("corrupt", ('"seconds": 0.0051', '"seconds": -1')),

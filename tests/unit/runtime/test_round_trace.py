@@ -9,7 +9,7 @@ import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime import round_trace
-from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.simulate.traffic.rounds import read_rounds
 from tests.unit.runtime.test_controller import serving
@@ -94,9 +94,9 @@ def test_the_controller_hands_on_every_round_but_those_of_the_warm_up(tmp_path: 
     controller.trace = trace = RoundTrace(tmp_path / "t", 1e6)
     for batch, counts in enumerate(([2], [1, 0]), 1):
         controller.activate_step_by_batch(batch)
-        controller.on_verify_complete(counts, batch, Drafted(3, requests=["a", "b"][:batch]))
+        controller.on_verify_complete(counts, batch, RoundNote(3, requests=["a", "b"][:batch]))
     controller.begin_warm_up()
-    controller.on_verify_complete([1], 1, Drafted(3, requests=["c"]))
+    controller.on_verify_complete([1], 1, RoundNote(3, requests=["c"]))
     trace.close()
     found = read_rounds(tmp_path / "t")
     assert list(found.requests.values()) == [[[(3, 2), (3, 1)]], [[(3, 0)]]]

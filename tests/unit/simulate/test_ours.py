@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.simulate import score
 from sglang_adaptive.simulate.contenders import chosen, contenders
 from sglang_adaptive.simulate.engine import play
@@ -66,9 +66,9 @@ def test_without_a_clock_the_policy_is_told_no_time(monkeypatch: pytest.MonkeyPa
     told: list[RoundObservation] = []
     whole = ThroughputPolicy.observe
 
-    def observe(self: ThroughputPolicy, observation: RoundObservation) -> int | None:
+    def observe(self: ThroughputPolicy, observation: RoundObservation) -> None:
         told.append(observation)
-        return whole(self, observation)
+        whole(self, observation)
 
     monkeypatch.setattr(ThroughputPolicy, "observe", observe)
     trace = first("both")

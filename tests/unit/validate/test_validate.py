@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.config.config import check_config
-from sglang_adaptive.policy.ema.ema_slot import AdaptiveStepSlot
-from sglang_adaptive.policy.profile.shipped import shipped_config
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import AdaptiveStepSlot
+from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.sglang_plugin.launch import activation
 from sglang_adaptive.validate.command import main
 from sglang_adaptive.validate.facts import facts
@@ -32,7 +32,7 @@ def test_complaint_and_exit_code_are_the_servers(text: str, tmp_path: Path, caps
         speculative_adaptive=False, speculative_adaptive_config=str(path), speculative_num_steps=None
     )
     with pytest.raises(SystemExit) as server:
-        activation.from_cli_args(lambda *_: None, object, asked)
+        activation.check_command_line(asked)
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and str(path) in said
     assert main([str(path), "--json"]) == server.value.code == 2
@@ -47,14 +47,14 @@ def test_moves_that_are_told_are_those_of_the_slot(preset: str) -> None:
     config = {key: {**slot, "ceiling_coeff": 0} if key.isdigit() else slot for key, slot in config.items()}
     checked = check_config({**config, "ema_alpha": 1.0, "warmup_batches": 0, "update_interval": 1}, preset)
     moves = 0
-    for slot, told in zip(checked.slots, facts(checked)["slots"], strict=True):
+    for slot, told in zip(checked.options.slots, facts(checked)["slots"], strict=True):
         for move in told["moves"]:
             for at, there in ((move["rise_above"], move["up_to"]), (move["drop_at"], move["down_to"])):
                 if at is None or there is None:
                     continue
                 rises = there == move["up_to"]
                 for average, expected in ((at, not rises), (at + 0.01, rises)):
-                    live = AdaptiveStepSlot(move["steps"], slot.as_slot_cfg())
+                    live = AdaptiveStepSlot(move["steps"], slot)
                     accepted = round(100 * average)  # of a hundred requests together
                     live.update([accepted // 100 + (index < accepted % 100) for index in range(100)])
                     # One that falls below several thresholds goes on down.

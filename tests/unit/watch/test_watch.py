@@ -7,7 +7,6 @@ import json
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import combinations, pairwise
 from typing import Any
@@ -19,14 +18,13 @@ from sglang_adaptive.calibrate.explain import explain
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config.config import check_config
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
-from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.drafted import Drafted, Look
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import main
 from sglang_adaptive.watch.lines import Lines
@@ -163,9 +161,7 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
             live, check_config({"1": {"candidate_steps": list(ladder)}}, "test")
         )
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
-    new.keep_to_graphs(found.built)
-    assert isinstance(found.params, ThroughputPolicy)
-    new.inherit_from(found.params)
+    new.take_over(found.params, found.built)
     return new
 
 
@@ -173,8 +169,9 @@ def test_screen_of_a_server_with_budgets() -> None:
     found = controller(ThroughputPolicy(3, ThroughputOptions(verify_budget=True)))
     found.allow_budgets()
     state = serve(found, 30, accepted=1.0)
-    chances = Look(trials=[0, 0, 0, 0, 200], believed=[0, 0, 0, 0, 180_000], accepted=[0, 0, 0, 0, 150])
-    found.on_verify_complete([3, 1], 2, Drafted(3, look=replace(chances, budget=2, verified=[3, 1], completed=[3, 1])))
+    chances = {"trials": [0, 0, 0, 0, 200], "believed": [0, 0, 0, 0, 180_000], "accepted": [0, 0, 0, 0, 150]}
+    note = RoundNote(3, budget=2, verified=[3, 1], completed=[3, 1], **chances)
+    found.on_verify_complete([3, 1], 2, note)
     report = {"reason": None, "packed_rounds": 1, **found.budget_report()}
     text = drawn(view(URL, None, reading(0, {**state, "verify_budget": report})))
     assert "Verify budget: all drafts now, " in text and " on average" in text

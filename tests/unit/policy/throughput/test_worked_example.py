@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.policy.ema.ema_slot import AdaptiveStepSlot
+from sglang_adaptive.policy.ema import AdaptiveStepSlot
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile.profile_json import loads_profile
-from sglang_adaptive.policy.profile.shipped import shipped_config
-from sglang_adaptive.policy.throughput.acceptance.levels import EDGES, USUAL
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.profile import loads_profile, shipped_config
+from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput.acceptance import EDGES, USUAL
 
 PAGE = (Path(__file__).parents[4] / "docs" / "how-it-decides.md").read_text()
 EXAMPLE = PAGE.split("<!-- example: begin -->")[1].split("<!-- example: end -->")[0]
@@ -107,29 +106,25 @@ def test_the_ema_policy_on_the_same_round() -> None:
 
 
 def test_the_constants_that_the_page_names() -> None:
-    from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
-    from sglang_adaptive.policy.throughput import policy
-    from sglang_adaptive.policy.throughput.acceptance import estimator, levels
-    from sglang_adaptive.policy.throughput.choice import probing, step_choice, zero_steps
-    from sglang_adaptive.policy.throughput.cost import readings
+    from sglang_adaptive.policy.throughput import acceptance, choice, policy, probing, readings
 
-    options = ThroughputOptions()
+    options = policy.ThroughputOptions()
     said = {
-        f"level = level + {levels.GAIN:g} * (outcome - level)",
+        f"level = level + {acceptance.GAIN:g} * (outcome - level)",
         f"`shrinkage` ({options.shrinkage:g} trials)",
-        f"the least slope is {estimator.LEAST_SLOPE:g}",
-        f"accepted {estimator.FALL:g} times as often as the one before it until trials say otherwise",
-        f"only the first {estimator.FIRST_ROUNDS} rounds all of them",
+        f"the least slope is {acceptance.LEAST_SLOPE:g}",
+        f"accepted {acceptance.FALL:g} times as often as the one before it until trials say otherwise",
+        f"only the first {acceptance.FIRST_ROUNDS} rounds all of them",
         f"over `memory_rounds` ({options.memory_rounds:,} rounds)",
-        f"`n / (1 + n/{estimator.SATURATION:g})`",
+        f"`n / (1 + n/{acceptance.SATURATION:g})`",
         f"The first {readings.FRESH} readings after {readings.ABSENT_ROUNDS} rounds of absence",
         f"the median of every {readings.MEDIAN} readings",
         f"that are {math.exp(readings.STALL) - 1:.0%} too long are set aside, up to {readings.STALL_ROUNDS} rounds in "
         "a row",
-        f"promise {zero_steps.MARGIN:.0%} more than zero steps",
-        f"at the best steps above 0 until {zero_steps.ALLOWANCE:g} rounds are lost",
-        f"both are forgotten over {zero_steps.WINDOW_ROUNDS} rounds",
-        f"For each round lost, drafting must promise {zero_steps.DEVIATIONS_PER_LOST:g} standard deviations",
+        f"promise {choice.MARGIN:.0%} more than zero steps",
+        f"at the best steps above 0 until {choice.ALLOWANCE:g} rounds are lost",
+        f"both are forgotten over {choice.WINDOW_ROUNDS} rounds",
+        f"For each round lost, drafting must promise {choice.DEVIATIONS_PER_LOST:g} standard deviations",
         f"A probe takes {probing.PROBE_ROUNDS} rounds. "
         f"It waits for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
         f"taken to hold for {probing.HORIZON_ROUNDS:g} rounds",
@@ -142,7 +137,7 @@ def test_the_constants_that_the_page_names() -> None:
     words = " ".join(PAGE.split())
     missing = [text for text in said if " ".join(text.split()) not in words]
     assert not missing
-    assert step_choice.HOLD_ROUNDS == 0.1, "in words on the page"
+    assert choice.HOLD_ROUNDS == 0.1, "in words on the page"
 
 
 def test_the_codes_of_why() -> None:

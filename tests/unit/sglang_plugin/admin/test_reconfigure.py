@@ -15,23 +15,19 @@ from typing import Any
 import pytest
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_adaptive.policy.config.captured_steps import CapturedSteps
-from sglang_adaptive.policy.config.config import check_config
-from sglang_adaptive.policy.config.config_diff import describe_change
-from sglang_adaptive.policy.config.config_file import file_stamp
-from sglang_adaptive.policy.config.throughput_options import ThroughputOptions
-from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile.profile import ProfileKey
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.profile import ProfileKey
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.drafted import Drafted
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.admin import config_changes, reconfigure
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, Reconfigure, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
-from sglang_adaptive.sglang_plugin.scheduler.policies import build_successor
+from sglang_adaptive.sglang_plugin.start.policies import build_successor
 from tests.live_controllers import ema
 from tests.unit.runtime.test_controller import Learner, ScriptedPolicy, Ticks, Worker, serving, state
 
@@ -49,7 +45,7 @@ def test_new_policy_decides_from_the_next_round_on_and_never_inside_one() -> Non
     controller.replace_policy(successor, by="a test")
     assert worker.speculative_num_steps == 3  # the round in flight keeps its depth
     assert successor.graph_bs == [1, 2, 4, 8]
-    controller.on_verify_complete([2, 1], 2, Drafted(3))  # and its result arrives under the new policy
+    controller.on_verify_complete([2, 1], 2, RoundNote(3))  # and its result arrives under the new policy
     assert worker.speculative_num_steps == 3
     assert successor.seen == [RoundObservation(3, [2, 1], 2)]
     controller.activate_step_by_batch(2)
@@ -133,7 +129,7 @@ def test_throughput_policy_goes_on_from_what_the_former_one_learnt() -> None:
     profile = former.known_profile(KEY, "test")
     assert profile.cells
     successor = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3), memory_rounds=50), profile)
-    successor.inherit_from(former)
+    successor.take_over(former, CapturedSteps({}))
     known = former.acceptance_by_position()[:3]
     assert successor.acceptance_by_position() == pytest.approx(known, abs=0.02)
     fresh = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3)))
@@ -160,7 +156,7 @@ def test_throughput_policy_chooses_only_what_has_graphs() -> None:
     built = CapturedSteps({0: (1, 2, 8), 3: (1, 2, 8), 7: (1, 2)})
     policy = ThroughputPolicy(7, ThroughputOptions(candidate_steps=(3, 7)))
     policy.set_cuda_graph_bs([1, 2, 8])
-    policy.keep_to_graphs(built)
+    policy.take_over(ScriptedPolicy([3, 7], 3), built)
     assert policy.get_steps_for_batch(5) == 3  # padded to 8
     assert policy.cuda_graph_bs_for_step(7) == [1, 2]
 
@@ -238,7 +234,7 @@ class Schedulers:
 
     async def __call__(self, change: Change) -> list[bool]:
         message = SimpleNamespace(server_args=change.pack())
-        unpack(None, message)
+        unpack(message)
         self.changes.append(message.server_args[CONFIG_KEY])
         self.config = check_config(change.config, "f").as_dict()
         return self.updated
@@ -342,7 +338,7 @@ def test_inactive_server_says_why() -> None:
 @pytest.mark.parametrize("name", ["adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"])
 def test_name_that_carries_nothing_is_left_to_sglang(name: str) -> None:
     message = SimpleNamespace(server_args={name: 1})
-    unpack(None, message)
+    unpack(message)
     assert message.server_args == {name: 1}
 
 
@@ -485,7 +481,7 @@ def test_ema_successor_ignores_late_rounds_of_other_depths() -> None:
     controller.init_states()
     controller.activate_step_by_batch(1)
     controller.replace_policy(AdaptiveSpeculativeParams.from_config(1, check_config(SLOTS, "f")), by="a test")
-    controller.on_verify_complete([6], 1, Drafted(7))
+    controller.on_verify_complete([6], 1, RoundNote(7))
     slot = controller.snapshot().policy_state["slots"][0]
     assert (slot["batches"], slot["stale_rounds"], slot["steps"]) == (0, 1, 1)
     assert controller.snapshot().as_dict()["config"] == check_config(SLOTS, "f").as_dict()

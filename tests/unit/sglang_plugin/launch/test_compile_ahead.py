@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
-from sglang_adaptive.sglang_plugin.launch.activation import NOTE
+from sglang_adaptive.sglang_plugin.notes import NOTE
 
 LAUNCHER = """
 import sys, time
@@ -41,8 +41,8 @@ def test_a_failure_costs_the_others_nothing_and_is_one_line(caplog: pytest.LogCa
 def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_ahead, "Compiler", lambda setup: pytest.fail("started"))
     for note, device in (({"reason": "no draft"}, "cuda"), ({"reason": None}, "cpu")):
-        compile_ahead.begin(object, SimpleNamespace(device=device, **{NOTE: note}))
-    compile_ahead.begin(object, SimpleNamespace(device="cuda"))
+        compile_ahead.begin(SimpleNamespace(device=device, **{NOTE: note}))
+    compile_ahead.begin(SimpleNamespace(device="cuda"))
     assert compile_ahead.compiler() is None
 
 

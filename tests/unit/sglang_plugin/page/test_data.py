@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config.config import check_config
-from sglang_adaptive.policy.ema.ema import AdaptiveSpeculativeParams
-from sglang_adaptive.policy.profile.profile import ProfileKey
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.profile import ProfileKey
+from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload, routes

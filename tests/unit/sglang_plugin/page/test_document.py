@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 
-from sglang_adaptive.policy.throughput.cost.model import INTERPOLATED, MEASURED, PRIOR, PROFILE
+from sglang_adaptive.policy.throughput.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE
 from sglang_adaptive.runtime.counters import CAUSES
 from sglang_adaptive.sglang_plugin.page.document import PARTS, SCRIPTS, content_security_policy, document
 

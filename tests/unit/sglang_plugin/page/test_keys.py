@@ -31,7 +31,7 @@ def server(api_key: str | None, admin_api_key: str | None, root_path: str = "") 
     routes.add_routes(app, fetch, fetch_history)
     if api_key or admin_api_key:
         add_api_key_middleware(app, api_key=api_key, admin_api_key=admin_api_key)
-        routes.prompt_for_key(None, app)
+        routes.prompt_for_key(app)
     return TestClient(app, root_path=root_path)
 
 

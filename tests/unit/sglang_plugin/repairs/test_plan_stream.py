@@ -18,8 +18,8 @@ from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
-from sglang_adaptive.sglang_plugin.hooking import registry
-from sglang_adaptive.sglang_plugin.hooking.hook import Process
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.hooks import Process
 
 def answer(backend_class, topk):
     verify = EagleVerifyInput.create_idle_input(topk=topk, spec_steps=3, num_verify_tokens=4, device="cpu")
@@ -37,10 +37,10 @@ def answers():
 extra = {}
 for stream in "01":
     os.environ["SGLANG_ENABLE_OVERLAP_PLAN_STREAM"] = stream
-    extra[stream] = len(registry.of_scheduler()) - len(registry.hooks(Process.SCHEDULER))
+    extra[stream] = len(hooks.of_scheduler()) - len(hooks.hooks(Process.SCHEDULER))
 with get_context().override_server_args():
     stock = answers()
-    registry.add_and_apply(registry.of_scheduler())
+    hooks.install_now(hooks.of_scheduler())
     hooked = answers()
 print(json.dumps({"stock": stock, "hooked": hooked, "extra_hooks": extra}))
 """

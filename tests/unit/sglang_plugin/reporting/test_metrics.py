@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from sglang_adaptive.policy.config.schema import MAX_STEPS
-from sglang_adaptive.policy.config.throughput_options import DEFAULT_LADDER, ThroughputOptions
-from sglang_adaptive.policy.throughput.policy import ThroughputPolicy
+from sglang_adaptive.policy.options import MAX_STEPS
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.drafted import Drafted, Look
 from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.reporting import metrics
 from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
 from tests.unit.runtime.test_controller import Ticks, Worker, state
@@ -31,8 +31,11 @@ LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
 class Served:
     """A controller whose rounds the test makes, with metrics in a registry of its own."""
 
-    def __init__(self, steps: tuple[int, ...] = DEFAULT_LADDER, saved_at: float | None = None) -> None:
+    def __init__(
+        self, steps: tuple[int, ...] = ThroughputOptions().candidate_steps, saved_at: float | None = None
+    ) -> None:
         self.registry, self.ticks = CollectorRegistry(), Ticks()
+        self.update: Callable[[], None] = lambda: None
         self.policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=steps))
         self.controller = AdaptiveController(
             Worker(3), self.policy, clock=RoundClock(self.ticks), profile_saved_at=lambda: saved_at
@@ -44,10 +47,11 @@ class Served:
             _counter_cls=functools.partial(Counter, registry=self.registry),
             _gauge_cls=functools.partial(Gauge, registry=self.registry),
         )
-        self.scheduler = SimpleNamespace(
-            draft_worker=SimpleNamespace(adaptive_controller=self.controller),
-            metrics_collector_context=SimpleNamespace(collector=self.collector, current_scheduler_metrics_enabled=True),
-        )
+        self.context = SimpleNamespace(collector=self.collector, current_scheduler_metrics_enabled=True)
+
+    def metrics(self) -> metrics.AdaptiveMetrics | None:
+        """Return the metrics that a scheduler would have."""
+        return metrics.metrics_beside(self.context, self.controller)
 
     def serve(self, accepted: list[int], rounds: int = 20) -> None:
         for _ in range(rounds):
@@ -68,10 +72,11 @@ class Served:
 @pytest.fixture
 def served() -> Served:
     made = Served()
-    metrics.attach(None, made.scheduler)
+    attached = made.metrics()
+    assert attached is not None
     # By the machine's clock an update that the machine was slow at would skip the next one.
-    attached = getattr(made.collector, metrics._ATTRIBUTE)
     attached._clock, attached._last = made.ticks, made.ticks()
+    made.update = attached.update
     return made
 
 
@@ -86,7 +91,7 @@ def test_names_follow_prometheus_rules() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
 def test_promtool_finds_nothing_to_say_about_them(served: Served) -> None:
     served.serve([2, 3, 1])
-    metrics.update(None, served.collector)
+    served.update()
     # The colon is SGLang's own prefix; promtool wants it for recording rules alone.
     text = generate_latest(served.registry).replace(b"sglang:", b"sglang_")
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
@@ -104,10 +109,10 @@ def test_counters_start_at_zero_and_carry_sglang_s_labels(served: Served) -> Non
 
 def test_totals_agree_with_the_ledger(served: Served) -> None:
     served.serve([3, 0])
-    metrics.update(None, served.collector)
+    served.update()
     served.serve([1, 2, 2, 7])
-    metrics.update(None, served.collector)
-    metrics.update(None, served.collector)  # nothing new: nothing is counted twice
+    served.update()
+    served.update()  # nothing new: nothing is counted twice
     shown = served.controller.snapshot()
     assert served.total("rounds_total") == sum(shown.rounds_by_tier.values()) == 40
     accepted, wasted = served.total("accepted_draft_tokens_total"), served.total("wasted_draft_tokens_total")
@@ -124,7 +129,7 @@ def test_expected_and_observed_rates_by_region(served: Served) -> None:
     served.controller.force_steps(3)
     served.serve([3, 3], rounds=40)
     served.serve([3, 3, 3, 3], rounds=40)
-    metrics.update(None, served.collector)
+    served.update()
     for region, requests in (("2-3", 2), ("4-7", 4)):
         tokens = served.value("observed_tokens_total", batch_region=region)
         seconds = served.value("observed_seconds_total", batch_region=region)
@@ -138,14 +143,14 @@ def test_expected_and_observed_rates_by_region(served: Served) -> None:
 
 def test_budgets_and_the_draft_s_chances(served: Served) -> None:
     served.serve([3, 3])
-    metrics.update(None, served.collector)
+    served.update()
     assert served.value("verify_budget") is None, "rounds may have none"
     served.controller.allow_budgets()
-    seen = Look(trials=[0, 0, 0, 0, 4], believed=[0, 0, 0, 0, 3600], accepted=[0, 0, 0, 0, 3], budget=1)
-    look = replace(seen, verified=[2, 0], completed=[2, 1])
-    served.controller.on_verify_complete([2, 0], 2, Drafted(3, look=look))
+    chances = {"trials": [0, 0, 0, 0, 4], "believed": [0, 0, 0, 0, 3600], "accepted": [0, 0, 0, 0, 3]}
+    note = RoundNote(3, budget=1, verified=[2, 0], completed=[2, 1], **chances)
+    served.controller.on_verify_complete([2, 0], 2, note)
     served.ticks.now += 60.0
-    metrics.update(None, served.collector)
+    served.update()
     assert served.value("verify_budget") == 0 and served.value("budget_rounds_total", draft_steps="3") == 1
     of_bin = {
         name: served.value(f"chance_{name}_total", chance="0.8-1.0") for name in ("trials", "believed", "accepted")
@@ -156,11 +161,11 @@ def test_budgets_and_the_draft_s_chances(served: Served) -> None:
 
 def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     served.serve([2, 2])
-    metrics.update(None, served.collector)
+    served.update()
     assert not math.isnan(served.value("expected_speedup_ratio") or math.nan)
     served.policy.observe = None  # type: ignore[assignment]
     served.serve([2, 2], rounds=5)
-    metrics.update(None, served.collector)
+    served.update()
     assert served.value("degraded") == 1 and served.value("draft_steps") == 3
     assert served.total("rounds_total") == 25
     for gauge, own in (("expected_speedup_ratio", {}), ("expected_tokens_per_second", {"batch_region": "2-3"})):
@@ -170,7 +175,7 @@ def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogC
 def test_profile_age_is_the_time_since_it_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics.time, "time", lambda: 5000.0)
     made = Served(saved_at=4400.0)
-    metrics.attach(None, made.scheduler)
+    assert made.metrics() is not None
     assert made.value("profile_age_seconds") == 600.0
 
 
@@ -208,17 +213,14 @@ def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatc
     assert len([begin for begin in writes if begin < 0.02]) >= 5  # a few at once are no burden
 
 
-@pytest.mark.parametrize("off", ["collector", "rank", "static"])
+@pytest.mark.parametrize("off", ["collector", "rank"])
 def test_nothing_is_made_where_sglang_logs_no_metrics(off: str) -> None:
     made = Served()
     if off == "collector":
-        made.scheduler.metrics_collector_context.collector = None
-    elif off == "rank":
-        made.scheduler.metrics_collector_context.current_scheduler_metrics_enabled = False
+        made.context.collector = None
     else:
-        made.scheduler.draft_worker = None
-    metrics.attach(None, made.scheduler)
-    metrics.update(None, made.collector)
+        made.context.current_scheduler_metrics_enabled = False
+    assert made.metrics() is None
     assert not list(made.registry.collect())
 
 
@@ -229,12 +231,11 @@ def test_a_fault_is_logged_once_and_reaches_nobody(served: Served, caplog: pytes
     served.controller.read_meters = broken  # type: ignore[method-assign]
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            metrics.update(None, served.collector)
+            served.update()
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
     caplog.clear()
     again = Served()
     again.registry.register(Gauge(PREFIX + "degraded", "taken", registry=None))
-    metrics.attach(None, again.scheduler)
-    metrics.update(None, again.collector)
+    assert again.metrics() is None
     assert len(caplog.records) == 1

@@ -10,11 +10,10 @@ import torch
 
 from sglang_adaptive.runtime import look_turns
 from sglang_adaptive.runtime.calibration import BINS, UNITS
-from sglang_adaptive.runtime.drafted import Look
-from sglang_adaptive.sglang_plugin.scheduler.round_looks import look_of
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.verify_budget import looks
-from sglang_adaptive.sglang_plugin.verify_budget.packed_rounds import PackedRounds
 from sglang_adaptive.sglang_plugin.verify_budget.ranking import prefixes, ranks
+from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
 
 LADDER = (0, 1, 2, 3, 5)
 
@@ -35,7 +34,7 @@ class Lab:
         monkeypatch.setattr(look_turns, "LEAST_REQUESTS", 1)
         self.rounds = PackedRounds(SimpleNamespace(_draft_worker=None), lambda: budget, ladder=LADDER)
 
-    def told(self, chances: torch.Tensor, whole: list[int]) -> tuple[Look | None, list[int]]:
+    def told(self, chances: torch.Tensor, whole: list[int]) -> tuple[RoundNote, list[int]]:
         """Return what the round says, and the drafts of each request that were verified."""
         requests, steps = chances.shape
         verify = SimpleNamespace(retrieve_next_token=torch.zeros(requests, steps + 1))
@@ -45,9 +44,16 @@ class Lab:
         accepted = [min(pair) for pair in zip(whole, verified, strict=True)]
         self.rounds.take(verify)
         self.rounds.look(verify, torch.tensor(accepted, dtype=torch.int32))
-        result = SimpleNamespace()
-        self.rounds.attach(result)
-        return look_of(result), verified
+        note = self.note()
+        assert note.budget is None and note.evidence is None, "the result has not arrived"
+        note.arrived(SimpleNamespace())
+        return note, verified
+
+    def note(self) -> RoundNote:
+        """Return the note on the round that was looked at last."""
+        note = RoundNote(0)
+        self.rounds.attach(note)
+        return note
 
 
 @pytest.mark.parametrize("budget", [None, 1, 2, 3, 5])
@@ -60,7 +66,7 @@ def test_sums_are_those_of_every_draft(
         chances, whole = drawn(requests, steps, seed)
         told, verified = lab.told(chances, whole)
         packed = budget is not None and budget < steps
-        assert told is not None and told.budget == (budget if packed else None)
+        assert told.budget == (budget if packed else None)
         accepted = [min(pair) for pair in zip(whole, verified, strict=True)]
         if packed:
             assert told.verified == verified and sum(verified) == requests * (budget or 0)
@@ -125,10 +131,10 @@ def test_only_some_rounds_say_more_than_their_budget(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(look_turns, "LEAST_REQUESTS", 8)
     chances, whole = drawn(8, 5, 1)
     found = [lab.told(chances, whole)[0] for _ in range(6)]
-    assert [one is not None and one.evidence is not None for one in found] == [False, False, True] * 2
-    assert all(one is not None and one.verified for one in found)
+    assert [one.evidence is not None for one in found] == [False, False, True] * 2
+    assert all(one.verified for one in found)
     few = [lab.told(*drawn(7, 5, 1))[0] for _ in range(6)]
-    assert all(one is not None and one.evidence is None for one in few)
+    assert all(one.evidence is None for one in few)
 
 
 def test_a_round_without_drafts_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +142,7 @@ def test_a_round_without_drafts_says_nothing(monkeypatch: pytest.MonkeyPatch) ->
     verify = SimpleNamespace(retrieve_next_token=torch.zeros(3, 1))
     assert lab.rounds.packing(verify) is None
     lab.rounds.look(verify, torch.zeros(3, dtype=torch.int32))
-    result = SimpleNamespace()
-    lab.rounds.attach(result)
-    assert look_of(result) is None
+    assert lab.note().arriving == []
 
 
 def test_another_round_s_acceptance_is_not_taken_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,5 +152,4 @@ def test_another_round_s_acceptance_is_not_taken_for_its_own(monkeypatch: pytest
     assert lab.rounds.packing(verify) is not None
     assert lab.rounds.take(other) is None
     lab.rounds.look(other, torch.zeros(8, dtype=torch.int32))
-    lab.rounds.attach(result := SimpleNamespace())
-    assert look_of(result) is None
+    assert lab.note().arriving == []

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_adaptive.policy.config.config import AdaptiveConfig, check_config
+from sglang_adaptive.policy.config import AdaptiveConfig, check_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
     CHOSEN,

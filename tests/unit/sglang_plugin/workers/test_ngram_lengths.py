@@ -12,7 +12,8 @@ import torch
 from sglang.srt.managers.overlap_utils import decide_needs_cpu_seq_lens
 from sglang.srt.runtime_context import get_context, get_spec
 
-from sglang_adaptive.sglang_plugin.workers.ngram_lengths import needed_on_host, read_lengths
+from sglang_adaptive.sglang_plugin.workers.ngram_inputs import read_lengths
+from sglang_adaptive.sglang_plugin.workers.ngram_setup import needs_lengths_on_host
 
 DEVICE_ONLY, ON_HOST = SimpleNamespace(needs_cpu_seq_lens=False), SimpleNamespace(needs_cpu_seq_lens=True)
 
@@ -26,16 +27,16 @@ def launched(**flags: Any) -> Iterator[None]:
 @pytest.mark.parametrize(("backends", "needed"), [((DEVICE_ONLY,), False), ((DEVICE_ONLY, ON_HOST), True)])
 def test_an_adaptive_ngram_needs_what_its_backends_need(backends: tuple[Any, ...], needed: bool) -> None:
     with launched(speculative_algorithm="NGRAM", speculative_adaptive=True):
-        assert needed_on_host(decide_needs_cpu_seq_lens, backends) is needed
+        assert needs_lengths_on_host(decide_needs_cpu_seq_lens, backends) is needed
         assert decide_needs_cpu_seq_lens(backends)  # SGLang's own answer, which this replaces
         assert get_spec().speculative_algorithm == "NGRAM"
 
 
 def test_others_get_sglang_s_answer() -> None:
     with launched(speculative_algorithm="NGRAM", speculative_adaptive=False):
-        assert needed_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
+        assert needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
     with launched(speculative_algorithm="EAGLE3", speculative_adaptive=True):
-        assert not needed_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
+        assert not needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
 
 
 def test_lengths_are_read_once() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.cpu_engine.kernels.tree_links import reconstruct_indices_from_tree_mask
-from sglang_adaptive.sglang_plugin.workers.ngram_trees import cut
+from sglang_adaptive.sglang_plugin.workers.ngram_inputs import cut
 from tests.token_trees import links, tree_batches
 
 WIDEST = 12

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sglang_adaptive.policy.profile.shipped import shipped_config
+from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.simulate.command import main
 from sglang_adaptive.simulate.contenders import contenders
 from sglang_adaptive.simulate.profile_file import load_cost

@@ -1,0 +1,317 @@
+"""The configuration: its file, its keys, what it needs of a running server, and how two of them differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any
+
+from sglang_adaptive.policy import options as opt
+from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES, TakesOver
+from sglang_adaptive.policy.errors import ConfigError, shown
+from sglang_adaptive.policy.options import MAX_STEPS, PolicyOptions, flag, integer, nested, number, pathname
+
+BUILT_IN = "built-in default"
+"""Source of a configuration without a file."""
+MAX_BYTES = 1 << 20
+MOST_SHOWN = 8
+"""Differences of two configurations that a log line lists."""
+_EXPECTED_FILE = "a readable JSON file"
+_EXPECTED_OBJECT = 'a JSON object, as in {"1": {"candidate_steps": [1, 3, 7]}}'
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """Where the server writes its rounds, and the disk space that they may take."""
+
+    file: Annotated[
+        str, pathname("where rounds are written; beside it, with `.1` at its end, older ones", "a file's path")
+    ]
+    max_mb: Annotated[float, number("disk space at most, in MB of 10**6 bytes, older rounds included", 0.1, 1e6)] = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConfig:
+    """A configuration in which every value has been checked: the policy's options, and those of the server."""
+
+    policy: str
+    options: PolicyOptions
+    source: str
+    """The file, or another origin, that errors name."""
+    watch: Annotated[bool, flag("read the file again whenever it changes")] = False
+    warm_up: Annotated[
+        bool | None,
+        flag("run every depth at a ladder of batch sizes before the server is ready", "true; false on a CPU"),
+    ] = None
+    prune_graphs: Annotated[
+        bool, flag("capture CUDA graphs of a depth only for the batch sizes it can be chosen at")
+    ] = True
+    zero_step_extend_every: Annotated[
+        int, integer("rounds at 0 steps between two runs of the draft", 1, MAX_STEPS + 1)
+    ] = 8
+    trace: Annotated[
+        TraceOptions | None,
+        nested(
+            TraceOptions,
+            "write down the rounds that the server runs; see below",
+            'an object, as in {"file": "rounds.trace", "max_mb": 64}',
+            "nowhere",
+        ),
+    ] = None
+
+    @property
+    def candidate_steps(self) -> list[int]:
+        """Every depth that the policy may choose, ascending; SGLang sizes its buffers from it."""
+        return list(self.options.candidate_steps)
+
+    def up_to(self, most: int) -> AdaptiveConfig:
+        """Return this configuration without the depths above *most*; a list that has no other gets *most* itself."""
+        return replace(self, options=self.options.up_to(most))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a configuration object that means the same, with every default."""
+        return {"policy": self.policy, **opt.as_dict(self), **self.options.as_dict()}
+
+
+def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
+    """Read and check the configuration in *path*; without a path, return the default policy's defaults.
+
+    A process parses a file once, and again only when the file has changed.
+
+    Raises:
+        ConfigError: With one line that names file, key, value and what is accepted.
+    """
+    if path is None:
+        return check_config({}, BUILT_IN)
+    return _load(os.fspath(path), file_stamp(path))
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, stamp: tuple[int, int, int] | None) -> AdaptiveConfig:
+    return check_config(read_object(path), path)
+
+
+def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
+    """Check the JSON object *cfg*, read from *source*, and return it frozen.
+
+    Raises:
+        ConfigError: As ``load_config``.
+    """
+    server = opt.options_of(AdaptiveConfig)
+    kinds = {name: kind.options for name, kind in POLICIES.items()}
+    owners = {key: next((name for name, kind in kinds.items() if kind.owns(key)), None) for key in cfg}
+    for key, owner in owners.items():
+        if owner is None and key != "policy" and key not in server:
+            raise _unknown(key, source)
+    policy = _policy(cfg, owners, source)
+    for key, owner in owners.items():
+        if owner not in (None, policy):
+            raise kinds[owner].beside(key, policy, source)
+    given = {key: value for key, value in cfg.items() if key in server}
+    return AdaptiveConfig(
+        policy, source=source, **opt.checked(AdaptiveConfig, given, "", source), options=kinds[policy].read(cfg, source)
+    )
+
+
+def _unknown(key: str, source: str) -> ConfigError:
+    """Return the error for a key of the top level that nobody owns."""
+    for kind in POLICIES.values():
+        if (error := kind.options.misplaced(key, source)) is not None:
+            return error
+    return opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
+
+
+def top_level_keys() -> tuple[str, ...]:
+    """Return the keys that a file may hold, but for slots."""
+    kinds = (kind.options for kind in POLICIES.values())
+    return ("policy", *opt.options_of(AdaptiveConfig), *(key for kind in kinds for key in kind.listed_keys()))
+
+
+def _policy(cfg: Mapping[str, Any], owners: Mapping[str, str | None], source: str) -> str:
+    """Return the policy that is named, or else the one that a key belongs to."""
+    if "policy" not in cfg:
+        meant = set(owners.values())
+        return next((name for name in POLICIES if name in meant), DEFAULT_POLICY)
+    name = cfg["policy"]
+    if not isinstance(name, str) or name not in POLICIES:
+        known = " or ".join(f'"{policy}"' for policy in POLICIES)
+        hint = opt.nearest(name, tuple(POLICIES)) if isinstance(name, str) else ""
+        raise ConfigError(source, "policy", f"got {shown(name)}", f"the policy {known}{hint}")
+    return name
+
+
+# -- the file --------------------------------------------------------------------------------------------------------
+
+
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the JSON object in *path*.
+
+    NaN and Infinity come back as floats, so that the check of their key can name it.
+
+    Raises:
+        ConfigError: The file cannot be read, is not UTF-8 or JSON, repeats a key, or holds no object.
+    """
+    file = os.fspath(path)
+    text = _read_text(file)
+    if not text.strip():
+        raise ConfigError(file, None, "the file is empty", _EXPECTED_OBJECT)
+    return parse_object(file, text)
+
+
+def parse_object(source: str, text: str) -> dict[str, Any]:
+    """Return the JSON object in *text*, which came from *source*; as ``read_object``.
+
+    Raises:
+        ConfigError: *text* is not JSON, repeats a key, or holds no object.
+    """
+    value = _parse(source, text)
+    if not isinstance(value, dict):
+        raise ConfigError(source, None, f"the top level is {shown(value)}", _EXPECTED_OBJECT)
+    return value
+
+
+def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+    """Return what changes when the file at *path* does: time, size and inode; None when it is not there."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read_text(file: str) -> str:
+    try:
+        _require_regular(file, os.stat(file).st_mode)  # before it is opened: to open a device may do something
+        # Not to wait for a writer, should the path have become a pipe meanwhile.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            _require_regular(file, os.fstat(stream.fileno()).st_mode)
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(file, None, f"cannot be read: {error.strerror}", _EXPECTED_FILE) from None
+    except ConfigError:
+        raise
+    except ValueError as error:  # a path with a null character
+        raise ConfigError(file, None, f"cannot be read: {error}", _EXPECTED_FILE) from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(file, None, f"is larger than {MAX_BYTES} bytes", _EXPECTED_OBJECT)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"byte {error.start} (0x{data[error.start]:02x}) is not UTF-8"
+        raise ConfigError(file, None, problem, "JSON text encoded as UTF-8") from None
+
+
+def _require_regular(file: str, mode: int) -> None:
+    # Every SGLang process reads the file again, so a pipe would be empty for all but the first.
+    if not stat.S_ISREG(mode):
+        what = "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
+        raise ConfigError(file, None, what, _EXPECTED_FILE)
+
+
+def _parse(file: str, text: str) -> Any:
+    def object_from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            repeated = next(name for name, count in counts.items() if count > 1)
+            raise ConfigError(file, repeated, "the key is given more than once", "each key once")
+        return members
+
+    try:
+        return json.loads(text, object_pairs_hook=object_from_pairs)
+    except json.JSONDecodeError as error:
+        problem = f"broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        raise ConfigError(file, None, problem, "JSON") from None
+    except RecursionError:
+        raise ConfigError(file, None, "the JSON is nested too deeply", _EXPECTED_OBJECT) from None
+    except ConfigError:
+        raise
+    except ValueError:  # Python refuses to convert integers of thousands of digits
+        raise ConfigError(file, None, "a number has too many digits", _EXPECTED_OBJECT) from None
+
+
+# -- a change while the server runs ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedSteps:
+    """What start-up built, beyond which a later configuration cannot go: the depths with a runtime state."""
+
+    graphs: Mapping[int, tuple[int, ...] | None]
+    """By depth, the batch sizes with CUDA graphs; None where graphs are off, or where every size that has any has them
+    for this depth."""
+
+    @property
+    def graph_sizes(self) -> list[int]:
+        """Every batch size at which some depth has graphs, ascending; empty when that is not restricted."""
+        return sorted({size for sizes in self.graphs.values() for size in sizes or ()})
+
+    def at(self, batch_size: int) -> frozenset[int]:
+        """Return the depths that have graphs at *batch_size*, one of ``graph_sizes``."""
+        return frozenset(steps for steps, sizes in self.graphs.items() if sizes is None or batch_size in sizes)
+
+    def require(self, config: AdaptiveConfig) -> None:
+        """Refuse *config* if it needs what was not built.
+
+        A depth without graphs would run, and only be slow. Start-up gives graphs to every depth that may run at a
+        batch size, so a configuration that changes later is held to the same. A policy that keeps to the depths with
+        graphs (``TakesOver``) needs one of its own at each size, any other policy all.
+
+        Raises:
+            ConfigError: With one line that names the key, the depth and those that were built.
+        """
+        keeps_to_graphs = issubclass(POLICIES[config.policy].policy, TakesOver)
+        for place, steps, low, high in config.options.depths_by_batch():
+            missing = [depth for depth in steps if depth not in self.graphs]
+            if missing:
+                problem = f"needs {_listed(missing)}, which was not built when the server started"
+                raise ConfigError(config.source, place, problem, f"depths among {_listed(self.graphs)}")
+            for size in self.graph_sizes:
+                lacking = set(steps) - self.at(size) if low <= size < high else set()
+                if lacking and (not keeps_to_graphs or lacking == set(steps)):
+                    problem = f"needs {_listed(lacking)}, which has no CUDA graphs at batch size {size}"
+                    raise ConfigError(config.source, place, problem, f"depths among {_listed(self.at(size))} there")
+
+    def as_pairs(self) -> list[list[Any]]:
+        """Return ``graphs`` as JSON builtins: [steps, batch sizes or null] by depth."""
+        return [[steps, None if sizes is None else list(sizes)] for steps, sizes in sorted(self.graphs.items())]
+
+    @classmethod
+    def from_pairs(cls, pairs: Iterable[Any]) -> CapturedSteps:
+        """Return what ``as_pairs`` was made from."""
+        return cls({int(steps): None if sizes is None else tuple(sizes) for steps, sizes in pairs})
+
+
+def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return "key: old -> new" of every key that differs, as in ``8.ema_alpha: 0.2 -> 0.3``; one line.
+
+    Both are what ``AdaptiveConfig.as_dict`` returns, so it makes no difference whether a default was given.
+    """
+    found = [f"{key}: {_value(old)} -> {_value(new)}" for key, old, new in _differences(before, after, "")]
+    if not found:
+        return "nothing differs"
+    more = len(found) - MOST_SHOWN
+    return ", ".join(found[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    for key in (*before, *(key for key in after if key not in before)):
+        old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif old is _ABSENT or new is _ABSENT or old != new:
+            yield f"{prefix}{key}", old, new
+
+
+def _value(value: Any) -> str:
+    return "none" if value is _ABSENT else shown(value)
+
+
+def _listed(steps: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(steps)))

@@ -1,0 +1,380 @@
+"""SGLang's documented policy of moving averages: one slot for each range of batch sizes.
+
+``AdaptiveStepSlot``, ``AdaptiveSpeculativeParams`` and ``resolve_candidate_steps_from_config`` take the place of SGLang
+0.5.23's classes of the same names (``speculative/adaptive_spec_params.py``) and decide as they do. The arithmetic keeps
+SGLang's order of operations, so that averages agree to the last bit and thresholds are crossed in the same round.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Annotated, Any, ClassVar
+
+from sglang_adaptive.policy import options as opt
+from sglang_adaptive.policy.base import register
+from sglang_adaptive.policy.config import BUILT_IN, AdaptiveConfig, check_config, load_config
+from sglang_adaptive.policy.errors import ConfigError, shown
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, Option, PolicyOptions, integer, number
+
+logger = logging.getLogger(__name__)
+
+BUILT_IN_EMA: Mapping[str, Any] = {
+    "1": {"candidate_steps": [1, 3, 5, 7]},
+    "8": {"candidate_steps": [0, 1, 3], "down_hysteresis": 0.0},
+    "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
+    "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
+}
+"""SGLang 0.5.23's own slots: what the EMA policy runs on where no file is given."""
+SLOT_KEY_EXPECTED = f'a batch size from "1" to "{MAX_BATCH_SIZE}" as digits, without sign or leading zero'
+_SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
+_LIKE_A_NUMBER = re.compile(r"\s*[-+]?\.?\d[\d._eE+-]*\s*")
+_SLOT_EXAMPLE = '{"1": {"candidate_steps": [1, 3, 7]}}'
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+def _each_depth(value: Any, place: str, source: str) -> tuple[int, ...]:
+    for index, steps in enumerate(value):
+        if not opt.is_integer(steps, 0, MAX_STEPS):
+            expected = f"an integer from 0 to {MAX_STEPS}"
+            raise ConfigError(source, f"{place}[{index}]", f"got {shown(steps)}", expected)
+    return tuple(sorted(set(value)))
+
+
+_SLOT_DEPTHS = Option(
+    "depths that the slot may choose", opt.DEPTHS_EXPECTED, lambda v: isinstance(v, list) and bool(v), _each_depth
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotConfig:
+    """What governs the batch sizes from ``batch_size`` up to the next slot; steps ascend without repeats.
+
+    The keys with a default may also stand at the top level of a file, as SGLang has it: for every slot.
+    """
+
+    batch_size: int
+    candidate_steps: Annotated[tuple[int, ...], _SLOT_DEPTHS]
+    ema_alpha: Annotated[float, number("weight of the newest round in the average", 0.0, 1.0, above=True)] = 0.2
+    update_interval: Annotated[int, integer("rounds between two decisions", 1, 1_000_000)] = 5
+    warmup_batches: Annotated[int, integer("rounds seen before the first decision", 0, 1_000_000)] = 10
+    down_hysteresis: Annotated[float, number("added to the threshold of a drop", -MAX_STEPS, MAX_STEPS)] = -0.25
+    up_hysteresis: Annotated[float, number("added to the threshold of a rise", -MAX_STEPS, MAX_STEPS)] = 0.0
+    ceiling_coeff: Annotated[float, number("caps steps at ceil(average x this); 0 is off", 0.0, MAX_STEPS)] = 0.0
+
+
+TUNING: dict[str, Any] = {field.name: field.default for field in fields(SlotConfig) if field.default is not MISSING}
+"""The tuning keys and their defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmaOptions(PolicyOptions):
+    """The slots, ascending by batch size; their keys stand at the top level of a file, as in SGLang's.
+
+    A digit key is a slot, and the tuning keys are the default of every slot.
+    """
+
+    slots: tuple[SlotConfig, ...]
+    summary: ClassVar[str] = (
+        "each range of batch sizes follows a moving average of its accepted draft tokens a request."
+    )
+
+    @property
+    def candidate_steps(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Every depth that a slot may choose, ascending."""
+        return tuple(sorted({steps for slot in self.slots for steps in slot.candidate_steps}))
+
+    @classmethod
+    def listed_keys(cls) -> tuple[str, ...]:
+        return tuple(TUNING)
+
+    @classmethod
+    def owns(cls, key: str) -> bool:
+        return key in TUNING or (_SLOT_KEY.fullmatch(key) is not None and int(key) <= MAX_BATCH_SIZE)
+
+    @classmethod
+    def beside(cls, key: str, chosen: str, source: str) -> ConfigError:
+        problem = f'{"a tuning key" if key in TUNING else "a slot"} of the policy "ema"'
+        return ConfigError(source, key, problem, f'no such key beside "policy": "{chosen}"; or "policy": "ema"')
+
+    @classmethod
+    def misplaced(cls, key: str, source: str) -> ConfigError | None:
+        if _LIKE_A_NUMBER.fullmatch(key):
+            return ConfigError(source, key, "not a slot key", SLOT_KEY_EXPECTED)
+        if key == "candidate_steps":
+            return ConfigError(source, key, "given outside a slot", f"it inside one, as in {_SLOT_EXAMPLE}")
+        return None
+
+    @classmethod
+    def read(cls, cfg: Mapping[str, Any], source: str) -> EmaOptions:
+        keys = sorted((key for key in cfg if cls.owns(key) and key not in TUNING), key=int)
+        if not keys:
+            problem = f"no slot among the keys {shown(list(cfg))}"
+            raise ConfigError(source, None, problem, f"at least one, as in {_SLOT_EXAMPLE}")
+        known = opt.options_of(SlotConfig)
+        shared = {name: known[name].check(cfg[name], name, source) for name in TUNING if name in cfg}
+        slots = []
+        for key in keys:
+            entry = cfg[key]
+            if not isinstance(entry, dict):
+                expected = 'an object, as in {"candidate_steps": [1, 3, 7]}'
+                raise ConfigError(source, key, f"got {shown(entry)}", expected)
+            slots.append(SlotConfig(int(key), **shared | opt.checked(SlotConfig, entry, f"{key}.", source)))
+        return cls(tuple(slots))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {str(slot.batch_size): opt.as_dict(slot) for slot in self.slots}
+
+    def up_to(self, most: int) -> EmaOptions:
+        kept = (replace(slot, candidate_steps=opt.depths_up_to(most, slot.candidate_steps)) for slot in self.slots)
+        return EmaOptions(tuple(kept))
+
+    def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
+        """Yield the key, the depths and the batch sizes of each slot; the first also has what lies below it."""
+        starts = [0, *(slot.batch_size for slot in self.slots[1:]), math.inf]
+        for slot, start, end in zip(self.slots, starts, starts[1:], strict=False):
+            yield f"{slot.batch_size}.candidate_steps", slot.candidate_steps, start, end
+
+    def facts(self) -> dict[str, Any]:
+        launch = self.candidate_steps[len(self.candidate_steps) // 2]  # what SGLang starts at when it is not told
+        slots = [
+            {
+                "batch_range": [max(1, start), None if end == math.inf else end - 1],
+                "candidate_steps": list(slot.candidate_steps),
+                "starts_at": AdaptiveStepSlot(launch, slot).current_steps,
+                "moves": [_moves(slot, steps) for steps in slot.candidate_steps],
+                "first_decision_after_rounds": slot.warmup_batches + slot.update_interval,
+                "rounds_between_decisions": slot.update_interval,
+                "ema_alpha": slot.ema_alpha,
+                "ceiling_coeff": slot.ceiling_coeff,
+            }
+            for slot, (_, _, start, end) in zip(self.slots, self.depths_by_batch(), strict=True)
+        ]
+        return {"slots": slots, "changed": [c for slot in self.slots for c in opt.changed(slot, f"{slot.batch_size}.")]}
+
+
+def _moves(slot: SlotConfig, steps: int) -> dict[str, Any]:
+    """Return the steps that follow *steps* in the slot, and the averages of accepted drafts at which they do."""
+    ladder, here = (None, *slot.candidate_steps, None), slot.candidate_steps.index(steps)
+    drop_at, rise_above = AdaptiveStepSlot(steps, slot).thresholds
+    moves = {"down_to": ladder[here], "drop_at": drop_at, "up_to": ladder[here + 2], "rise_above": rise_above}
+    return {"steps": steps, **moves}
+
+
+# -- one slot --------------------------------------------------------------------------------------------------------
+
+
+class AdaptiveStepSlot:
+    """Chooses among ``candidate_steps`` for one range of batch sizes.
+
+    ``current_steps`` is always one of ``candidate_steps``. ``ema_accept_len`` counts accepted drafts per
+    request without the bonus token, so a slot that accepts everything tends to ``current_steps``.
+    """
+
+    def __init__(self, initial_steps: int, cfg: Mapping[str, Any] | SlotConfig) -> None:
+        """Start at *initial_steps* when it is a candidate, otherwise at the middle candidate.
+
+        *cfg* as a mapping has ``candidate_steps`` and any tuning keys; other keys are ignored, missing ones take
+        defaults. Raises ValueError if ``candidate_steps`` is empty.
+        """
+        if not isinstance(cfg, SlotConfig):
+            depths, tuning = tuple(sorted(set(cfg["candidate_steps"]))), {key: cfg[key] for key in TUNING if key in cfg}
+            cfg = SlotConfig(1, depths, **tuning)
+        if not cfg.candidate_steps:
+            raise ValueError("candidate_steps is empty; a slot needs at least one depth")
+        self.config = cfg
+        self.candidate_steps = list(cfg.candidate_steps)
+        middle = self.candidate_steps[len(self.candidate_steps) // 2]
+        self.current_steps = initial_steps if initial_steps in self.candidate_steps else middle
+        self.ema_accept_len = float(self.current_steps - 1)
+        self.batches = 0
+        """Rounds learnt from."""
+        self.stale_rounds = 0
+        """Rounds left out because another depth than the current one had drafted them."""
+
+    def observe(self, observation: RoundObservation) -> bool:
+        """Learn from *observation* if the current depth drafted it; return whether the depth changed."""
+        if observation.steps != self.current_steps:
+            # Accept counts are censored at the depth that drafted: a late round of a shallower tier would
+            # pull the average of a deeper one down, and a deeper tier's would push it up.
+            self.stale_rounds += 1
+            return False
+        return self.update(observation.num_correct_drafts_per_req)
+
+    def update(self, num_correct_drafts_per_req: Sequence[int]) -> bool:
+        """Learn from a round drafted at the current depth; return whether the depth changed.
+
+        The counts are of each request, bonus token not counted; a round without requests teaches nothing.
+        """
+        if not num_correct_drafts_per_req:
+            return False
+        if self.current_steps > 0:
+            alpha, mean = self.config.ema_alpha, sum(num_correct_drafts_per_req) / len(num_correct_drafts_per_req)
+            self.ema_accept_len = (1 - alpha) * self.ema_accept_len + alpha * mean
+        self.batches += 1
+        after_warmup = self.batches - self.config.warmup_batches
+        if after_warmup <= 0 or after_warmup % self.config.update_interval:
+            return False
+        before, self.current_steps = self.current_steps, self._next_steps()
+        if self.current_steps != before:
+            logger.debug("steps %d -> %d, EMA %.2f", before, self.current_steps, self.ema_accept_len)
+        return self.current_steps != before
+
+    def _next_steps(self) -> int:
+        ladder, top, coeff = self.candidate_steps, len(self.candidate_steps) - 1, self.config.ceiling_coeff
+        here = there = ladder.index(self.current_steps)
+        if self.current_steps == 0:  # without drafts nothing is learnt, so every decision tries the next depth
+            probe = ladder[min(here + 1, top)]
+            if probe > 0 and self.ema_accept_len < 0:  # a slot that started at zero has no average yet
+                self.ema_accept_len = float(probe - 1)
+            return probe
+        while there > 0 and self.ema_accept_len <= self._drop_threshold(there):
+            there -= 1
+        if there == here:
+            while there < top and self.ema_accept_len > self._rise_threshold(there):
+                there += 1
+        if coeff > 0 and there <= here:  # a rise passes, so that a deeper tier can show what it accepts
+            ceiling = max(1, math.ceil(self.ema_accept_len * coeff))
+            while there > 0 and ladder[there] > ceiling:
+                there -= 1
+        return ladder[there]
+
+    def _drop_threshold(self, index: int) -> float:
+        """Return the average at or below which the depth at *index* > 0 gives way to the one before it."""
+        below = self.candidate_steps[index - 1]
+        # A floor of zero steps is reached from (nearly) no accepted draft, not from a negative number.
+        return (below - 0.5 if below else 0.5) + self.config.down_hysteresis
+
+    def _rise_threshold(self, index: int) -> float:
+        """Return the average above which the depth at *index* gives way to the next."""
+        return self.candidate_steps[index] - 0.5 + self.config.up_hysteresis
+
+    @property
+    def thresholds(self) -> tuple[float | None, float | None]:
+        """The averages at or below which, and above which, the current depth is left; None at an end.
+
+        At zero steps both are None: every decision there tries the next depth.
+        """
+        here = self.candidate_steps.index(self.current_steps)
+        if self.current_steps == 0:
+            return None, None
+        at_top = here == len(self.candidate_steps) - 1
+        return self._drop_threshold(here) if here else None, None if at_top else self._rise_threshold(here)
+
+
+# -- the policy ------------------------------------------------------------------------------------------------------
+
+
+def resolve_candidate_steps_from_config(cfg_path: str | os.PathLike[str] | None = None) -> list[int]:
+    """Return every depth that a slot of *cfg_path* may choose, ascending; raises ConfigError."""
+    return AdaptiveSpeculativeParams(0, cfg_path).candidate_steps
+
+
+@register(EmaOptions, build=lambda steps, config, profile: AdaptiveSpeculativeParams.from_config(steps, config))
+class AdaptiveSpeculativeParams:
+    """Routes each batch size to its slot.
+
+    A batch is padded to the next CUDA-graph batch size, as the round itself will be, and belongs to the slot
+    with the largest lower bound that does not exceed it; the first slot also takes what lies below it.
+    """
+
+    name = "ema"
+
+    def __init__(self, initial_steps: int, cfg_path: str | os.PathLike[str] | None = None) -> None:
+        """Build the slots of *cfg_path*, or SGLang's built-in ones; each starts as ``AdaptiveStepSlot`` says.
+
+        Raises:
+            ConfigError: The configuration is unusable, or for another policy.
+        """
+        config = check_config(BUILT_IN_EMA, BUILT_IN) if cfg_path is None else load_config(cfg_path)
+        self._set_up(initial_steps, config)
+
+    @classmethod
+    def from_config(cls, initial_steps: int, config: AdaptiveConfig) -> AdaptiveSpeculativeParams:
+        """Build the slots of a configuration that has been read already; raises ConfigError if it has none."""
+        policy = cls.__new__(cls)
+        policy._set_up(initial_steps, config)
+        return policy
+
+    def _set_up(self, initial_steps: int, config: AdaptiveConfig) -> None:
+        if not isinstance(config.options, EmaOptions):
+            raise ConfigError(config.source, "policy", f'is "{config.policy}"', f'"{self.name}"')
+        self.config = config
+        self.candidate_steps = config.candidate_steps
+        self.slots = tuple(AdaptiveStepSlot(initial_steps, slot) for slot in config.options.slots)
+        """Ascending by batch size."""
+        self._lower_bounds = [slot.batch_size for slot in config.options.slots]
+        self._cuda_graph_bs: list[int] | None = None
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        self._cuda_graph_bs = sorted(cuda_graph_bs) if cuda_graph_bs else None
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        if self._cuda_graph_bs is None:
+            return None
+        return [bs for bs in self._cuda_graph_bs if step in self.slots[self._slot_index(bs)].candidate_steps]
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        return self._route(batch_size).current_steps
+
+    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
+        slot = self._route(batch_size)
+        return slot.current_steps if slot.update(num_correct_drafts_per_req) else None
+
+    def observe(self, observation: RoundObservation) -> None:
+        """Learn from a round if its slot's current depth drafted it."""
+        self._route(observation.batch_size).observe(observation)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return each slot's state as JSON builtins, ascending by batch size."""
+        described = []
+        for index, slot in enumerate(self.slots):
+            drop_at, rise_above = slot.thresholds
+            described.append(
+                {
+                    "batch_range": self._batch_range(index),
+                    "steps": slot.current_steps,
+                    "ema_accept_len": slot.ema_accept_len,
+                    "drop_at": drop_at,
+                    "rise_above": rise_above,
+                    "batches": slot.batches,
+                    "stale_rounds": slot.stale_rounds,
+                    "candidate_steps": list(slot.candidate_steps),
+                }
+            )
+        return {"policy": self.name, "slots": described}
+
+    def _batch_range(self, index: int) -> list[int | None] | None:
+        """Return [smallest, largest] batch size routed to a slot; None when padding leaves it none."""
+        smallest = self._smallest_batch(index)
+        if index + 1 == len(self.slots):
+            return [smallest, None]
+        largest = self._smallest_batch(index + 1) - 1
+        return [smallest, largest] if smallest <= largest else None
+
+    def _smallest_batch(self, index: int) -> int:
+        """Return the smallest batch size that pads to the slot's lower bound or beyond."""
+        if index == 0:
+            return 1
+        bound = self._lower_bounds[index]
+        graph_bs = self._cuda_graph_bs or []
+        padded = bisect_left(graph_bs, bound)
+        if padded == len(graph_bs):  # beyond the largest graph nothing is padded
+            return bound
+        return graph_bs[padded - 1] + 1 if padded else 1
+
+    def _route(self, batch_size: int) -> AdaptiveStepSlot:
+        graph_bs = self._cuda_graph_bs or ()
+        index = bisect_left(graph_bs, batch_size)
+        return self.slots[self._slot_index(graph_bs[index] if index < len(graph_bs) else batch_size)]
+
+    def _slot_index(self, padded_batch_size: int) -> int:
+        return max(0, bisect_right(self._lower_bounds, padded_batch_size) - 1)

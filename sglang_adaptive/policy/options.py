@@ -1,0 +1,252 @@
+"""Options as annotated fields: an option is one field of a dataclass, with its default, its kind and its meaning.
+
+    margin: Annotated[float, number("gain in tokens/s that another depth must promise before a switch", 0, 1)] = 0.01
+
+Everything else follows from the field: the check of a file and its error lines, ``as_dict``, the tables of
+docs/configuration.md, and what ``validate`` shows as different from the defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Self, get_type_hints
+
+from sglang_adaptive.policy.errors import ConfigError, shown
+
+MAX_STEPS = 32
+"""Deepest speculation that a configuration may ask for, in draft steps."""
+MAX_BATCH_SIZE = 1_000_000
+"""Largest batch size of a slot or a profile."""
+DEPTHS_EXPECTED = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1, 3, 7]"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option means and accepts; made by the functions below."""
+
+    meaning: str
+    expected: str
+    """The accepted values, in words."""
+    accepts: Callable[[Any], bool]
+    read: Callable[[Any, str, str], Any] = lambda value, place, source: value
+    """Turns an accepted value, of the key *place* in *source*, into the field's; may raise ConfigError."""
+    default: str | None = None
+    """The default in words, where the value does not say it."""
+
+    def check(self, value: Any, place: str, source: str) -> Any:
+        """Return the field's value; raises ConfigError, with one line, for a *value* that is not accepted."""
+        if not self.accepts(value):
+            raise ConfigError(source, place, f"got {shown(value)}", self.expected)
+        return self.read(value, place, source)
+
+
+def number(meaning: str, low: float, high: float, above: bool = False) -> Option:
+    """Return the option of a number from *low*, or *above* it, to *high*; NaN and infinity are refused."""
+    reach = f"above {low:g} up to" if above else f"from {low:g} to"
+
+    def accepts(value: Any) -> bool:
+        real = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return real and (low < value <= high if above else low <= value <= high)
+
+    return Option(meaning, f"a number {reach} {high:.15g}", accepts)
+
+
+def integer(meaning: str, low: int, high: int) -> Option:
+    """Return the option of a whole number from *low* to *high*."""
+    return Option(meaning, f"an integer from {low} to {high}", lambda value: is_integer(value, low, high))
+
+
+def flag(meaning: str, default: str | None = None) -> Option:
+    """Return the option of a true or false."""
+    return Option(meaning, "true or false", lambda value: isinstance(value, bool), default=default)
+
+
+def pathname(meaning: str, expected: str, default: str | None = None) -> Option:
+    """Return the option of a path."""
+    return Option(meaning, expected, lambda v: isinstance(v, str) and bool(v) and "\0" not in v, default=default)
+
+
+def depths(meaning: str) -> Option:
+    """Return the option of numbers of steps; the field has them ascending, without repeats."""
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, list) and bool(value) and all(is_integer(steps, 0, MAX_STEPS) for steps in value)
+
+    return Option(meaning, DEPTHS_EXPECTED, accepts, lambda value, place, source: tuple(sorted(set(value))))
+
+
+def nested(cls: type, meaning: str, expected: str, default: str) -> Option:
+    """Return the option of an object whose keys are the options of *cls*."""
+
+    def read(value: Any, place: str, source: str) -> Any:
+        return cls(**checked(cls, value, f"{place}.", source))
+
+    return Option(meaning, expected, lambda value: isinstance(value, dict), read, default)
+
+
+def is_integer(value: Any, low: float, high: float) -> bool:
+    """Whether *value* is a whole number from *low* to *high*; booleans are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+_OPTIONS: dict[Any, Mapping[str, Option]] = {}
+"""By class; to resolve type hints takes a while."""
+
+
+def options_of(cls: type) -> Mapping[str, Option]:
+    """Return the options of a dataclass by name, in the order of its fields; other fields are left out."""
+    if cls not in _OPTIONS:
+        hints = get_type_hints(cls, include_extras=True)
+        marked = [(field.name, getattr(hints[field.name], "__metadata__", ())) for field in fields(cls)]
+        _OPTIONS[cls] = {name: extra for name, extras in marked for extra in extras if isinstance(extra, Option)}
+    return _OPTIONS[cls]
+
+
+def checked(cls: type, given: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
+    """Return the values of the options of *cls* in *given*; *prefix* is put before a key that an error names.
+
+    Raises:
+        ConfigError: With one line that names file, key, value and what is accepted.
+    """
+    known = options_of(cls)
+    for name in given:
+        if name not in known:
+            raise unknown_key(source, f"{prefix}{name}", name, tuple(known), "one of")
+    found = {name: known[name].check(value, f"{prefix}{name}", source) for name, value in given.items()}
+    for field in fields(cls):
+        if field.name in known and field.name not in found and field.default is MISSING:
+            raise ConfigError(source, f"{prefix}{field.name}", "missing", known[field.name].expected)
+    return found
+
+
+def unknown_key(source: str, place: str, name: str, known: Sequence[str], intro: str) -> ConfigError:
+    """Return the error for the key *name* at *place*; it names the nearest *known* key when one is near."""
+    return ConfigError(source, place, "unknown key", f"{intro} {', '.join(known)}{nearest(name, known)}")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return a remark naming the member of *known* that *name* resembles, or an empty string."""
+    close = difflib.get_close_matches(name[:64].lower(), known, n=1)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def as_dict(options: Any) -> dict[str, Any]:
+    """Return the object that *options* are read from, with every default; an option that is None is left out."""
+    return {name: value for name, value in _values(options).items() if value is not None}
+
+
+def changed(options: Any, prefix: str) -> list[dict[str, Any]]:
+    """Return the options that are not at their defaults: key, value, default and meaning, as JSON builtins."""
+    values, defaults = _values(options), _defaults(type(options))
+    return [
+        {"key": f"{prefix}{name}", "value": values[name], "default": defaults[name], "meaning": option.meaning}
+        for name, option in options_of(type(options)).items()
+        if name in defaults and values[name] != defaults[name]
+    ]
+
+
+def reference(cls: type) -> list[tuple[str, str, str, str]]:
+    """Return name, default, accepted values and meaning of each option of *cls*, in words."""
+    shown_defaults = {name: json.dumps(value) for name, value in _defaults(cls).items()}
+    shown_defaults |= {name: f"{value:g}" for name, value in _defaults(cls).items() if isinstance(value, float)}
+    return [
+        (name, option.default or shown_defaults.get(name, "required"), option.expected, option.meaning)
+        for name, option in options_of(cls).items()
+    ]
+
+
+def _values(options: Any) -> dict[str, Any]:
+    return {name: _builtin(getattr(options, name)) for name in options_of(type(options))}
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    known = options_of(cls)
+    return {f.name: _builtin(f.default) for f in fields(cls) if f.name in known and f.default is not MISSING}
+
+
+def _builtin(value: Any) -> Any:
+    return as_dict(value) if is_dataclass(value) else list(value) if isinstance(value, tuple) else value
+
+
+class PolicyOptions:
+    """The checked options of a policy: a frozen dataclass, read from the object under the policy's name.
+
+    A policy whose keys stand elsewhere overrides the methods; ``ema`` does.
+    """
+
+    policy: ClassVar[str]
+    """The policy's name; ``register`` sets it."""
+    summary: ClassVar[str] = ""
+    """What the policy does, in a sentence or two that ``validate`` prints behind its name."""
+    verify_budget: bool = False
+    """Whether the server has to be able to verify fewer drafts than it makes."""
+    profile_dir: str | None = None
+    """Folder of cost profiles; None for the user's cache."""
+    candidate_steps: tuple[int, ...]
+    """Every depth that the policy may choose, ascending."""
+
+    @classmethod
+    def listed_keys(cls) -> tuple[str, ...]:
+        """Return the keys of the top level of a file that belong to this policy, as an error lists them."""
+        return (cls.policy,)
+
+    @classmethod
+    def owns(cls, key: str) -> bool:
+        """Whether *key* belongs to this policy; more than those listed may."""
+        return key in cls.listed_keys()
+
+    @classmethod
+    def beside(cls, key: str, chosen: str, source: str) -> ConfigError:
+        """Return the error for *key*, one of this policy's, in a file that is for the policy *chosen*."""
+        return ConfigError(source, key, f'not an option of the policy "{chosen}"', "no options of another policy")
+
+    @classmethod
+    def misplaced(cls, key: str, source: str) -> ConfigError | None:
+        """Return the error for a key that nobody owns, and that was probably meant for this policy."""
+        return None
+
+    @classmethod
+    def read(cls, cfg: Mapping[str, Any], source: str) -> Self:
+        """Return the options in the configuration *cfg*.
+
+        Raises:
+            ConfigError: With one line that names file, key, value and what is accepted.
+        """
+        options = cfg.get(cls.policy, {})
+        if not isinstance(options, dict):
+            raise ConfigError(source, cls.policy, f"got {shown(options)}", "an object of options")
+        known = options_of(cls)
+        for name in options:
+            if name not in known:
+                raise ConfigError(source, f"{cls.policy}.{name}", "unknown option", f"one of {', '.join(known)}")
+        found = cls(**checked(cls, options, f"{cls.policy}.", source))
+        found.require_consistent(source)
+        return found
+
+    def require_consistent(self, source: str) -> None:
+        """Raise ConfigError, as ``read``, for options that do not go together."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the policy's part of a configuration that means the same, with every default."""
+        return {self.policy: as_dict(self)}
+
+    def up_to(self, most: int) -> Self:
+        """Return the options without the depths above *most*; *most* itself if no other is left."""
+        return replace(self, candidate_steps=depths_up_to(most, self.candidate_steps))  # type: ignore[type-var]
+
+    def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
+        """Yield each list of depths: its key, the list, and the batch sizes it is for, from one to below the other."""
+        yield f"{self.policy}.candidate_steps", self.candidate_steps, 0, math.inf
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``validate`` shows, as JSON builtins; "changed" is as ``changed`` returns it."""
+        return {"options": _values(self), "changed": changed(self, f"{self.policy}.")}
+
+
+def depths_up_to(most: int, steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Return *steps* without those above *most*; *most* itself if no other is left."""
+    return tuple(depth for depth in steps if depth <= most) or (most,)

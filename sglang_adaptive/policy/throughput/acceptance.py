@@ -1,0 +1,400 @@
+"""Expected tokens of a request's next round by steps, learnt from accepted drafts.
+
+Text comes in stretches, so how well drafts have lately fitted a request says much about its next round. That is its
+*level*, an exponential average of its trials, a draft that was reached counting 1 if it was accepted and 0 if rejected:
+
+    level += GAIN * (outcome - level)
+
+Levels are sorted into bins. By bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
+
+    h_1 = (hits_1 + K * c_b) / (reached_1 + K)               c_b: the middle of the bin, drawn towards the usual level
+    h_j = (hits_j + K * FALL * h_(j-1)) / (reached_j + K)
+    E_b[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
+
+For the text of a batch, rounds of ``s`` steps take ``mean_r E_b(r)[live] / E_b(r)[s]`` times as many rounds as the live
+steps: each request's progress counts over its own pace, for a slow request stays in the batch the longer.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Hashable, Mapping, Sequence
+from operator import mul
+from typing import Any
+
+# Levels.
+GAIN = 0.1
+"""Weight of the latest trial in a level. On recorded text 0.1 forecasts better than 0.05 or 0.2."""
+SHADOW_GAIN = 0.3
+"""The same for a shadow trial, for they are few. With 0.1 four requests whose text has become easy stay at zero steps
+for 100 rounds, with this for 30 (simulated)."""
+EDGES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.94)
+"""Levels that part the bins."""
+BINS = len(EDGES) + 1
+MIDDLES = tuple((low + high) / 2.0 for low, high in zip((0.05, *EDGES), (*EDGES, 0.98), strict=True))
+"""Middle of each bin."""
+USUAL = 0.6
+"""Level of a request until any was seen."""
+USUAL_GAIN = 0.02
+"""Weight of one request's level in the usual one, which new requests begin with."""
+_GRID = 255
+_BIN_OF = bytes(bisect_right(EDGES, level / _GRID) for level in range(_GRID + 1))
+
+# Counts by bin and position.
+FALL = 0.965
+"""Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
+LEAST_SLOPE = 0.5
+"""The least that levels are taken to say: a draft that has always been good may fail at any time. With a slope of 0.7
+for ever steady load at batch 1 sees 72 switches an hour and not 44, where luck leads into a bin without trials
+(simulated)."""
+SATURATION = 16.0
+"""A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
+FIRST_ROUNDS = 32
+"""Rounds after which a round brings one bin of the batch up to date, and not all: so none takes long."""
+_LARGEST_WEIGHT = 1e9
+
+# Trust in shadow acceptance.
+MEMORY_TRIALS = 24.0
+"""Trials, of both kinds together, after which a trial counts for 1/e. With 48 a text that turned hard was still taken
+for a disagreement when zero steps began."""
+LEAST_TRIALS = 8.0
+"""Trials of either kind that a comparison needs: below, the normal approximation does not hold."""
+DISAGREE, AGREE = 3.0, 1.0
+"""|z| above which shadow acceptance is no longer believed, and below which it is believed again."""
+TELLING = 0.25
+"""Acceptance from which on agreement says something: a check that never finds a hit agrees with every bad draft."""
+
+
+class AcceptanceEstimator:
+    """What the batch as it stands promises."""
+
+    def __init__(self, ladder: Sequence[int], memory_rounds: float, shrinkage: float) -> None:
+        self.ladder = tuple(ladder)
+        self.depth = depth = ladder[-1]
+        self.shrinkage = max(shrinkage, 1e-6)
+        self.levels = RequestLevels(depth)
+        # Newer rounds weigh more instead of older ones less: a round then touches its own counts only.
+        self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
+        self._weight = 1.0
+        self._hits = [[0.0] * depth for _ in range(BINS)]
+        self._reached = [[0.0] * depth for _ in range(BINS)]
+        self._pending: dict[int, list[list[int]]] = {}
+        """Requests that are not counted yet, by steps, bin and accepted drafts."""
+        self._share = 1.0
+        self._rounds = 0
+        self._mix: Mapping[int, float] = {bisect_right(EDGES, USUAL): 1.0}
+        """Share of the batch's requests in each bin that has any, ascending."""
+        self._chances: list[list[float]] = [[]] * BINS
+        """Acceptance by position, by bin."""
+        self._tokens: list[list[float]] = [[]] * BINS
+        """Expected tokens by steps from 0, by bin."""
+        self._slower: list[dict[int, list[float]]] = [{}] * BINS
+        """By bin and live steps, rounds by ladder index."""
+        self._refresh()
+
+    # -- learning --
+
+    def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
+        """Learn from the accepted drafts of each request in a round of *steps*.
+
+        At zero steps *counts* are the shadow accepts, 1 or 0; they need not be of all *requests*.
+        """
+        size = len(counts)
+        if not size:
+            return
+        if steps > self.depth:  # drafted before the candidates changed
+            steps, counts = self.depth, [min(count, self.depth) for count in counts]
+        bins = self.levels.update(steps, counts, requests)
+        pending = self._pending.get(max(1, steps))
+        if pending is None:
+            pending = self._pending[max(1, steps)] = [[0] * (self.depth + 1) for _ in range(BINS)]
+        for bin, count in zip(bins, counts, strict=False):
+            pending[bin][count] += 1
+        self._share = 1.0 / (1.0 + size / SATURATION)
+        self._weight *= self._growth
+        now = self.levels.bins
+        self._mix = {bin: now.count(bin) / len(now) for bin in sorted(set(now))}
+        self._rounds += 1
+        if not steps or self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
+            self._refresh()
+        else:
+            turn = self._rounds % len(self._mix)
+            if not turn:
+                self._find_slope()
+            self._bring_up_to_date(list(self._mix)[turn])
+
+    def cap(self, trials: float) -> None:
+        """Keep no more than *trials* of evidence for any bin, as after new weights."""
+        self._refresh()
+        for hits, reached in zip(self._hits, self._reached, strict=True):
+            part = trials * self._weight / max(reached[0], trials * self._weight)
+            hits[:], reached[:] = [value * part for value in hits], [value * part for value in reached]
+        self._rounds = 0
+        self._refresh()
+
+    def set_level(self, level: float) -> None:
+        """Take *level* for that of every request: what the levels were made of was found to be wrong."""
+        self.levels.set_all(level)
+        self._mix = {bisect_right(EDGES, level): 1.0}
+
+    def adopt(self, other: AcceptanceEstimator) -> None:
+        """Begin from what *other* has counted at the positions that both have, and from its requests' levels."""
+        other._refresh()
+        scale, shared = self._weight / other._weight, min(self.depth, other.depth)
+        for own, its in ((self._hits, other._hits), (self._reached, other._reached)):
+            for row, former in zip(own, its, strict=True):
+                row[:shared] = [scale * value for value in former[:shared]]
+        self.levels.adopt(other.levels)
+        self._mix = other._mix
+        self._refresh()
+
+    # -- what it says --
+
+    def slower(self, live: int) -> Sequence[float]:
+        """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""
+        return self._mean([self._slower[bin].get(live) or self._make_slower(bin, live) for bin in self._mix])
+
+    @property
+    def tokens(self) -> Sequence[float]:
+        """Expected tokens of a request of the batch in a round, by steps from 0."""
+        return self._mean([self._tokens[bin] for bin in self._mix])
+
+    @property
+    def usual_tokens(self) -> Sequence[float]:
+        """Expected tokens of a request at the usual level in a round, by steps from 0."""
+        return self._tokens[bisect_right(EDGES, self.levels.usual)]
+
+    @property
+    def conditional(self) -> list[float]:
+        """Acceptance by position, of the batch as it stands; 0 where the chance to get there is below any float."""
+        survive, found = list(self._mix.values()), []
+        for chances in zip(*(self._chances[bin] for bin in self._mix), strict=True):
+            before, survive = sum(survive), [*map(mul, survive, chances)]
+            found.append(sum(survive) / before if before else 0.0)
+        return found
+
+    def trials(self, position: int) -> float:
+        """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""
+        return sum(share * self._reached[bin][position - 1] for bin, share in self._mix.items()) / self._weight
+
+    def deviation(self, position: int) -> float:
+        """Return the standard deviation of the acceptance of 1-based *position*."""
+        h = self.conditional[position - 1]
+        return math.sqrt(max(0.0, h * (1.0 - h)) / (self.trials(position) + self.shrinkage))
+
+    def ratio_deviation(self, first: int, second: int) -> float:
+        """Return the standard deviation of ln(E[tokens | second] / E[tokens | first]).
+
+        With ``d_j`` the relative deviation of ``h_j``, it moves by the share of ``E`` that hangs on it, times ``d_j``.
+        """
+        low, high = min(first, second), max(first, second)
+        variance = 0.0
+        for bin, share in self._mix.items():
+            chances, tokens, reached = self._chances[bin], self._tokens[bin], self._reached[bin]
+            most = tokens[high]
+            for at in range(low, high):
+                hanging, chance = share * (most - tokens[at]) / most, chances[at]
+                trials = reached[at] / self._weight + self.shrinkage
+                variance += hanging * hanging * (1.0 - chance) / chance / trials
+        return math.sqrt(variance)
+
+    def by_position(self) -> list[dict[str, Any]]:
+        """Return each position's acceptance as builtins, with its standard deviation and the trials behind it."""
+        return [
+            {"position": at, "probability": h, "deviation": self.deviation(at), "trials": self.trials(at)}
+            for at, h in enumerate(self.conditional, 1)
+        ]
+
+    def by_level(self) -> list[dict[str, float]]:
+        """Return as builtins what each bin with trials foretells of the first position, and the requests in it now."""
+        rows = [
+            (low, self._mix.get(bin, 0.0), self._chances[bin][0], self._reached[bin][0] / self._weight)
+            for bin, low in enumerate((0.0, *EDGES))
+        ]
+        names = ("from_level", "share", "acceptance", "trials")
+        return [dict(zip(names, row, strict=True)) for row in rows if row[1] or row[3]]
+
+    # -- inside --
+
+    def _refresh(self) -> None:
+        """Count what is pending, and estimate every bin anew."""
+        self._find_slope()
+        for bin in range(BINS):
+            self._bring_up_to_date(bin)
+        if self._weight > _LARGEST_WEIGHT:
+            for row in (*self._hits, *self._reached):
+                row[:] = [value / self._weight for value in row]
+            self._weight = 1.0
+
+    def _find_slope(self) -> None:
+        """Find how far levels foretell what they say: a least-squares line through the bins' first positions."""
+        firsts = [(middle, h[0], r[0]) for middle, h, r in zip(MIDDLES, self._hits, self._reached, strict=True) if r[0]]
+        trials = self._weight + sum(reached for _, _, reached in firsts)
+        usual = (USUAL * self._weight + sum(hits for _, hits, _ in firsts)) / trials
+        along = alike = self._weight  # as many trials of a slope of 1, at a distance of 1
+        for middle, hits, reached in firsts:
+            away = middle - usual
+            along += away * (hits - usual * reached)
+            alike += away * away * reached
+        self._slope = min(1.0, max(LEAST_SLOPE, along / alike))
+
+    def _bring_up_to_date(self, bin: int) -> None:
+        """Count what is pending of a bin, and estimate it anew."""
+        hits, reached, weight = self._hits[bin], self._reached[bin], self._weight * self._share
+        for steps, pending in self._pending.items():
+            counts = pending[bin]
+            alive = sum(counts)
+            if alive:
+                for at in range(steps):
+                    reached[at] += weight * alive
+                    alive -= counts[at]
+                    hits[at] += weight * alive
+                pending[bin] = [0] * (self.depth + 1)
+        usual, pull = self.levels.usual, self.shrinkage * self._weight
+        h, fall, survives = usual + self._slope * (MIDDLES[bin] - usual), 1.0, 1.0
+        chances, tokens = [], [1.0]
+        for hit, trials in zip(hits, reached, strict=True):
+            h = (hit + pull * h * fall) / (trials + pull)
+            survives *= h
+            chances.append(h)
+            tokens.append(tokens[-1] + survives)
+            fall = FALL
+        self._chances[bin], self._tokens[bin], self._slower[bin] = chances, tokens, {}
+
+    def _make_slower(self, bin: int, live: int) -> list[float]:
+        tokens = self._tokens[bin]
+        made = self._slower[bin][live] = [tokens[live] / tokens[steps] for steps in self.ladder]
+        return made
+
+    def _mean(self, rows: Sequence[Sequence[float]]) -> Sequence[float]:
+        """Return the mean over the batch of one row for each bin of the mix."""
+        if len(rows) == 1:
+            return rows[0]
+        shares = self._mix.values()
+        return [sum(map(mul, shares, column)) for column in zip(*rows, strict=True)]
+
+
+class RequestLevels:
+    """The levels of the requests in the batch, in the order of the latest round."""
+
+    def __init__(self, depth: int) -> None:
+        """*depth* is the largest number of steps."""
+        self._next = [[_moved(steps, level) for level in range(_GRID + 1)] for steps in range(depth + 1)]
+        self._requests: list[Hashable] = []
+        self._now = self._before = b""
+        """Levels on a grid of 256: after the latest round, and before it."""
+        self.usual = USUAL
+
+    @property
+    def bins(self) -> bytes:
+        """The bin of each request of the latest round, as known now."""
+        return self._now.translate(_BIN_OF)
+
+    def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
+        """Take in a round of *steps* drafts; return the bins that its requests were in when its steps were chosen.
+
+        At 0 steps *counts* are shadow accepts.
+
+        With overlap scheduling the steps of a round are chosen before the result of the round before has arrived.
+        Without *requests* a place in the batch stands for a request; *counts* may be of fewer than all of them.
+        """
+        requests = requests or range(len(counts))
+        if requests != self._requests:
+            self._align(list(requests))
+        bins, now = self._before.translate(_BIN_OF), self._now
+        moved = self._next[steps]
+        self._before = now
+        seen = bytes([moved[level][count] for level, count in zip(now, counts, strict=False)])
+        self._now = now = seen + now[len(seen) :]
+        mean = sum(now) / (_GRID * len(now))
+        self.usual += min(1.0, USUAL_GAIN * len(now)) * (mean - self.usual)
+        return bins
+
+    def set_all(self, level: float) -> None:
+        """Take *level* for the level of every request."""
+        self.usual = level
+        self._now = self._before = bytes([round(level * _GRID)]) * len(self._now)
+
+    def adopt(self, other: RequestLevels) -> None:
+        """Begin from the levels of *other*."""
+        self.usual, self._requests, self._now, self._before = other.usual, other._requests, other._now, other._before
+
+    def _align(self, requests: list[Hashable]) -> None:
+        usual = round(self.usual * _GRID)
+        for name in ("_now", "_before"):
+            known = dict(zip(self._requests, getattr(self, name), strict=True))
+            setattr(self, name, bytes([known.get(request, usual) for request in requests]))
+        self._requests = requests
+
+
+def _moved(steps: int, level: int) -> bytes:
+    """Return where a round of *steps* moves *level*, by accepted drafts; at 0 steps by the shadow accept."""
+    drafted, gain = (steps, GAIN) if steps else (1, SHADOW_GAIN)
+    moved, value = bytearray(), level / _GRID
+    for accepted in range(drafted + 1):
+        ended = value if accepted == drafted else value * (1.0 - gain)
+        moved.append(round(ended * _GRID))
+        value += gain * (1.0 - value)
+    return bytes(moved)
+
+
+class ShadowTrust:
+    """Whether shadow acceptance may be believed: it is compared with what is verified.
+
+    At zero steps the first draft is only compared with the text (``RoundObservation.shadow_accepts``); at other steps
+    it is verified. Around a change between the two both speak of the same text. The test is that of two proportions,
+    with the latest trials of either kind:
+
+        z = (shadow - verified) / sqrt(p * (1 - p) * (1 / n_shadow + 1 / n_verified))      p: of both together
+
+    Where they disagree, what is verified counts.
+    """
+
+    __slots__ = ("_shadow", "_verified", "believed", "disagreements")
+
+    def __init__(self) -> None:
+        self._shadow, self._verified = [0.0, 0.0], [0.0, 0.0]
+        """Hits and trials of the first draft."""
+        self.believed = True
+        """Whether shadow acceptance may be learnt from."""
+        self.disagreements = 0
+        """Times that it was found to be wrong."""
+
+    @property
+    def verified_rate(self) -> float:
+        """Acceptance of the first position by the latest verified rounds."""
+        return _rate(*self._verified)
+
+    def add_shadow(self, accepts: Sequence[int]) -> bool:
+        """Take in a round's shadow accepts, 1 or 0 a request; say whether they are found to be wrong just now."""
+        return self._compare(self._shadow, self._verified, accepts)
+
+    def add_verified(self, accepted: Sequence[int]) -> bool:
+        """Take in the accepted drafts of each request; say whether shadow acceptance is found wrong just now."""
+        return self._compare(self._verified, self._shadow, accepted)
+
+    def _compare(self, one: list[float], other: list[float], accepted: Sequence[int]) -> bool:
+        trials = len(accepted) / (1.0 + len(accepted) / SATURATION)
+        fade = math.exp(-trials / MEMORY_TRIALS)
+        other[0] *= fade
+        other[1] *= fade
+        if accepted:
+            one[0] = one[0] * fade + trials * (1.0 - accepted.count(0) / len(accepted))
+            one[1] = one[1] * fade + trials
+        if other[1] < LEAST_TRIALS or one[1] < LEAST_TRIALS:
+            return False
+        common = _rate(one[0] + other[0], one[1] + other[1])
+        rates = _rate(*one), _rate(*other)
+        z = abs(rates[0] - rates[1]) / math.sqrt(common * (1.0 - common) * (1.0 / one[1] + 1.0 / other[1]))
+        if self.believed and z > DISAGREE:
+            self.believed = False
+            self.disagreements += 1
+            return True
+        self.believed = self.believed or (z < AGREE and min(rates) > TELLING)
+        return False
+
+
+def _rate(hits: float, trials: float) -> float:
+    """Return the share of hits, with one of each supposed: no sample proves a 0 or a 1."""
+    return (hits + 1.0) / (trials + 2.0)

@@ -1,0 +1,412 @@
+"""T(batch, steps): seconds of a round, from a profile and from what this server measured.
+
+    ln T(n, s) = ln base(n, s) + g + theta(n, s)
+
+The base is a profile's cells, filled out with a parametric form. A slowdown ``g`` that all rounds share cancels
+wherever two depths are compared. Between a cell that was measured, with log-ratio ``e_c`` to the base, and one that was
+not, ``i`` being the index in the ladder,
+
+    guess(n, s) = m + sum_c k_c * (e_c - m) / (PULL + sum_c k_c)       m: mean of all e_c, drawn to 0
+    k_c = exp(-|log2(n / n_c)| - |i - i_c| / 2)
+
+A measured cell is averaged with its guess by precision, and no time is below that of fewer steps (``ascending``).
+
+A round that drafts ``s`` steps and verifies ``b`` drafts a request is, until it was measured, taken to need
+
+    T(n, s, b) = T(n, b) + (s - b) * draft(n) + packing(n)
+
+A round of ``b`` steps verifies as many tokens; the further drafts cost the draft model's passes, and what is verified
+has to be chosen and packed. At batch 1 a further step costs hardly more than its draft, so ``draft(1)`` is the mean
+step there. On an H200 a drafted step of three shapes takes 1.2 to 1.4 times as long for 64 requests, and packing 0.05
+to 0.12 ms (``benchmarks/verify_budget/gpu_cost.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.policy.observation import Shape
+from sglang_adaptive.policy.profile import CostProfile
+
+ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Batch sizes at which times are kept, beside a profile's; between them they are interpolated. SGLang captures graphs
+at most of these."""
+MAX_ANCHORS = 64
+"""Bound of the table, whatever a profile holds."""
+FIXED = 0.005
+"""Seconds of the form's fixed part: a guess that no decision depends on."""
+PER_STEP, PER_TOKEN = 0.037, 0.00276
+"""Shares of the fixed part for a draft step and for a token to verify."""
+PROFILED, GUESSED = 0.02, 0.15
+"""Relative standard deviation of a time: as profiled or between profiled batch sizes, and else. Profiles of one setup
+differ by 2%, the form is off by 12% at worst."""
+DRAFT_GROWTH = 1.0 / 200.0
+"""By how much a drafted step takes longer with each further request, as a share."""
+PACKING, PACKING_A_REQUEST = 5e-5, 8e-7
+"""Seconds of choosing, packing and spreading."""
+DOUBT = 0.3
+"""Relative standard deviation of what a round with a budget is taken to cost beside the round of ``b`` steps."""
+PULL = 8.0
+"""Measured cells that the base table counts for: half of an error is taken over from eight neighbours. With 4 the worst
+trace under a profile that is off by 15% loses 1% more (simulated)."""
+READING, LONE = 0.025, 0.08
+"""Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
+CELL = 0.005
+"""Relative standard deviation of a cell, however many readings it has."""
+NOTICED = 0.002
+"""Smaller changes of a cell (log) are not worth a new table."""
+MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
+"""Where a time comes from."""
+MOST_ROWS = 512
+"""Rows that are kept: more batch sizes than a server has."""
+
+
+def form_seconds(batch_size: int, steps: int) -> float:
+    """Return the seconds of a round of *batch_size* requests at *steps*, for where nothing was measured.
+
+    A round pays a fixed part, each draft step runs the draft model once, and verification grows with the tokens that go
+    through the target. The ratios are a least-squares fit to a table measured on an H200 (Llama-3.1-8B shape, EAGLE-3,
+    relative error 4% in the mean, 12% at worst).
+    """
+    return FIXED * (1.0 + PER_STEP * steps + PER_TOKEN * batch_size * (steps + 1))
+
+
+class BaseCost:
+    """Seconds and relative standard deviations before this server measured any, by batch size and candidate steps."""
+
+    def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
+        self.ladder = tuple(ladder)
+        known: dict[int, dict[int, float]] = {}
+        self._with_budget: dict[tuple[int, int, int], float] = {}
+        """Seconds by batch size, steps and budget, as profiled."""
+        for cell in () if profile is None else profile.cells:
+            if cell.budget is None:
+                known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
+            else:
+                self._with_budget[cell.place] = cell.seconds
+        self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
+        """Batch sizes and steps that come from the profile as they are."""
+        extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
+        self.anchors = tuple(sorted({*ANCHORS, *extra}))
+        self._rows = {batch: [_in_row(batch, row, steps) for steps in ladder] for batch, row in known.items()}
+        self._deviations = {
+            batch: [PROFILED if steps in row else GUESSED for steps in ladder] for batch, row in known.items()
+        }
+        self._drafted_step = drafted_step(ladder, self.seconds(1))
+
+    def seconds(self, batch_size: int) -> list[float]:
+        """Return seconds by ladder index: linear between profiled batch sizes, after the form outside them."""
+        around = _around(batch_size, self._rows)
+        if around is None:
+            return [form_seconds(batch_size, steps) for steps in self.ladder]
+        below, above, part = around
+        if below == above:
+            edge = zip(self._rows[below], self.ladder, strict=True)
+            return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
+        return [a + (b - a) * part for a, b in zip(self._rows[below], self._rows[above], strict=True)]
+
+    def deviations(self, batch_size: int) -> list[float]:
+        """Return relative standard deviations of :meth:`seconds`."""
+        around = _around(batch_size, self._deviations)
+        if around is None:
+            return [GUESSED] * len(self.ladder)
+        below, above, _ = around
+        least = GUESSED if below == above != batch_size else 0.0
+        return [max(least, *pair) for pair in zip(self._deviations[below], self._deviations[above], strict=True)]
+
+    def shape_seconds(self, batch_size: int, shape: Shape, plain: Sequence[float] | None = None) -> tuple[float, bool]:
+        """Return the seconds of a round of *shape*, and whether they are profiled; *plain* is ``seconds(batch_size)``.
+
+        Both of the shape are among the candidate steps.
+        """
+        steps, verified = shape
+        found = self._with_budget.get((batch_size, steps, verified))
+        if found is not None:
+            return found, True
+        least = (self.seconds(batch_size) if plain is None else plain)[self.ladder.index(verified)]
+        if verified == steps:
+            return least, (batch_size, steps) in self.profiled
+        drafts = (steps - verified) * (self._drafted_step * (1.0 + DRAFT_GROWTH * (batch_size - 1)))
+        return least + drafts + packing(batch_size), False
+
+
+def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
+    """Return the seconds of a drafted step of one request; *alone* are its round times by ladder index."""
+    first = next(at for at, steps in enumerate(ladder) if steps)
+    steps = ladder[-1] - ladder[first]
+    return (alone[-1] - alone[first]) / steps if steps else 0.0
+
+
+def packing(batch_size: int) -> float:
+    """Return the seconds that unequal numbers of drafts cost a round of *batch_size* requests."""
+    return PACKING + PACKING_A_REQUEST * batch_size
+
+
+class CostModel:
+    """The table that decisions are made on; it changes in :meth:`load` only."""
+
+    def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
+        self.base = BaseCost(ladder, profile)
+        self.ladder = tuple(ladder)
+        self._rung = {steps: rung for rung, steps in enumerate(ladder)}
+        self._measured: dict[tuple[int, Shape], tuple[float, float]] = {}
+        """By anchor and shape: log-ratio to the base, and its relative standard deviation."""
+        self._timed: Sequence[tuple[int, int, float, float]] = ()
+        """Of rounds without a budget: anchor, ladder index, log-ratio and deviation."""
+        self._mean = 0.0
+        self._scale = 1.0
+        """How far measured cells lie from the base, against how far they were expected to."""
+
+    def load(self, drift: float, cells: Sequence[Sequence[float]]) -> bool:
+        """Replace what was measured; return whether any time changed by it.
+
+        *drift* is the common slowdown now (log); a cell is (anchor, steps, drafts verified of a request, log-ratio to
+        the base without slowdown, readings behind it).
+        """
+        measured: dict[tuple[int, Shape], tuple[float, float]] = {}
+        for anchor, steps, verified, ratio, readings in cells:
+            deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
+            measured[int(anchor), (int(steps), int(verified))] = ratio + drift, deviation
+        if _alike(measured, self._measured):
+            return False
+        self._measured = measured
+        self._timed = [(at, self._rung[s], *cell) for (at, (s, verified)), cell in measured.items() if s == verified]
+        sure = [(anchor, rung, ratio) for anchor, rung, ratio, deviation in self._timed if deviation < LONE]
+        self._mean = mean = sum(ratio for *_, ratio in sure) / (len(sure) + PULL)
+        squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for anchor, rung, ratio in sure)
+        self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
+        return True
+
+    def row(self, batch_size: int) -> tuple[list[float], list[float]]:
+        """Return seconds and their relative standard deviations by ladder index at *batch_size* >= 1."""
+        anchors = self.base.anchors
+        at = bisect_left(anchors, batch_size)
+        if at == len(anchors) or anchors[at] == batch_size:
+            return self._row(batch_size)
+        (low, surer), (high, other) = self._row(anchors[at - 1]), self._row(anchors[at])
+        part = (batch_size - anchors[at - 1]) / (anchors[at] - anchors[at - 1])
+        seconds = [(1.0 - part) * first + part * second for first, second in zip(low, high, strict=True)]
+        return seconds, [max(pair) for pair in zip(surer, other, strict=True)]
+
+    def _row(self, batch_size: int) -> tuple[list[float], list[float]]:
+        near = [
+            (rung, math.exp(-abs(math.log2(batch_size / anchor))), ratio - self._mean)
+            for anchor, rung, ratio, deviation in self._timed
+            if deviation < LONE
+        ]
+        seconds, deviations = [], []
+        base = zip(self.ladder, self.base.seconds(batch_size), self.base.deviations(batch_size), strict=True)
+        for rung, (steps, start, deviation) in enumerate(base):
+            weights = [weight * math.exp(-abs(rung - other) / 2.0) for other, weight, _ in near]
+            mass = PULL + sum(weights)
+            guess = self._mean + sum(w * error for w, (_, _, error) in zip(weights, near, strict=True)) / mass
+            deviation *= self._scale
+            own = self._measured.get((batch_size, (steps, steps)))
+            if own is not None:
+                part = deviation**2 / (deviation**2 + own[1] ** 2)
+                guess += part * (own[0] - guess)
+                deviation = own[1] * math.sqrt(part)
+            seconds.append(start * math.exp(guess))
+            deviations.append(deviation)
+        return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
+
+    def with_budget(
+        self, batch_size: int, shape: Shape, row: tuple[list[float], list[float]], plain: Sequence[float]
+    ) -> tuple[float, float, float]:
+        """Return seconds of a round with a budget, their relative standard deviation, and the base's seconds.
+
+        *row* is that of the batch, and *plain* its base. Until it was measured the round is off from its base as much
+        as one of so many steps as it verifies drafts is.
+        """
+        base, profiled = self.base.shape_seconds(batch_size, shape, plain)
+        rung = self._rung[shape[1]]
+        guess = base * row[0][rung] / plain[rung]
+        deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
+        own = self._measured.get((self.anchor(batch_size), shape))
+        if own is None:
+            return guess, deviation, base
+        part = deviation**2 / (deviation**2 + own[1] ** 2)
+        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part), base
+
+    def anchor(self, batch_size: int) -> int:
+        """Return the anchor that readings at *batch_size* are filed under: that of the smaller ratio."""
+        anchors = self.base.anchors
+        at = bisect_left(anchors, batch_size)
+        low, high = anchors[max(0, at - 1)], anchors[min(at, len(anchors) - 1)]
+        return low if batch_size * batch_size <= low * high else high
+
+    def source(self, batch_size: int, shape: Shape) -> str:
+        """Return where the time of a round of *shape* at this batch size comes from."""
+        if (self.anchor(batch_size), shape) in self._measured:
+            return MEASURED
+        if shape[0] == shape[1] and (batch_size, shape[0]) in self.base.profiled:
+            return PROFILE
+        return INTERPOLATED if shape[0] != shape[1] or self._timed or self.base.profiled else PRIOR
+
+    def as_dict(self, batch_size: int) -> dict[str, Any]:
+        """Return times and sources by anchor and depth, up to one anchor past *batch_size* and all that is known."""
+        anchors = self.base.anchors
+        known = max((batch for batch, *_ in (*self.base.profiled, *self._timed)), default=1)
+        shown = anchors[: bisect_left(anchors, max(known, batch_size)) + 2]
+        return {
+            "batch_sizes": list(shown),
+            "steps": list(self.ladder),
+            "seconds": [self.row(anchor)[0] for anchor in shown],
+            "source": [[self.source(anchor, (steps, steps)) for steps in self.ladder] for anchor in shown],
+        }
+
+
+def ascending(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the ascending values nearest to *values* in weighted squares: pool adjacent violators (Barlow 1972)."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, mass, count = value, weight, 1
+        while pools and pools[-1][0] > mean:
+            before, more, others = pools.pop()
+            mean, mass, count = (mean * mass + before * more) / (mass + more), mass + more, count + others
+        pools.append((mean, mass, count))
+    return [mean for mean, _, count in pools for _ in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimeRow:
+    """What a decision needs to know of round times at one batch size."""
+
+    padded: int
+    """The batch size that is paid for."""
+    anchor: int
+    """The batch size that readings are filed under."""
+    rungs: tuple[tuple[int, int, float], ...]
+    """(ladder index, steps, seconds) of the steps that may run here, ascending."""
+    allowed: frozenset[int]
+    seconds: Mapping[int, float]
+    """By steps, all candidates."""
+    deviation: Mapping[int, float]
+    """Relative standard deviation of ``seconds``."""
+    log_base: Mapping[Shape, float]
+    """Log of the base table's seconds, which readings are compared with."""
+    zero: float | None
+    """Seconds at zero steps; None when 0 is no candidate."""
+    took: Mapping[Shape, float]
+    """Seconds of a round."""
+    packed: Mapping[int, Sequence[tuple[int, float, float]]]
+    """By steps, (budget, seconds, relative standard deviation) of the budgets that may go with them; empty without."""
+    budgets: Mapping[int, int]
+    """By steps, the budget that ``rungs``, ``seconds`` and ``deviation`` are of, where there is one."""
+
+
+class RoundTimeTable:
+    """Rows by batch size, made once and kept until the times change, in bounded memory."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._with_budgets = False
+        self._rows: dict[int, RoundTimeRow] = {}
+        self._graph_sizes: list[int] = []
+        self._captured: Mapping[int, frozenset[int]] = {}
+
+    @property
+    def graph_sizes(self) -> Sequence[int]:
+        """Batch sizes with CUDA graphs, ascending; empty when graphs are off."""
+        return self._graph_sizes
+
+    def at(self, batch_size: int) -> RoundTimeRow:
+        """Return the row of *batch_size*, padded to the next size that has CUDA graphs."""
+        found = self._rows.get(batch_size)
+        if found is None:
+            if len(self._rows) >= MOST_ROWS:
+                self._rows.clear()
+            found = self._rows[batch_size] = self._make(self._padded(max(1, batch_size)))
+        return found
+
+    def set_graph_sizes(self, sizes: Sequence[int]) -> None:
+        """Say which batch sizes have CUDA graphs."""
+        self._graph_sizes = sorted(sizes)
+        self._rows.clear()
+
+    def set_captured(self, captured: Mapping[int, frozenset[int]]) -> None:
+        """Say which steps have graphs at a batch size, where they were captured before the policy was made."""
+        self._captured = captured
+        self._rows.clear()
+
+    def allowed(self, batch_size: int) -> tuple[int, ...]:
+        """Return the steps that may run at *batch_size*: all, or those that have graphs where another policy chose."""
+        captured = self._captured.get(batch_size, self._cost.ladder)
+        return tuple(steps for steps in self._cost.ladder if steps in captured)
+
+    def allow_budgets(self, allowed: bool) -> None:
+        """Say whether rounds may have budgets."""
+        self._with_budgets = allowed
+        self._rows.clear()
+
+    def forget(self) -> None:
+        """Build rows anew: the times have changed."""
+        self._rows.clear()
+
+    def _make(self, batch_size: int) -> RoundTimeRow:
+        ladder, anchor = self._cost.ladder, self._cost.anchor(batch_size)
+        seconds, deviations = self._cost.row(batch_size)
+        base = self._cost.base.seconds(batch_size)
+        allowed = frozenset(self.allowed(batch_size))
+        log_base = {(steps, steps): math.log(t) for steps, t in zip(ladder, base, strict=True)}
+        took = {(steps, steps): t for steps, t in zip(ladder, seconds, strict=True)}
+        packed: dict[int, list[tuple[int, float, float]]] = {}
+        for steps in allowed if self._with_budgets else ():
+            packed[steps] = []
+            for budget in sorted(allowed):  # one that runs where both have graphs
+                if 0 < budget < steps:
+                    shape = steps, budget
+                    t, doubt, start = self._cost.with_budget(batch_size, shape, (seconds, deviations), base)
+                    packed[steps].append((budget, t, doubt))
+                    took[shape], log_base[shape] = t, math.log(start)
+        return RoundTimeRow(
+            padded=batch_size,
+            anchor=anchor,
+            rungs=tuple((i, s, seconds[i]) for i, s in enumerate(ladder) if s in allowed),
+            allowed=allowed,
+            seconds=dict(zip(ladder, seconds, strict=True)),
+            deviation=dict(zip(ladder, deviations, strict=True)),
+            log_base=log_base,
+            zero=seconds[0] if ladder[0] == 0 else None,
+            took=took,
+            packed=packed,
+            budgets={},
+        )
+
+    def _padded(self, batch_size: int) -> int:
+        at = bisect_left(self._graph_sizes, batch_size)
+        return self._graph_sizes[at] if at < len(self._graph_sizes) else batch_size
+
+
+def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float] | None:
+    """Return the keys of *known* around *at*, twice the nearest at an edge, and the place between; None without any."""
+    if not known:
+        return None
+    keys = sorted(known)
+    index = bisect_left(keys, at)
+    if index == len(keys) or keys[index] == at or index == 0:
+        edge = keys[min(index, len(keys) - 1)]
+        return edge, edge, 0.0
+    below, above = keys[index - 1], keys[index]
+    return below, above, (at - below) / (above - below)
+
+
+def _in_row(batch: int, row: Mapping[int, float], steps: int) -> float:
+    """Return the time at *steps* from the known steps of the same batch size."""
+    around = _around(steps, row)
+    assert around is not None, "a row has a cell"
+    below, above, part = around
+    if below == above:
+        return row[below] * form_seconds(batch, steps) / form_seconds(batch, below)
+    return row[below] + (row[above] - row[below]) * part
+
+
+def _alike(new: Mapping[Any, tuple[float, float]], old: Mapping[Any, tuple[float, float]]) -> bool:
+    """Whether both have the same cells, and none differs by as much as is worth a new table."""
+    return new.keys() == old.keys() and all(
+        abs(one - other) < NOTICED for at, cell in new.items() for one, other in zip(cell, old[at], strict=True)
+    )

@@ -1,0 +1,180 @@
+"""When to run other steps for a few rounds in order to learn about them.
+
+With ``gap`` the believed shortfall of their rate, as a share, and ``sd`` the doubt about it, a round is expected to
+improve by
+
+    EI = sd * (phi(u) - u * Q(u)),   u = gap / sd          (phi, Q: density and upper tail of the normal)
+
+the expected improvement of Bayesian optimisation (Mockus 1975; Jones, Schonlau and Welch 1998), taken to hold for
+``HORIZON_ROUNDS``. Before a probe starts, the most that it may lose must be in the credit: ``budget`` of the seconds
+served, at most ``ALLOWANCE_ROUNDS`` rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sglang_adaptive.policy.base import ProbeTotals
+from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.cost import READING, RoundTimeRow
+
+HORIZON_ROUNDS = 200.0
+"""Rounds for which what a probe teaches is taken to stay true."""
+LEAST_GAIN_ROUNDS = 1.0
+"""What a probe must be expected to gain, in rounds of the live steps; going there and back costs a fifth of it."""
+PROBE_ROUNDS, TIMINGS = 5, 3
+"""Rounds of a probe, and the times that it brings at least: its first is never timed, and a median of three outvotes an
+outlier."""
+CHECK_ROUNDS = 4
+"""Rounds between two looks for a probe that is worth it, of one number of steps each: to look at all takes long."""
+QUIET_ROUNDS = 6
+"""Rounds in a row at one batch size that a probe waits for: while requests come and go hardly a round can be timed.
+Without, steady load at batch 32 sees 67 switches an hour and not 27 (simulated)."""
+ALLOWANCE_ROUNDS = 8.0
+"""Rounds that the credit holds at most, and at the start."""
+REST_ROUNDS = 51_200
+"""Rounds between two probes of the same steps at one batch size, ten minutes and more: with 6,400 a steady load is
+probed 30 times an hour, and gains nothing (simulated)."""
+UNSEEN_ROUNDS = 32
+"""Rounds at zero steps without a look at the draft until a probe takes one; with default options shadow accepts come
+every 29 rounds at the latest. Where none come, a draft that recovers is found later with 40 (0.936 of the oracle in the
+worst drawn trace, and not 0.953), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
+_ROOT = math.sqrt(2.0 * math.pi)
+
+
+def expected_improvement(gap: float, deviation: float) -> float:
+    """Return the mean of ``max(0, X)`` for X normal around ``-gap``."""
+    if deviation <= 0.0 or gap > 5.0 * deviation:
+        return 0.0
+    u = gap / deviation
+    return deviation * (math.exp(-0.5 * u * u) / _ROOT - u * 0.5 * math.erfc(u / math.sqrt(2.0)))
+
+
+class Prober:
+    """The probe under way, what probes may cost, and where they rest; everything is counted in rounds."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        self.started = 0
+        self.lost_seconds = self.served_seconds = 0.0
+        self._credit: float | None = None
+        self._steps = self._anchor = self._left = 0
+        """Of the probe under way: its steps, its anchor batch size, and the rounds that are left."""
+        self._unseen = 0
+        """Probe rounds whose result has not arrived yet."""
+        self._others = False
+        """Whether these are of another rank's probe."""
+        self._rests: dict[tuple[int, int], int] = {}
+        """By anchor and steps, the round at which the rest ends."""
+        self._batch_size = self._alike = 0
+        self._seen_at = 0
+        """Round in which the draft's first position was verified or seen, or a probe out of zero steps began."""
+
+    @property
+    def totals(self) -> ProbeTotals:
+        """What probes have cost."""
+        return ProbeTotals(self.started, self.lost_seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what probes have cost as builtins."""
+        share = self.lost_seconds / self.served_seconds if self.served_seconds else 0.0
+        return {
+            "started": self.started,
+            "charged_seconds": self.lost_seconds,
+            "share": share,
+            "budget": self.budget,
+        }
+
+    def inherit_from(self, former: Prober) -> None:
+        """Go on from what *former* has spent; a probe of its own ends."""
+        self.started, self.lost_seconds = former.started, former.lost_seconds
+        self.served_seconds, self._credit = former.served_seconds, former._credit
+
+    def wanted(self, row: RoundTimeRow) -> int | None:
+        """Return the steps that the probe wants for the round about to start, None without a probe."""
+        runs = self._left and row.anchor == self._anchor and self._steps in row.allowed
+        return self._steps if runs else None
+
+    def take_round(self, row: RoundTimeRow) -> int | None:
+        """Return the same, and count the round; a probe that cannot run is over."""
+        steps = self.wanted(row)
+        if steps is None:
+            self._left = 0
+            return None
+        self._left -= 1
+        self._unseen += 1
+        return steps
+
+    def yield_round(self, steps: int | None, row: RoundTimeRow, now: int) -> None:
+        """Leave the coming round to another rank, and *steps* that it tries, if any; a probe of this rank's is over."""
+        self._left = 0
+        if steps is None:
+            return
+        self._unseen = self._unseen + 1 if self._others and steps == self._steps else 1
+        self._steps, self._others = steps, True
+        self._rests[row.anchor, steps] = now + REST_ROUNDS
+
+    def account(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
+        """Take in a verified round, and charge it if it was a probe's; say whether it was."""
+        self._alike = self._alike + 1 if row.padded == self._batch_size else 1
+        self._batch_size = row.padded
+        seconds = row.seconds.get(steps, 0.0)
+        self.served_seconds += seconds
+        full = ALLOWANCE_ROUNDS * seconds
+        if self._credit is None:
+            self._credit = full
+        elif self._credit < full:
+            self._credit = min(full, self._credit + self.budget * seconds)
+        if not self._unseen or steps != self._steps or steps == live:
+            return False
+        self._unseen -= 1
+        tokens = acceptance.tokens
+        lost = max(0.0, seconds - row.seconds.get(live, seconds) * tokens[steps] / tokens[live])
+        self.lost_seconds += 0.0 if self._others else lost
+        self._credit -= lost
+        return True
+
+    def draft_seen(self, now: int) -> None:
+        """Take in that the draft's first position was verified, or seen at zero steps."""
+        self._seen_at = now
+
+    def consider(self, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator, now: int) -> bool:
+        """Start a probe towards the other steps whose turn it is if that is worth it; say whether it was."""
+        if not self.budget or self._left or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
+            return False
+        steps = row.rungs[now // CHECK_ROUNDS % len(row.rungs)][1]
+        rests = now < self._rests.get((row.anchor, steps), 0)
+        if rests or steps == live or live not in row.seconds or not self._pays(steps, live, row, acceptance):
+            return False
+        self._start(steps, PROBE_ROUNDS, row, now)
+        return True
+
+    def leave_zero(self, row: RoundTimeRow, now: int) -> None:
+        """Start a round of the fewest steps out of zero steps where the draft was not seen for long."""
+        if now - self._seen_at < UNSEEN_ROUNDS or self._left or not self.budget or self._credit is None:
+            return
+        steps = next((steps for _, steps, _ in row.rungs if steps), None)
+        if steps is None or row.zero is None:
+            return
+        if row.seconds[steps] - row.zero <= self._credit:
+            self._seen_at = now
+            self._start(steps, 1, row, now)
+
+    def _pays(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
+        """Whether a probe is expected to gain enough, and the credit covers what it is expected to lose."""
+        doubt = row.deviation[steps]
+        learnt = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
+        if HORIZON_ROUNDS * learnt / _ROOT <= LEAST_GAIN_ROUNDS:  # not even without a gap
+            return False
+        seconds, tokens = row.seconds, acceptance.tokens
+        gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
+        if self._credit is None or PROBE_ROUNDS * gap * seconds[steps] > self._credit:
+            return False
+        return HORIZON_ROUNDS * expected_improvement(gap, learnt) - PROBE_ROUNDS * gap > LEAST_GAIN_ROUNDS
+
+    def _start(self, steps: int, rounds: int, row: RoundTimeRow, now: int) -> None:
+        self._rests[row.anchor, steps] = now + REST_ROUNDS
+        self._steps, self._anchor, self._left = steps, row.anchor, rounds
+        self._unseen, self._others = 0, False
+        self.started += 1

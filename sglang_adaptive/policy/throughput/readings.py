@@ -1,0 +1,124 @@
+"""Round times as this server's clock reads them, waiting to be shared.
+
+A reading is split into what all rounds share and what its cell has of its own (``cost``). The first readings after an
+absence of its batch size and shape are compared with the slowdown that the rounds before them showed, so they teach the
+cell. Later ones teach the slowdown: whatever goes on in one cell, a longer context, a lower clock, work of a neighbour,
+is taken to be common until another cell is timed.
+
+Only rank 0's readings count. They change no decision until the exported table comes back through ``CostModel.load``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sglang_adaptive.policy.observation import Shape, ZeroCycle
+
+FRESH = 16
+"""Readings after an absence that teach the cell: the median of so many is within 1%, single ones scatter by 2.5%."""
+MOST = 31.0
+"""Readings that a cell's value counts for at most, so that a later stay can correct it."""
+MEDIAN = 7
+"""Readings of a median: it outvotes three in a row that a neighbour or a prefill disturbed."""
+ABSENT_ROUNDS = 64
+"""Rounds without a reading after which a cell is taught again: by then its context or clock may be another."""
+STALL, STALL_ROUNDS = 0.3, 128
+"""A reading too long by this much (log) is set aside, so many rounds in a row: a host that stalls makes rounds twice as
+long for half a second."""
+
+
+class Cell:
+    """Log-ratio to the base table, the common slowdown taken out, of one batch size and shape."""
+
+    __slots__ = ("_before", "_fresh", "_start", "last_round", "ratio", "readings", "weight")
+
+    def __init__(self) -> None:
+        self.ratio = self.weight = self._start = self._before = 0.0
+        """Value, and the readings that it counts for; then both as they were before the fresh readings."""
+        self._fresh: list[float] = []
+        self.readings = 0
+        """Readings ever taken."""
+        self.last_round = -ABSENT_ROUNDS
+
+    def enter(self, round_index: int) -> None:
+        """Be timed in this round; after an absence the first readings teach the cell again."""
+        if round_index - self.last_round >= ABSENT_ROUNDS:
+            self._fresh, self._start, self._before = [], self.ratio, self.weight
+        self.last_round = round_index
+
+    def learn(self, value: float) -> bool:
+        """Take in a reading, the slowdown taken out; return False when the cell has had its fresh readings."""
+        fresh = self._fresh
+        if len(fresh) >= FRESH:
+            return False
+        fresh.append(value)
+        self.weight = min(MOST, self._before + len(fresh))
+        self.ratio = self._start + (_median(fresh) - self._start) * len(fresh) / self.weight
+        return True
+
+
+class Readings:
+    """The cells that this server has timed, and the slowdown that they share."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[int, Shape], Cell] = {}
+        """By anchor batch size and shape."""
+        self.drift = 0.0
+        """Log of how much slower rounds are than the base table and their cells say."""
+        self._round = 0
+        self._current: Cell | None = None
+        self._errors: list[float] = []
+        self._slow_rounds = 0
+        self._cycle = ZeroCycle()
+
+    def skip(self, steps: int, extended: bool = True) -> None:
+        """Take note of a round of *steps* that could not be timed; *extended* is as in ``RoundObservation``."""
+        self._round += 1
+        if steps:
+            self._cycle.begin()
+        else:
+            self._cycle.add(None, extended)
+
+    def add(self, anchor: int, shape: Shape, base: float, seconds: float, extended: bool = True) -> None:
+        """Take in a round of *seconds*; *base* is the log of the seconds that the base table says for it."""
+        self._round += 1
+        place = anchor, shape
+        cell = self.cells.get(place)
+        if cell is None:
+            cell = self.cells[place] = Cell()
+        if cell is not self._current:
+            self._current = cell
+            self._cycle.restart()
+        rounds = 1
+        if shape[0]:
+            self._cycle.begin()
+        else:
+            cycle = self._cycle.add(seconds, extended)
+            if cycle is None:
+                return
+            seconds, rounds = cycle
+        cell.readings += rounds
+        cell.enter(self._round)
+        value = math.log(seconds) - base - self.drift
+        if self._stalls(cell, value - cell.ratio, rounds) or cell.learn(value):
+            return
+        self._errors.append(value - cell.ratio)
+        if len(self._errors) == MEDIAN:
+            self.drift += _median(self._errors)
+            self._errors = []
+
+    def export(self) -> dict[str, Any]:
+        """Return slowdown and cells as builtins, as ``CostModel.load`` takes them."""
+        cells = [[anchor, *shape, cell.ratio, cell.weight] for (anchor, shape), cell in self.cells.items()]
+        return {"drift": self.drift, "cells": cells}
+
+    def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:
+        """Whether a reading is set aside because it is so much too long that the host must have stalled."""
+        self._slow_rounds = self._slow_rounds + rounds if cell.weight >= MEDIAN and error > STALL else 0
+        return 0 < self._slow_rounds <= STALL_ROUNDS
+
+
+def _median(values: list[float]) -> float:
+    """Return the lower median, because what disturbs a round makes it longer."""
+    return sorted(values)[(len(values) - 1) // 2]

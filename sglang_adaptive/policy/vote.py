@@ -1,0 +1,163 @@
+"""One number of steps for ranks that run their rounds together, as with attention DP.
+
+Before a round each rank sends a ballot, a row of integers that is as wide on every rank. With D depths, the built
+numbers of steps in ascending order, a row has 5 + 2 D columns:
+
+    column               unit                    range
+    0  requests          requests that decode    0 to 2^31 - 1; 0: no say (idle, in a prefill, not there)
+    1  failed            -                       1: no say, because the policy failed; else 0
+    2  live              draft steps             agreed on last, a probe's left out
+    3  probe             1 + draft steps         to run this once instead, to learn about it; 0: nothing
+    4  most              1 + draft steps         no deeper round fits its requests' context and KV slots; 0: any does
+    5 ... 4 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
+                                                 one round of the live depth
+    5 + D ... 4 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
+
+Rounds and nanoseconds saturate at 2^40 (a billion rounds, 18 minutes) and are at least 1, but for the 0 above. A row of
+zeros is that of a rank that is not there. From the gathered rows every rank computes the same depth,
+
+    depth = argmin_s  nanoseconds_p(s) * sum_r rounds_r(s)            p: the rank with most requests
+
+The others wait for p in every layer that exchanges tokens, and its row has the price of a round of its batch size. So
+costs need no exchange of their own, and a clock that is wrong by a factor changes nothing: the factor is in all prices
+of a row. Everything is computed in integers, and nothing is remembered from one round to the next, so ranks that have
+gathered the same rows run the same steps, whatever else they have seen.
+
+p may also take the round for a probe. Its own policy answers for what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MARGIN = 10
+"""Thousandths that another depth must promise above the live one."""
+ROUND, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
+FIELDS = 5
+"""Columns before those of the depths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A row; ``rounds`` and ``nanoseconds`` are in the order of the depths."""
+
+    requests: int
+    failed: bool
+    live: int
+    rounds: Sequence[int]
+    nanoseconds: Sequence[int]
+    probe: int | None = None
+    """Steps to run once instead of those that are agreed on."""
+
+    most: int | None = None
+    """The most steps that fit the rank's requests; None where all depths do."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the rank has a say."""
+        return self.requests > 0 and not self.failed
+
+    def row(self) -> list[int]:
+        """Return the columns."""
+        probe, most = (0 if steps is None else steps + 1 for steps in (self.probe, self.most))
+        return [self.requests, int(self.failed), self.live, probe, most, *self.rounds, *self.nanoseconds]
+
+
+def width(depths: Sequence[int]) -> int:
+    """Return the columns of a row."""
+    return FIELDS + 2 * len(depths)
+
+
+def silent(depths: Sequence[int], live: int = 0, requests: int = 0, failed: bool = False) -> Ballot:
+    """Return the ballot of a rank that has no say: without *requests*, or because its policy *failed*."""
+    nothing = (0,) * len(depths)
+    return Ballot(min(requests, MOST_REQUESTS), failed, live, nothing, nothing)
+
+
+def forced(depths: Sequence[int], live: int, requests: int, steps: int) -> Ballot:
+    """Return the ballot of a rank that can run *steps* alone, as when an operator holds them."""
+    only = tuple(int(depth == steps) for depth in depths)
+    return Ballot(min(requests, MOST_REQUESTS), False, live, only, only)
+
+
+def believed(
+    depths: Sequence[int],
+    live: int,
+    requests: int,
+    rounds: Mapping[int, float],
+    seconds: Mapping[int, float],
+    probe: int | None = None,
+) -> Ballot:
+    """Return the ballot of a policy that expects, by depth, *rounds* for one *live* round and *seconds* of a round.
+
+    A depth without seconds cannot run, one without rounds is as the live one. Raises ValueError or OverflowError for an
+    expectation that is no number: the policy has failed then.
+    """
+    return Ballot(
+        min(requests, MOST_REQUESTS),
+        False,
+        live,
+        tuple(_whole(requests * rounds.get(steps, 1.0) * ROUND) for steps in depths),
+        tuple(_whole(seconds[steps] * SECOND) if steps in seconds else 0 for steps in depths),
+        probe,
+    )
+
+
+def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
+    """Return the ballot of a row; ValueError if it is not ``width(depths)`` wide."""
+    if len(row) != width(depths):
+        raise ValueError(f"a ballot of {len(row)} columns; expected {width(depths)} for the depths {list(depths)}")
+    first = FIELDS + len(depths)
+    probe, most = (column - 1 if column else None for column in row[3:FIELDS])
+    return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]), probe, most)
+
+
+def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: int, margin: int = MARGIN) -> int:
+    """Return the steps of the coming round from the gathered *rows*, in the order of the ranks.
+
+    *depths* and *launch_steps* are the same on all ranks; the latter run where no rank has a say, and where the rank
+    with most requests can run none of *depths*. Of equal depths the shallower runs, of equal batches the lower rank's
+    prices count. The live depth, that of the same rank, is left for *margin* thousandths alone.
+    """
+    first = leader(rows)
+    if first is None:
+        return launch_steps
+    slowest = read(rows[first], depths)
+    ballots = [ballot for ballot in (read(row, depths) for row in rows) if ballot.counts]
+    times = {
+        steps: price * sum(ballot.rounds[at] for ballot in ballots)
+        for at, (steps, price) in enumerate(zip(depths, slowest.nanoseconds, strict=True))
+        if price
+    }
+    if not times:
+        return launch_steps
+    best = min(times, key=lambda steps: (times[steps], steps))
+    if slowest.live in times and 1000 * times[slowest.live] <= (1000 + margin) * times[best]:
+        return slowest.live
+    return best
+
+
+def leader(rows: Sequence[Sequence[int]]) -> int | None:
+    """Return the place of the rank that the others wait for, None where no rank has a say.
+
+    It is the one with most requests among those that have a say, and the first of equal ones.
+    """
+    voters = [place for place, (requests, failed, *_) in enumerate(rows) if requests and not failed]
+    return max(voters, key=lambda place: rows[place][0], default=None)
+
+
+def probe_of(row: Sequence[int], depths: Sequence[int]) -> int | None:
+    """Return the steps that the rank of *row* wants to try; None where it wants nothing, or cannot run them."""
+    ballot = read(row, depths)
+    runs = ballot.probe in depths and ballot.nanoseconds[depths.index(ballot.probe)]
+    return ballot.probe if runs else None
+
+
+def most_of(rows: Sequence[Sequence[int]], depths: Sequence[int]) -> int | None:
+    """Return the most steps that fit the requests of every rank, one without a say too; None where all depths do."""
+    return min((most for row in rows if (most := read(row, depths).most) is not None), default=None)
+
+
+def _whole(value: float) -> int:
+    return min(MOST, max(1, round(value)))

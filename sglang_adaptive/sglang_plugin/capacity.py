@@ -1,0 +1,125 @@
+"""Serves what the launch line serves with fixed steps, near the end of a request's context and of the KV cache.
+
+SGLang 0.5.23 takes a round's draft tokens off every request's context, and twice as many KV slots must be free for
+each request. With adaptive speculation both are those of the most steps. So prompts would be refused, and requests
+aborted, that the same line serves without it. Here both are those of the launch steps, and a round is only as deep as
+its requests have room for.
+
+The row of slots that SGLang keeps for a request was too short, besides: with pages of one token it has 4 + n places
+beyond the context for n draft tokens, and gets slots for up to 2 n - 4. From 9 draft tokens on the last ones went into
+the next request's row; on a CPU that ended the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.guard import Guard
+
+
+def reserved_tokens(original: Callable[[], int]) -> int:
+    """Return the tokens taken off a request's context, by SGLang's *original*: the draft tokens of the launch."""
+    from sglang.srt.runtime_context import get_spec
+
+    spec = get_spec()
+    with spec.override(max_speculative_num_draft_tokens=spec.speculative_num_draft_tokens):
+        return original()
+
+
+def write_for_tokenizer_workers(
+    original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Tell HTTP workers, which load no plugins, the draft tokens of the launch as the most, by SGLang's *original*."""
+    from sglang.srt.arg_groups.overrides import max_speculative_num_draft_tokens, resolving_view
+
+    most = max_speculative_num_draft_tokens(server_args)
+    server_args._max_speculative_num_draft_tokens = resolving_view(server_args).speculative_num_draft_tokens
+    try:
+        return original(port_args, server_args, *args, **kwargs)
+    finally:
+        server_args._max_speculative_num_draft_tokens = most
+
+
+def places_beyond_context(original: Callable[[], int]) -> int:
+    """Return the places of a row behind the context: as many as a request near its end may get slots for."""
+    from sglang.srt.mem_cache import allocation_sizing
+
+    slots = allocation_sizing.get_alloc_reserve_per_decode() + allocation_sizing.get_alloc_page_size()
+    return max(original(), int(slots) - 1)
+
+
+class Capacity:
+    """Keeps the rounds of one scheduler within what their requests have room for."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        self._controller = controller
+        self._slots: int | None = None
+        """KV slots to reserve for each request of the coming round beyond its tokens; None for SGLang's number."""
+        self.guard = Guard(
+            "adaptive: rounds are as deep at the end of a context as elsewhere from now on", ranks_alike=True
+        )
+
+    def reserve(self, original: Callable[[], int]) -> int:
+        """Return the slots to reserve, by SGLang's *original*; a round that must be shallow needs fewer."""
+        return original() if self._slots is None else self._slots
+
+    def prepare(self, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
+        """Note the most steps that the coming round of *batch* has room for, and prepare it by SGLang's *original*."""
+        self._controller.most_steps, slots = None, None
+        if not batch.is_empty():
+            self._controller.most_steps, slots = self.guard.attempt(self._room, scheduler, batch) or (None, None)
+        with self._reserving(slots):
+            return original(scheduler, batch)
+
+    def _room(self, scheduler: Any, batch: Any) -> tuple[int | None, int | None]:
+        """Return the most steps for a round of *batch*, and the KV slots that each request needs beyond its tokens.
+
+        None stands for any steps, and for SGLang's number.
+        """
+        controller = self._controller
+        widest, live = controller.tiers[-1], controller.worker.speculative_num_steps
+        # With overlap the round before may be running, and its tokens are not counted yet. The last place stays free
+        # for the round that may follow a request's last one before its end is known.
+        behind = live + 1 if batch.enable_overlap else 0
+        longest = max([req.kv.kv_committed_len for req in batch.reqs]) + behind
+        room = scheduler.model_config.context_len - 2 - longest
+        most = room if room < widest else None
+        launch = controller.launch_steps
+        if launch == widest or self._fits(batch, 3 * (widest + 1)):
+            return most, None
+        return launch if most is None else min(most, launch), 2 * (max(live, launch) + 1)
+
+    def _fits(self, batch: Any, slots: int) -> bool:
+        """Whether each request of *batch* can have *slots* more KV slots; True with a pool of several kinds of layers.
+
+        After a round of the most steps, three times its draft tokens leave enough for rounds of the launch steps.
+        """
+        allocator = batch.token_to_kv_pool_allocator
+        if type(allocator) not in _known_allocators():
+            return True
+        free = allocator.available_size() + batch.tree_cache.evictable_size()
+        if free >= len(batch.reqs) * (slots + allocator.page_size):
+            return True
+        with self._reserving(slots):
+            return bool(batch.check_decode_mem())
+
+    @contextmanager
+    def _reserving(self, slots: int | None) -> Iterator[None]:
+        """Let SGLang reserve *slots* for each request beyond its tokens; None for its own number."""
+        self._slots = slots
+        try:
+            yield
+        finally:
+            self._slots = None
+
+
+@cache
+def _known_allocators() -> tuple[type, ...]:
+    from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+
+    return TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator

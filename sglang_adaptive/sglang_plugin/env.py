@@ -1,0 +1,67 @@
+"""Every environment variable of the package that a server reads, in one place.
+
+A switch turns a part of the package off with "0": SGLang's own code runs instead. It is for finding out whether that
+part is at fault, and needs a restart.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of the environment."""
+
+    name: str
+    help: str
+    """What it does, for docs/configuration.md."""
+
+    def get(self) -> str | None:
+        """Return its value; None where it is not set."""
+        return os.environ.get(self.name)
+
+    def set(self, value: str | None) -> None:
+        """Set it for this process and the children that it starts; None unsets it."""
+        if value is None:
+            os.environ.pop(self.name, None)
+        else:
+            os.environ[self.name] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Variable):
+    """A variable that turns a part off with "0"."""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the part is turned off."""
+        return self.get() == "0"
+
+
+ACTIVE = Variable("SGLANG_ADAPTIVE_ACTIVE", "set by the launcher of an adaptive server for its children; not for users")
+VERIFY_BUDGET = Variable(
+    "SGLANG_ADAPTIVE_VERIFY_BUDGET",
+    'mean drafts to verify of a request, for tests; the launcher sets it to "policy" where `"verify_budget": true`',
+)
+PROFILE_DIR = Variable(
+    "SGLANG_ADAPTIVE_PROFILE_DIR", "folder of cost profiles; `throughput.profile_dir` in the configuration goes first"
+)
+HTTP_APPLICATION = Variable(
+    "SGLANG_ADAPTIVE_HTTP_APP", "set by the launcher for HTTP workers: the application that SGLang would serve"
+)
+
+ATTENTION_DP = Switch("SGLANG_ADAPTIVE_ATTENTION_DP", "adaptive steps with attention DP")
+RESERVE_AHEAD = Switch("SGLANG_ADAPTIVE_RESERVE_AHEAD", "KV slots reserved for several rounds at once")
+HOST_LENGTHS = Switch("SGLANG_ADAPTIVE_HOST_LENGTHS", "no wait for lengths on the host after a zero-step round")
+DECODE_KERNEL = Switch("SGLANG_ADAPTIVE_DECODE_KERNEL", "a plain decode's attention kernel in zero-step rounds")
+ZERO_STEP_CHOICE = Switch("SGLANG_ADAPTIVE_ZERO_STEP_CHOICE", "the kernels that choose tokens in zero-step rounds")
+NGRAM_ROOTS = Switch("SGLANG_ADAPTIVE_NGRAM_ROOTS", "NGRAM's zero-step rounds prepared on the device")
+LENGTH_KERNEL = Switch("SGLANG_ADAPTIVE_LENGTH_KERNEL", "fa3's lengths and page tables filled in by one kernel")
+VERIFY_SCHEDULE = Switch("SGLANG_ADAPTIVE_VERIFY_SCHEDULE", "fa3's tile schedule computed once a verify pass")
+QUERIES_IN_PLACE = Switch("SGLANG_ADAPTIVE_QUERIES_IN_PLACE", "queries that fa3 reads where they lie")
+EXTEND_METADATA = Switch("SGLANG_ADAPTIVE_EXTEND_METADATA", "the draft extend's page table built once a round")
+
+SWITCHES = tuple(value for value in tuple(globals().values()) if isinstance(value, Switch))
+"""All switches, in the order above."""

@@ -1,0 +1,119 @@
+"""Builds the runtime states of all steps: each part in its own scope, with graphs for the sizes that need some.
+
+- SGLang 0.5.23 is meant to capture a state only for the batch sizes at which its steps can be chosen. It passes the
+  list ``cuda_graph_bs_decode``, None unless ``--cuda-graph-bs-decode`` is given, and overrides that field for a state,
+  but capture reads ``cuda_graph_config.decode``. So every state captures every size.
+- It builds a whole further state in the draft's scope: its parallel groups and its backends for experts. With attention
+  DP the capture of the target's graphs ends there, for the draft's group is one rank ("output tensor size must be equal
+  to world_size times input tensor size", seen on two H100s). A mixture of experts is captured with the draft's
+  backends, also without attention DP. Here further states are built once SGLang has left the draft's scope, and the
+  draft's parts in that scope.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglang_adaptive.runtime.start_up import Device
+
+logger = logging.getLogger(__name__)
+
+_DRAFT_PARTS = ("init_attention_backend", "_capture_cuda_graphs")
+"""Methods of SGLang's draft worker that build the draft's parts of a state."""
+
+
+def ranks_pad_alike() -> bool:
+    """Return whether all ranks of a round replay graphs of one batch size.
+
+    Not so with attention DP where no layer gathers tokens, as with DeepEP, ``--moe-dense-tp-size 1`` and
+    ``--enable-dp-lm-head``: each rank pads to its own batch, at which the steps of the largest could have no graph.
+    """
+    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.utils.common import require_mlp_tp_gather
+
+    return get_parallel().attn_dp_size == 1 or bool(require_mlp_tp_gather())
+
+
+class GraphedDevice(Device):
+    """The device of SGLang's worker."""
+
+    def __init__(self, worker: Any, prune: bool) -> None:
+        self._worker = worker
+        self._prune = prune
+
+    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
+        """Return the batch sizes captured for the launch steps: the configured list, cut to the request pool."""
+        runner = self._worker._target_worker.model_runner.decode_cuda_graph_runner
+        sizes = getattr(runner, "capture_bs", None)
+        return sorted(sizes) if sizes else None
+
+    def sizes_to_capture(self, wanted: list[int] | None, every: list[int] | None) -> list[int] | None:
+        """Return *wanted*, or *every* where pruning is off or SGLang would drop each size of *wanted*."""
+        if not self._prune or not wanted:
+            return wanted if self._prune else every
+        from sglang.srt.utils.common import get_cuda_graph_batch_size_alignment
+
+        alignment = get_cuda_graph_batch_size_alignment()
+        return wanted if any(size % alignment == 0 for size in wanted) else every
+
+    def free_gigabytes(self) -> float | None:
+        """Return SGLang's reading of free memory in GB, after the allocator's cache was released."""
+        from sglang.srt.utils.common import get_available_gpu_memory
+
+        return float(get_available_gpu_memory(self._worker.device, self._worker.gpu_id))
+
+
+def build_state(
+    build: Callable[..., Any], worker: Any, speculative_num_steps: int, speculative_num_draft_tokens: int,
+    cuda_graph_bs: list[int] | None = None,
+) -> Any:  # fmt: skip
+    """Return a state that *build* makes, EAGLEWorkerV2's method or another worker's, with graphs for *cuda_graph_bs*.
+
+    An empty list captures nothing; None leaves the configured list.
+    """
+    arguments = (worker, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)
+    if cuda_graph_bs is None:
+        return build(*arguments)
+    from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, with_phase
+    from sglang.srt.runtime_context import get_exec
+
+    graph = get_exec().graph
+    changes: dict[str, Any] = {"bs": list(cuda_graph_bs)} if cuda_graph_bs else {"backend": Backend.DISABLED}
+    logger.info(
+        "adaptive: building %d steps with CUDA graphs for batch sizes %s", speculative_num_steps, list(cuda_graph_bs)
+    )
+    with graph.override(cuda_graph_config=with_phase(graph.cuda_graph_config, Phase.DECODE, **changes)):
+        return build(*arguments)
+
+
+@contextmanager
+def draft_parts_in_their_scope(draft: Any) -> Iterator[None]:
+    """Let *draft*, SGLang's draft worker, build its parts of a state in the draft's scope inside the ``with``."""
+    for name in _DRAFT_PARTS:
+        setattr(draft, name, _scoped(draft, getattr(draft, name)))
+    try:
+        yield
+    finally:
+        for name in _DRAFT_PARTS:
+            delattr(draft, name)
+
+
+def _scoped(draft: Any, build: Callable[[], None]) -> Callable[[], None]:
+    def scoped() -> None:
+        from sglang.srt.layers.moe.utils import (
+            speculative_moe_a2a_backend_context,
+            speculative_moe_backend_context,
+        )
+        from sglang.srt.speculative.spec_utils import draft_tp_context
+
+        with (
+            draft_tp_context(draft.parallel_layout),
+            speculative_moe_backend_context(),
+            speculative_moe_a2a_backend_context(),
+        ):
+            build()
+
+    return scoped

@@ -1,0 +1,81 @@
+"""What happens when code of this package fails: SGLang's own code runs instead, from then on.
+
+With several tensor-parallel ranks some parts have to fall back on all of them or on none: where one rank leaves out a
+pass of the draft that the others run, they wait for it in a collective that never ends. An error that comes from what
+all ranks share is met by all at the same place, and there they agree. An error on one rank alone ends the server within
+seconds, with a line that names the rank.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sglang_adaptive.sglang_plugin.env import Switch
+
+logger = logging.getLogger(__name__)
+
+AGREE_WITHIN = timedelta(seconds=10)
+"""How long a rank that has met an error waits for the others to meet it."""
+
+T = TypeVar("T")
+
+
+class FailedAloneError(RuntimeError):
+    """A part failed on this rank and on no other, where all ranks have to do the same."""
+
+
+class Guard:
+    """One part of this package with SGLang's own code behind it. It closes at the first error and stays closed."""
+
+    def __init__(self, otherwise: str, switch: Switch | None = None, *, ranks_alike: bool = False) -> None:
+        """*otherwise* says what happens from the first error on, for the log; *switch* may close it from the start.
+
+        *ranks_alike* says whether all ranks that run the same batch have to be closed or none.
+        """
+        self.closed = switch is not None and switch.is_off
+        self.error: str | None = None
+        """The error that closed it, in a line."""
+        self._otherwise = otherwise
+        self._ranks_alike = ranks_alike
+
+    def attempt(self, part: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
+        """Return what *part* returns; None where the guard is closed, or closes now because *part* raised."""
+        if self.closed:
+            return None
+        try:
+            return part(*args, **kwargs)
+        except Exception as error:
+            self.close(error)
+            return None
+
+    def close(self, error: Exception) -> None:
+        """Run SGLang's code from now on, because of *error*. Raises FailedAloneError where other ranks go on."""
+        self.closed = True
+        self.error = f"{type(error).__name__}: {error}"
+        logger.error(self._otherwise, exc_info=error)
+        if self._ranks_alike:
+            require_of_all(error)
+
+
+def require_of_all(error: Exception, within: timedelta = AGREE_WITHIN) -> None:
+    """Wait until every rank that runs the same batch has met an error here, as this one has met *error*.
+
+    Raises FailedAloneError where one has not after *within*.
+    """
+    import torch.distributed
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    group = parallel.tp_group if parallel.attn_dp_size == 1 else parallel.attn_tp_group
+    if group.world_size == 1:
+        return
+    try:
+        torch.distributed.monitored_barrier(group.cpu_group, timeout=within)
+    except RuntimeError as alone:
+        raise FailedAloneError(
+            f"adaptive: rank {group.rank_in_group} failed and another did not, so the server cannot go on: "
+            f"{type(error).__name__}: {error}"
+        ) from alone

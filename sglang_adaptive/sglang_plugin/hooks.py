@@ -1,0 +1,225 @@
+"""Declares hooks on SGLang's functions where they stand, and installs them through SGLang's registry.
+
+A hook is a small function in ``seams/`` that runs around one function of SGLang, or instead of it:
+
+    @around(WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "speculative_num_steps")
+    def build_state(original, worker, *args, **kwargs): ...
+
+The decorator names SGLang's function and the parameters that ours relies on. An *event* is a hook that hands on what it
+gets to the `Round` of its process, which is its first argument; where speculation is static there is none, and
+SGLang's function runs alone. Each function of SGLang has one hook at most, so the order in which things happen stands
+in one function and not in the order of registrations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from typing import Any, TypeVar
+
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.contract import ContractError, Need, supported
+from sglang_adaptive.sglang_plugin.current import current
+
+SRT = "sglang.srt."
+WORKER = SRT + "speculative.eagle_worker_v2."
+EXECUTOR = SRT + "model_executor."
+FA3 = SRT + "layers.attention.flashattention_backend."
+
+SEAMS = (
+    *("arguments", "launcher", "http", "reporting", "worker", "scheduling", "graphs", "attention"),
+    *("memory", "attention_dp", "state"),
+)
+"""Modules of ``seams/``; each is one area of SGLang."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Process(Enum):
+    """The processes that install a hook; each value is the heading of their table in docs/architecture.md."""
+
+    ENTRY = "Every process, from the start"
+    LAUNCHER = "Launcher, once the server is asked to be adaptive"
+    HTTP = "The same, or each HTTP worker of `--tokenizer-worker-num`"
+    EVERY = "Launcher and every child of an adaptive server"
+    SCHEDULER = "Scheduler of an adaptive server"
+    SCHEDULER_CUDA = "The same with a CUDA device"
+    SCHEDULER_PLAN_STREAM = "The same with SGLang's plan stream on"
+    SCHEDULER_VERIFY_BUDGET = "The same with verify budgets"
+    SCHEDULER_CUDA_VERIFY_BUDGET = "The same with verify budgets and a CUDA device"
+
+
+Processes = Process | tuple[Process, ...]
+_ON_CUDA = {Process.SCHEDULER_CUDA, Process.SCHEDULER_CUDA_VERIFY_BUDGET}
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A function of this package that runs around one of SGLang's, or instead of it."""
+
+    target: str
+    """SGLang's function, as a dotted path."""
+
+    kind: str
+    """"around" or "replace": a value of SGLang's HookType."""
+
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    """The parameters of SGLang's function that ours relies on."""
+
+    processes: tuple[Process, ...]
+    """Those that install it."""
+
+    @property
+    def need(self) -> Need:
+        """The need of this hook: its target with its parameters."""
+        return Need(self.target, self.parameters, on_cuda=_ON_CUDA.issuperset(self.processes))
+
+
+_hooks: list[Hook] = []
+_needs: list[Need] = []
+"""What the modules of ``seams/`` declare as they are imported."""
+
+
+def _declare(kind: str, target: str, parameters: tuple[str, ...], process: Processes) -> Callable[[F], F]:
+    processes = process if isinstance(process, tuple) else (process,)
+
+    def declare(function: F) -> F:
+        assert all(hook.target != target for hook in _hooks), f"{target} has a hook already"
+        _hooks.append(Hook(target, kind, function, parameters, processes))
+        return function
+
+    return declare
+
+
+def around(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
+    """Declare a function that gets *target* and its arguments, and returns the result."""
+    return _declare("around", target, parameters, process)
+
+
+def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
+    """Declare a function or class that runs instead of *target*."""
+    return _declare("replace", target, parameters, process)
+
+
+def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
+    """Declare an event of a round: a function that gets the `Round`, *target* and its arguments, returns the result."""
+
+    def declare(function: F) -> F:
+        @functools.wraps(function)
+        def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            now = current()
+            return original(*args, **kwargs) if now is None else function(now, original, *args, **kwargs)
+
+        _declare("around", target, parameters, process)(raised)
+        return function
+
+    return declare
+
+
+def needs(*found: Need) -> None:
+    """Declare what the functions of a seam read of SGLang beside the functions that they hook."""
+    _needs.extend(found)
+
+
+def hooks(*processes: Process) -> tuple[Hook, ...]:
+    """Return the hooks that any of *processes* installs, in the order of their declarations."""
+    _import_seams()
+    return tuple(hook for hook in _hooks if not set(processes).isdisjoint(hook.processes))
+
+
+def of_launcher() -> tuple[Hook, ...]:
+    """Return the hooks of the launcher of an adaptive server."""
+    return hooks(Process.EVERY, Process.LAUNCHER, Process.HTTP)
+
+
+def of_scheduler() -> tuple[Hook, ...]:
+    """Return the hooks of this process, a scheduler, by its device and its environment."""
+    from sglang.srt.environ import envs
+    from sglang.srt.utils import is_cuda
+
+    processes = [Process.SCHEDULER]
+    if is_cuda():
+        processes.append(Process.SCHEDULER_CUDA)
+    if envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM.get():
+        processes.append(Process.SCHEDULER_PLAN_STREAM)
+    if env.VERIFY_BUDGET.get() is not None:
+        processes.append(Process.SCHEDULER_VERIFY_BUDGET)
+        if is_cuda():
+            processes.append(Process.SCHEDULER_CUDA_VERIFY_BUDGET)
+    return hooks(*processes)
+
+
+def all_needs(on_cuda: bool) -> tuple[Need, ...]:
+    """Return everything that is needed of SGLang: what only a CUDA device lets one import, or all the rest."""
+    _import_seams()
+    found = (*(hook.need for hook in _hooks), *_needs)
+    return tuple(need for need in found if need.on_cuda is on_cuda)
+
+
+def problems(on_cuda: bool = False) -> list[str]:
+    """Return every mismatch between the needs and the installed SGLang, one phrase each."""
+    found = (need.problem() for need in all_needs(on_cuda))
+    return list(dict.fromkeys(problem for problem in found if problem is not None))
+
+
+def require(found: Iterable[str]) -> None:
+    """Raise ContractError, in one line, if any problem was *found*."""
+    if described := "; ".join(found):
+        import sglang
+
+        raise ContractError(
+            f"sglang-adaptive supports {supported()}, and this is sglang {sglang.__version__}: {described}"
+        )
+
+
+def install(wanted: Iterable[Hook]) -> None:
+    """Register hooks with SGLang, which applies them once every plugin has registered its own."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for hook in wanted:
+        HookRegistry.register(hook.target, hook.function, HookType(hook.kind))
+
+
+def install_now(wanted: Iterable[Hook]) -> None:
+    """Register hooks and apply them now, once a process; used after SGLang has applied the plugins' hooks.
+
+    Raises ContractError when one is not applied.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    wanted = tuple(wanted)
+    install(hook for hook in wanted if not _is_registered(hook))
+    HookRegistry.apply_hooks()
+    require_installed(wanted)
+
+
+def require_installed(wanted: Iterable[Hook]) -> None:
+    """Raise ContractError unless every hook is applied in this process."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    lost = [hook.target for hook in wanted if not (hook.target in HookRegistry._patched and _is_registered(hook))]
+    if lost:
+        raise ContractError(f"these hooks were not installed: {', '.join(lost)}; see the log above")
+
+
+def _is_registered(hook: Hook) -> bool:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    return any(function is hook.function for _, function, _ in HookRegistry._hooks.get(hook.target, ()))
+
+
+def _import_seams() -> None:
+    for name in SEAMS:
+        import_module(f"sglang_adaptive.sglang_plugin.seams.{name}")
+
+
+needs(
+    Need(SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
+    Need(SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
+    Need(SRT + "plugins.hook_registry.HookRegistry._patched"),
+    Need(SRT + "plugins.hook_registry.HookRegistry._hooks"),
+)

@@ -1,0 +1,9 @@
+"""The one attribute that this package puts on SGLang's objects, where what it says has to travel with them.
+
+- On ServerArgs: what the launcher found, a dict. "reason" says why adaptive speculation is off, None where it is on;
+  then "stamp" is the ``file_stamp`` of the configuration's file just before it was read.
+- On a result: the `RoundNote` of its round.
+"""
+
+NOTE = "_adaptive_note"
+"""ServerArgs takes new attributes with a leading underscore alone."""

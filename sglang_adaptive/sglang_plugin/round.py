@@ -1,0 +1,255 @@
+"""A round of adaptive speculation, from the choice of its steps to what its result teaches.
+
+SGLang's loop launches a decode round, and with overlap scheduling processes the result of the one before while it runs.
+`Round` is what this package does on the way. Its methods are the events of a round in the order in which they happen;
+the functions in ``seams/`` raise them. The rooms that it holds do the work, and events that concern one room alone go
+straight to it: what a batch has room for (`capacity`), the reservation of KV slots (`reserve`), lengths on the host
+(`lengths`), attention kernels (`decode_kernel`, `fa3`), and captures of CUDA graphs (`captures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.joint_steps import JointSteps
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.attention_dp import ballots
+from sglang_adaptive.sglang_plugin.capacity import Capacity
+from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
+from sglang_adaptive.sglang_plugin.graphs.captures import Captures
+from sglang_adaptive.sglang_plugin.graphs.states import build_state, draft_parts_in_their_scope
+from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.repairs import override_log, zero_step_sampling
+from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, metrics_beside
+from sglang_adaptive.sglang_plugin.reporting.proposed_drafts import Proposed
+from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
+from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
+from sglang_adaptive.sglang_plugin.verify_budget.chances import Chances
+from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
+from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRows
+from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
+from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
+from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
+
+if TYPE_CHECKING:
+    from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
+    from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
+
+
+class Round:
+    """The rounds of one scheduler, one after the other. There is one in a process, and none where steps are fixed."""
+
+    def __init__(self, worker: Any, controller: AdaptiveController) -> None:
+        """*worker* is SGLang's speculative worker, of which nothing is built yet."""
+        self.worker = worker
+        self.controller = controller
+        """Chooses the steps of each round, and passes its result to the policy."""
+        self.captures = Captures()
+        self.capacity = Capacity(controller)
+        self.reserve = ReserveAhead(controller)
+        self.lengths = KnownLengths()
+        self.inputs = ZeroStepInputs()
+        self.decode_kernel = DecodeKernel()
+        self.chances = Chances()
+        self.longest_rows = LongestRows()
+        self.deferred: DeferredDraftExtend | None = None
+        """Leaves draft extends of zero-step rounds for later; None where they run in every round."""
+        self.ranks: JointSteps | None = None
+        """Agrees on the steps with other ranks; None where this rank chooses alone."""
+        self.budgets: PackedRounds | None = None
+        """Verifies unequal numbers of drafts; None where all requests verify alike."""
+        self.why_no_budgets: str | None = None
+        self.metrics: AdaptiveMetrics | None = None
+        self._resolving: RoundNote | None = None
+
+    @cached_property
+    def fa3(self) -> Fa3:
+        """The shortcuts of fa3's passes, whose kernels need Triton."""
+        from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
+
+        return Fa3()
+
+    @cached_property
+    def likeliest(self) -> LikeliestTokens:
+        """What chooses the tokens of greedy zero-step rounds; its kernels need Triton as well."""
+        from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
+
+        return LikeliestTokens()
+
+    # -- start-up -------------------------------------------------------------------------------------------------
+
+    def start(self, build: Callable[[Any], None], worker: Any) -> None:
+        """Build the runtime states of all steps by SGLang's *build*, and decide what the setup allows in a round.
+
+        SGLang builds those of the launch steps in the draft's scope, and would build the others there as well.
+        """
+        kernel_variants.ignore_alignment()
+        with self.controller.states_postponed():
+            build(worker)
+        self.ranks = ballots.joint_steps(self.controller)
+        self.deferred = DeferredDraftExtend.where_it_can(worker, self.controller)
+        if verify_budget.asked():
+            self.budgets = PackedRounds.where_it_can(worker, self.controller, self.longest_rows, self.all_verify_alike)
+
+    def build_state(self, build: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
+        """Build one further runtime state by SGLang's *build*: each part in its scope, with fewer runs of the model."""
+        with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker):
+            return build_state(build, worker, *args, **kwargs)
+
+    # -- before a round -------------------------------------------------------------------------------------------
+
+    def with_ballot(self, row: Any, info: Any) -> Any:
+        """Add this rank's ballot to its row of the gather; a rank in a prefill has no say."""
+        if self.ranks is None:
+            return row
+        return ballots.appended(row, self.ranks.row(0 if info.is_extend_in_batch else info.num_tokens))
+
+    def with_silence(self, row: Any) -> Any:
+        """Add a ballot without a say to the row of a rank that is not there."""
+        return row if self.ranks is None else ballots.appended(row, ballots.no_say(self.ranks))
+
+    def gathered(self, info: Any) -> None:
+        """Set the steps of the coming round from the ballots of all ranks."""
+        if self.ranks is not None:
+            self.ranks.take(ballots.rows(info, self.ranks))
+
+    def choose_steps(self, batch_size: int) -> None:
+        """Choose the steps of the coming round, and its verify budget; make the steps live."""
+        self.controller.activate_step_by_batch(batch_size)
+
+    def switched(self) -> None:
+        """Keep SGLang's own log of such changes short."""
+        override_log.keep_latest_switch()
+
+    # -- a round --------------------------------------------------------------------------------------------------
+
+    def zero_step_input(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
+        """Begin a round that drafts nothing; return its verify input, one token a request."""
+        self.lengths.expect(batch)
+        if self.deferred is not None:
+            self.deferred.before_verify()
+        made = self.inputs.made(build, worker, batch)
+        return zero_step_sampling.with_draft_probs(made, worker, batch)
+
+    def before_draft(self, drafter: Any, batch: Any) -> None:
+        """Run the draft extends that zero-step rounds have left for later."""
+        if self.deferred is not None:
+            self.deferred.before_draft(drafter, batch)
+
+    def draft_forward(self, run: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
+        """Run the draft's steps; for budgets keep the chance that it gives each token."""
+        asked = self.budgets is not None or self.chances.is_capturing
+        if not asked or drafter.topk != 1 or forward_batch.forward_mode.is_idle():
+            return run(drafter, forward_batch)
+        result, chances = self.chances.drafted(run, drafter, forward_batch)
+        if self.budgets is not None:
+            self.budgets.note_drafts(chances)
+        return result
+
+    def draft_replayed(self, graphs: Any, forward_batch: Any) -> None:
+        """The same after a replay of the draft's graph, which fills the chances in."""
+        if self.budgets is not None and not forward_batch.forward_mode.is_idle():
+            self.budgets.note_drafts(self.chances.replayed(graphs, forward_batch.batch_size))
+
+    def before_verify(self, prepare: Callable[..., Any], verify_input: Any, pool: Any, batch: Any, target: Any) -> Any:
+        """Prepare the verify pass; with a budget, of the batch's likeliest drafts alone."""
+        if self.budgets is None or batch.forward_mode.is_idle():
+            return prepare(verify_input, pool, batch, target)
+        return self.budgets.prepare(prepare, verify_input, pool, batch, target)
+
+    def sample(
+        self, accept: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
+        *more: Any, watermark_state: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Accept drafts and choose the tokens behind them: SGLang's way, or a shorter one with the same outcome."""
+        asked = (verify_input, batch, logits_output, grammar_mask, watermark_state)
+        found = None if self.budgets is None else self.budgets.accept(*asked)
+        if found is None and logits_output.next_token_logits.is_cuda:
+            found = self.likeliest.chosen(*asked)
+        if found is None:
+            found = accept(
+                verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options
+            )
+        if self.budgets is not None:
+            self.budgets.look(verify_input, found[1] - 1)
+        return found
+
+    def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Run the draft over the accepted tokens; at zero steps that may wait for later rounds."""
+        if self.deferred is not None and self.deferred.applies(drafter, batch):
+            self.deferred.after_verify(extend, batch, result, self.note(result), **kwargs)
+        elif self.budgets is not None and drafter.speculative_num_steps:
+            self.budgets.attach(self.note(result))
+            self.chances.extend(extend, drafter, batch, result, **kwargs)
+        else:
+            extend(drafter, batch, result, **kwargs)
+
+    def launched(self, result: Any) -> None:
+        """Note how many requests the largest rank of the round has."""
+        if self.ranks is not None:
+            self.note(result).largest_batch = self.ranks.largest
+
+    # -- after a round --------------------------------------------------------------------------------------------
+
+    def resolving(self, result: Any, batch: Any) -> None:
+        """Complete the note of a decode result that has arrived, for `verified` and for statistics."""
+        if result.speculative_num_draft_tokens is None:
+            return
+        note = self.note(result)
+        note.context_tokens = None if batch.seq_lens_sum is None else int(batch.seq_lens_sum)
+        note.requests = [req.rid for req in batch.reqs]
+        note.arrived(result)
+        self._resolving = note
+        if result.cap_lens is None:
+            result.cap_lens = Proposed(note.verified or [note.steps] * len(batch.reqs))
+
+    def verified(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
+        """Pass the accepted drafts of the round that is being resolved to the controller."""
+        note, self._resolving = self._resolving, None
+        self.controller.on_verify_complete(num_correct_drafts_per_req, batch_size, note)
+
+    def interrupted(self) -> None:
+        """Do not time the next decode round: a prefill, its launch or an idle batch lies between.
+
+        A prefill without CUDA graphs is launched kernel by kernel, which keeps the scheduler's thread busy for 20 ms
+        and more; with overlap the result of the round before is processed only then.
+        """
+        self.controller.interrupt()
+
+    def owned_length(self, owned: int, req: Any) -> int:
+        """Leave tokens whose draft extend is pending out of what the prefix cache keeps of a leaving request."""
+        return owned if self.deferred is None else self.deferred.owned_length(owned, req)
+
+    # -- beside rounds --------------------------------------------------------------------------------------------
+
+    def note(self, result: Any) -> RoundNote:
+        """Return the note on the round of *result*."""
+        found: RoundNote | None = getattr(result, NOTE, None)
+        if found is None:
+            width = result.speculative_num_draft_tokens
+            found = RoundNote(self.worker.speculative_num_steps if width is None else width - 1)
+            setattr(result, NOTE, found)
+        return found
+
+    def all_verify_alike(self, why: str) -> None:
+        """Let all requests of a batch verify equally many drafts from now on, because of *why*."""
+        self.controller.allow_budgets(False)
+        self.budgets, self.why_no_budgets = None, why
+
+    def weights_updated(self, result: Any, request: Any) -> None:
+        """Capture all graphs again if that was asked, and trust less what was learnt of the draft."""
+        follow_update(self.controller, result, request)
+
+    def metrics_made(self, context: Any) -> None:
+        """Make our metrics beside those of SGLang's *context*."""
+        self.metrics = metrics_beside(context, self.controller)
+
+    def metrics_set(self) -> None:
+        """Set our metrics, if there are some."""
+        if self.metrics is not None:
+            self.metrics.update()

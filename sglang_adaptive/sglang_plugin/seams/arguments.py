@@ -1,0 +1,50 @@
+"""SGLang's arguments: whether a server is asked to be adaptive, and what that changes in them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
+
+
+@around(SRT + "server_args.ServerArgs.from_cli_args", "args", process=Process.ENTRY)
+def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    """Refuse an invalid configuration with one line, before anything loads."""
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    activation.check_command_line(args)
+    return original(cls, args)
+
+
+@around(SRT + "server_args.ServerArgs.resolve_once", "self", process=Process.ENTRY)
+def resolve(original: Callable[..., None], server_args: Any) -> None:
+    """Turn adaptive speculation on where it can run, else log why not."""
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    activation.resolve_once(original, server_args)
+
+
+@around(SRT + "speculative.adaptive_spec_params.adaptive_unsupported_reason", "server_args", process=Process.LAUNCHER)
+def why_static(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Say why a setup cannot adapt: SGLang's reason, or ours; keep it for /server_info."""
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    return activation.note_reason(original, server_args)
+
+
+@around(SRT + "arg_groups.speculative_hook._handle_ngram", "server_args", process=Process.LAUNCHER)
+def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve NGRAM's arguments."""
+    from sglang_adaptive.sglang_plugin.workers.ngram_setup import steps_by_breadth
+
+    original(server_args)
+    steps_by_breadth(server_args)
+
+
+needs(
+    Need(SRT + "arg_groups.overrides.resolving_view", ("server_args",)),
+    Need(SRT + "runtime_context.SpawnRanks", attributes=("dp_rank",)),
+)

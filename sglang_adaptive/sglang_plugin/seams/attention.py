@@ -1,0 +1,173 @@
+"""SGLang's attention backends, and the kernels that a round runs beside the models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, FA3, SRT, Process, around, event, needs
+
+if TYPE_CHECKING:
+    from sglang_adaptive.sglang_plugin.round import Round
+
+_DECODING = (
+    SRT + "layers.attention.triton_backend.TritonAttnBackend.",
+    SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend.",
+)
+"""Backends that can run a zero-step round with the kernel of a plain decode."""
+
+
+@around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")
+def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Build an attention backend, complete as the one of start-up."""
+    from sglang_adaptive.sglang_plugin.repairs import target_backends
+
+    return target_backends.finished(original(runner, *args, **kwargs), runner)
+
+
+@around(
+    SRT + "layers.attention.base_attn_backend.AttentionBackend.update_verify_buffers_to_fill_after_draft",
+    *("self", "spec_info", "cuda_graph_bs"),
+    process=Process.SCHEDULER_PLAN_STREAM,
+)
+def correct_plan(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
+    """Correct by the drafts what SGLang's plan stream has prepared of a verify pass."""
+    from sglang_adaptive.sglang_plugin.repairs import plan_stream
+
+    plan_stream.correct(original, backend, spec_info, cuda_graph_bs)
+
+
+@event("sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts", "srcs")
+def small_copy(now: Round, original: Callable[..., bool], dsts: Sequence[Any], srcs: Sequence[Any]) -> bool:
+    """Make several small copies in one launch."""
+    from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+
+    return original(dsts, kernel_variants.aligned(srcs))
+
+
+def _init_metadata(
+    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kw: Any
+) -> None:
+    """Make the metadata of a pass."""
+    original(backend, now.decode_kernel.seen(backend, forward_batch), *args, **kw)
+
+
+def _forward_extend(
+    now: Round, original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any,
+    *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Attend in a pass that extends or verifies."""
+    if now.decode_kernel.runs(backend, forward_batch):
+        return backend.forward_decode(q, k, v, layer, forward_batch, *args, **kwargs)
+    return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+
+
+for _backend in _DECODING:
+    for _maker in ("init_forward_metadata", "init_forward_metadata_out_graph"):
+        event(_backend + _maker, "self", "forward_batch", process=Process.SCHEDULER_CUDA)(_init_metadata)
+    event(
+        _backend + "forward_extend",
+        *("self", "q", "k", "v", "layer", "forward_batch"),
+        process=Process.SCHEDULER_CUDA,
+    )(_forward_extend)
+
+
+@event(
+    FA3 + "FlashAttentionBackend.forward_extend",
+    *("self", "q", "k", "v", "layer", "forward_batch"),
+    process=Process.SCHEDULER_CUDA,
+)
+def fa3_extend(
+    now: Round, original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any,
+    *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Attend with fa3 in a pass that extends or verifies."""
+    fa3 = now.fa3
+    q = fa3.queries.in_place(backend, q, forward_batch)
+    with fa3.verify_schedule.of(backend, layer, forward_batch):
+        return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+
+
+@event(
+    FA3 + "FlashAttentionBackend.forward_decode",
+    *("self", "q", "k", "v", "layer", "forward_batch"),
+    process=Process.SCHEDULER_CUDA,
+)
+def fa3_decode(
+    now: Round, original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any,
+    *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Attend with fa3 in a pass that decodes."""
+    q = now.fa3.queries.in_place(backend, q, forward_batch)
+    return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+
+
+@event(FA3 + "flash_attn_with_kvcache", "scheduler_metadata", process=Process.SCHEDULER_CUDA)
+def fa3_kernel(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call fa3's kernel."""
+    return original(*args, **now.fa3.verify_schedule.arguments(kwargs))
+
+
+@event(
+    FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph",
+    *("self", "forward_batch", "in_capture"),
+    process=Process.SCHEDULER_CUDA,
+)
+def fa3_metadata(
+    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Make fa3's metadata before a replay."""
+    if not now.fa3.extend_metadata.is_made(backend, forward_batch):
+        original(backend, forward_batch, *args, **kwargs)
+
+
+@event(
+    FA3 + "normal_decode_set_metadata",
+    *("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token", "req_pool_indices", "max_seq_pages"),
+    *("seq_lens", "seq_len_delta", "page_size"),
+    process=Process.SCHEDULER_CUDA,
+)
+def fa3_decode_metadata(now: Round, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Fill in fa3's metadata of a decode, draft or verify pass."""
+    if not now.fa3.length_kernel.of_a_decode(*args, **kwargs):
+        original(*args, **kwargs)
+
+
+@event(
+    FA3 + "draft_extend_set_metadata",
+    *("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table", "req_to_token", "req_pool_indices"),
+    *("seq_lens", "extend_seq_lens", "page_size", "full_to_swa_index_mapping"),
+    process=Process.SCHEDULER_CUDA,
+)
+def fa3_extend_metadata(now: Round, original: Callable[..., None], **kwargs: Any) -> None:
+    """Fill in fa3's metadata inside the graph of the draft extend."""
+    if not now.fa3.length_kernel.of_an_extend(**kwargs):
+        original(**kwargs)
+
+
+needs(
+    Need(SRT + "mem_cache.kv_index_translator.KVIndexTranslator.bind_and_verify_backends", ("backends",)),
+    Need(
+        SRT + "layers.attention.base_attn_backend.AttentionBackend",
+        attributes=("prefill_attention_backend_str", "decode_attention_backend_str"),
+    ),
+    Need(SRT + "environ.envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM"),
+    *(Need(backend + "forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")) for backend in _DECODING),
+    Need("sglang.kernels.ops.memory.common.write_req_to_token_pool_triton"),
+    Need(SRT + "mem_cache.allocation.assign_req_to_token_pool"),
+    Need(FA3 + "FlashAttentionBackend.draft_extend_metadata_captured_in_graph", ("self",), on_cuda=True),
+    Need(
+        FA3 + "FlashAttentionBackend",
+        attributes=(
+            *("_get_scheduler_metadata", "_disable_scheduler_metadata_precompute", "_kv_shard_pool"),
+            *("fa_impl_ver", "use_mla", "topk", "attn_cp_size", "local_attn_builder", "is_encoder_decoder"),
+        ),
+        on_cuda=True,
+    ),
+    Need(
+        FA3 + "FlashAttentionMetadata",
+        attributes=("cache_seqlens_int32", "cu_seqlens_q", "max_seq_len_q", "page_table"),
+        on_cuda=True,
+    ),
+)

@@ -1,0 +1,122 @@
+"""SGLang's CUDA graphs: their capture, and their replays where a round needs something of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, FA3, SRT, Process, event, needs
+
+if TYPE_CHECKING:
+    from sglang_adaptive.sglang_plugin.round import Round
+
+_DRAFT_GRAPHS = SRT + "speculative.eagle_draft_cuda_graph_runner.EAGLEDraftCudaGraphRunner."
+_EXTEND_GRAPHS = SRT + "speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner."
+_LAYERS = SRT + "speculative.multi_layer_eagle_draft_extend_cuda_graph_runner."
+
+
+@event(EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one", "self", "forward_fn")
+def capture_one(now: Round, original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
+    """Capture one graph."""
+    now.captures.capture(original, backend, *args, **kwargs)
+
+
+def _freeze_gc(
+    now: Round, original: Callable[[bool], AbstractContextManager[None]], enable: bool
+) -> AbstractContextManager[None]:
+    """Collect garbage before and after the capture of one kind of graph."""
+    return now.captures.freeze_gc(original, enable)
+
+
+for _phase in ("prefill", "decode"):
+    event(EXECUTOR + f"runner.{_phase}_cuda_graph_runner.freeze_gc", "enable_cudagraph_gc")(_freeze_gc)
+
+
+@event(EXECUTOR + "runner.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture", "self")
+def capture(now: Round, original: Callable[..., None], runner: Any, *args: Any, **kwargs: Any) -> None:
+    """Capture all graphs of one kind."""
+    now.captures.share_page_tables(runner)
+    original(runner, *args, **kwargs)
+
+
+@event(_LAYERS + "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner._on_runners_created", "self")
+def capture_layers(now: Round, original: Callable[..., None], extend: Any, *args: Any, **kwargs: Any) -> None:
+    """Capture the graphs of the draft extend of several layers."""
+    for runner in filter(None, extend.runners):
+        now.captures.share_page_tables(runner)
+    original(extend, *args, **kwargs)
+
+
+@event(SRT + "layers.logits_processor.pack_aux_hidden_states", "aux_hidden_states")
+def join_hidden_states(now: Round, original: Callable[[Any], Any], hidden_states: Any) -> Any:
+    """Join the hidden states of several layers, at the end of a verify pass."""
+    return now.captures.join_hidden_states(original, hidden_states)
+
+
+@event(_DRAFT_GRAPHS + "capture_one_shape", "self", process=Process.SCHEDULER_VERIFY_BUDGET)
+def capture_draft(now: Round, original: Callable[..., Any], graphs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Capture a graph of the draft's steps, which is to return the chances of its tokens too."""
+    with now.chances.capturing(graphs):
+        return original(graphs, *args, **kwargs)
+
+
+@event(_DRAFT_GRAPHS + "execute", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
+def replay_draft(now: Round, original: Callable[..., Any], graphs: Any, forward_batch: Any, **kwargs: Any) -> Any:
+    """Replay a graph of the draft's steps."""
+    result = original(graphs, forward_batch, **kwargs)
+    now.draft_replayed(graphs, forward_batch)
+    return result
+
+
+@event(
+    _EXTEND_GRAPHS + "execute",
+    *("self", "forward_batch", "select_index"),
+    process=(Process.SCHEDULER_CUDA, Process.SCHEDULER_VERIFY_BUDGET),
+)
+def replay_extend(now: Round, original: Callable[..., Any], graphs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replay the graph of a draft extend."""
+    with now.fa3.extend_metadata.replaying(graphs.draft_extend_attn_backend):
+        result = original(graphs, *args, **kwargs)
+    now.chances.note_output(graphs.model_runner, result)
+    return result
+
+
+@event(EXECUTOR + "model_runner.ModelRunner.forward", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
+def forward(now: Round, original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a model."""
+    result = original(runner, *args, **kwargs)
+    now.chances.note_output(runner, result.logits_output)
+    return result
+
+
+@event(
+    FA3 + "FlashAttentionBackend._bind_metadata_buffers",
+    *("self", "bs", "num_tokens", "encoder_lens", "forward_mode"),
+    process=Process.SCHEDULER_CUDA_VERIFY_BUDGET,
+)
+def bind_metadata(
+    now: Round, original: Callable[..., Any], backend: Any, bs: int, num_tokens: int, encoder_lens: Any,
+    forward_mode: Any, *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Make fa3's metadata of a graph; those of fewer steps may run rounds with a budget, whose rows are longer."""
+    result = original(backend, bs, num_tokens, encoder_lens, forward_mode, *args, **kwargs)
+    now.longest_rows.allow(result[0], backend, forward_mode)
+    return result
+
+
+needs(
+    Need(SRT + "runtime_context.get_exec"),
+    Need(SRT + "runtime_context._ConfigBag.override"),
+    Need(EXECUTOR + "cuda_graph_config.with_phase", ("config", "phase")),
+    Need(EXECUTOR + "cuda_graph_config.PhaseConfig", attributes=("bs", "backend")),
+    Need(EXECUTOR + "runner.DecodeCudaGraphRunner", attributes=("capture_bs", "max_bs", "disable_padding")),
+    Need(EXECUTOR + "runner.DecodeCudaGraphRunner._pad_to_bucket"),
+    Need(EXECUTOR + "runner.DecodeCudaGraphRunner", attributes=("_metadata_glue",)),
+    Need(SRT + "utils.common.get_cuda_graph_batch_size_alignment"),
+    Need(SRT + "utils.common.require_mlp_tp_gather"),
+    Need(SRT + "utils.common.get_available_gpu_memory", ("device", "gpu_id")),
+    Need(SRT + "utils.triton_load_watch.mark_serving_started"),
+    Need(SRT + "utils.triton_load_watch._serving_started"),
+)

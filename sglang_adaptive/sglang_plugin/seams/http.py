@@ -1,0 +1,66 @@
+"""SGLang's HTTP server: the operator's requests, and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
+
+
+@around(
+    SRT + "entrypoints.http_server._setup_and_run_http_server",
+    *("server_args", "tokenizer_manager", "template_manager", "port_args", "scheduler_infos"),
+    process=Process.LAUNCHER,
+)
+def set_up(
+    original: Callable[..., None], server_args: Any, tokenizer_manager: Any, template_manager: Any, port_args: Any,
+    scheduler_infos: list[dict[str, Any]], *args: Any, **kwargs: Any,
+) -> None:  # fmt: skip
+    """Set up the application and serve."""
+    from sglang_adaptive.sglang_plugin.admin import route
+    from sglang_adaptive.sglang_plugin.page import routes
+
+    route.install(server_args, scheduler_infos)
+    routes.install()
+    original(server_args, tokenizer_manager, template_manager, port_args, scheduler_infos, *args, **kwargs)
+
+
+@around(SRT + "utils.auth.add_api_key_middleware", "app", process=Process.HTTP)
+def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: Any) -> None:
+    """Check the API key of each request; the page asks for it."""
+    from sglang_adaptive.sglang_plugin.page import routes
+
+    original(app, *args, **kwargs)
+    routes.prompt_for_key(app)
+
+
+@around(
+    SRT + "managers.multi_tokenizer_mixin.write_data_for_multi_tokenizer",
+    *("port_args", "server_args", "scheduler_info"),
+    process=Process.LAUNCHER,
+)
+def write_for_tokenizer_workers(
+    original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Write what HTTP workers read, which load no plugins: the draft tokens of the launch as the most."""
+    from sglang_adaptive.sglang_plugin import capacity
+
+    return capacity.write_for_tokenizer_workers(original, port_args, server_args, *args, **kwargs)
+
+
+needs(
+    Need(SRT + "managers.io_struct.SetInternalStateReq", attributes=("server_args",)),
+    Need(SRT + "managers.io_struct.GetInternalStateReq"),
+    Need(SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
+    Need(SRT + "managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop", ("self",)),
+    Need(SRT + "entrypoints.http_server.app"),
+    Need(SRT + "environ.envs.SGLANG_HTTP_SERVER_APP_PATH"),
+    Need(SRT + "managers.multi_tokenizer_mixin.get_main_process_id"),
+    Need(SRT + "managers.multi_tokenizer_mixin.read_from_shared_memory", ("name",)),
+    Need(SRT + "utils.auth.add_api_key_middleware", ("app", "api_key", "admin_api_key")),
+    Need(SRT + "entrypoints.http_server.get_global_state"),
+    Need(SRT + "utils.auth.auth_level", ("level",)),
+    Need(SRT + "utils.auth.AuthLevel.ADMIN_OPTIONAL"),
+)

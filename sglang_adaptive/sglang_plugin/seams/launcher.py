@@ -1,0 +1,43 @@
+"""SGLang's launcher: the schedulers that it starts, and the moment at which it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
+
+
+@around(SRT + "entrypoints.engine.Engine._launch_scheduler_processes", "server_args", process=Process.LAUNCHER)
+def launch_schedulers(original: Callable[..., Any], cls: type, server_args: Any, *args: Any, **kwargs: Any) -> Any:
+    """Start the schedulers, and beside them the compilation of kernels that they will need."""
+    from sglang_adaptive.sglang_plugin.launch import compile_ahead
+
+    compile_ahead.begin(server_args)
+    return original(cls, server_args, *args, **kwargs)
+
+
+@around(SRT + "entrypoints.engine._wait_for_scheduler_ready", process=Process.LAUNCHER)
+def wait_for_schedulers(original: Callable[..., list[dict[str, Any]]], *args: Any, **kwargs: Any) -> Any:
+    """Wait until the schedulers are ready; each has to have its hooks."""
+    from sglang_adaptive.sglang_plugin.launch.handshake import require_in_schedulers
+
+    infos = original(*args, **kwargs)
+    require_in_schedulers(infos)
+    return infos
+
+
+@around(SRT + "entrypoints.http_server._wait_and_warmup", "server_args", "execute_warmup_func", process=Process.HTTP)
+def warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Send SGLang's request that makes the server ready, and before it those of our warm-up."""
+    from sglang_adaptive.sglang_plugin.launch.warm_up import wait_and_warm_up
+
+    wait_and_warm_up(original, *args, **kwargs)
+
+
+needs(
+    Need(SRT + "arg_groups.serving_hook.ssl_verify_of", ("cfg",)),
+    Need(SRT + "runtime_context.get_serving"),
+    Need(SRT + "managers.io_struct.BaseReq", attributes=("rid",)),
+)

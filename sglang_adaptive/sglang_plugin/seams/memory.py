@@ -1,0 +1,66 @@
+"""Sizes that SGLang derives from the draft tokens of the launch or of the most steps, where rounds may have others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, SRT, Process, around, needs
+
+
+@around(
+    SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._handle_max_mamba_cache", "self", "total_rest_memory"
+)
+def size_mamba_states(original: Callable[..., Any], configurator: Any, total_rest_memory: float) -> Any:
+    """Budget the states of hybrid models for the most draft tokens."""
+    from sglang_adaptive.sglang_plugin.repairs import hybrids
+
+    return hybrids.price_the_widest(original, configurator, total_rest_memory)
+
+
+@around(
+    "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.TritonSSUBackend.__call__",
+    *("self", "intermediate_states_buffer", "cache_steps"),
+)
+def run_mamba2(original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
+    """Run SGLang's Triton kernel of Mamba2, which writes the state after each draft token."""
+    from sglang_adaptive.sglang_plugin.repairs import mamba2_width
+
+    original(backend, *args, **mamba2_width.by_the_buffer(kwargs))
+
+
+def _size(original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+    """Return a size for the most steps."""
+    from sglang_adaptive.sglang_plugin.repairs import sizes
+
+    return sizes.at_the_widest(original, *args, **kwargs)
+
+
+around(EXECUTOR + "pool_configurator.compute_swa_request_cap", "page_size", "window", "max_running_requests")(_size)
+around(SRT + "mem_cache.deepseek_v4_memory_pool.resolve_compress_state_ring_size", "compress_ratio")(_size)
+around(SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size", "sliding_window", "is_speculative")(_size)
+around(SRT + "runtime_context.cutedsl_moe_max_num_tokens")(_size)
+
+
+@around(SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len")
+def places_beyond_context(original: Callable[[], int]) -> int:
+    """Say how long a request's row of slots is beyond the context."""
+    from sglang_adaptive.sglang_plugin import capacity
+
+    return capacity.places_beyond_context(original)
+
+
+# A scheduler asks it for SGLang's server in Rust.
+@around(SRT + "managers.utils.compute_num_reserved_tokens", process=(Process.LAUNCHER, Process.SCHEDULER))
+def reserved_tokens(original: Callable[[], int]) -> int:
+    """Say how many tokens a round takes off a request's context: those of the launch steps."""
+    from sglang_adaptive.sglang_plugin import capacity
+
+    return capacity.reserved_tokens(original)
+
+
+needs(
+    Need(SRT + "arg_groups.overrides.max_speculative_num_draft_tokens", ("server_args",)),
+    Need(SRT + "mem_cache.allocation_sizing.get_alloc_page_size"),
+)

@@ -1,0 +1,149 @@
+"""SGLang's scheduler: KV slots and lengths before a round, results after it, and what happens to requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import SRT, around, event, needs
+
+if TYPE_CHECKING:
+    from sglang_adaptive.sglang_plugin.round import Round
+
+_RESULTS = SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
+_WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
+
+
+@event(SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
+def update_running_batch(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
+    """Prepare the decode batch for its next round; first find out what it has room for."""
+    return now.capacity.prepare(original, scheduler, batch)
+
+
+@event(SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
+def alloc_reserve(now: Round, original: Callable[[], int]) -> int:
+    """Say how many slots a request needs beyond its tokens for a round; a round that must be shallow needs fewer."""
+    return now.capacity.reserve(original)
+
+
+@event(SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "batch")
+def prepare_for_decode(now: Round, original: Callable[[Any], None], batch: Any) -> None:
+    """Reserve KV slots for the coming round."""
+    now.reserve.prepare(original, batch)
+
+
+@event(SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "reqs", "reserve", "page_size")
+def decode_alloc_lens(now: Round, original: Callable[..., Any], reqs: Any, *, reserve: int, page_size: int) -> Any:
+    """Say up to which length each request has slots after the reservation."""
+    return original(reqs, reserve=reserve + now.reserve.more(reserve), page_size=page_size)
+
+
+@around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
+def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
+    """Say whether rounds need lengths on the host; those of an adaptive NGRAM only where the backends do."""
+    from sglang_adaptive.sglang_plugin.workers.ngram_setup import needs_lengths_on_host
+
+    return needs_lengths_on_host(original, attn_backends)
+
+
+@event(SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch", "stream_ordered")
+def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, batch: Any, *args: Any) -> None:
+    """Bring the lengths of requests to the host; without a wait where they are known."""
+    now.lengths.resolve(original, future_map, batch, *args)
+
+
+@around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
+def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
+    """Say whether pending results are processed before a batch is launched."""
+    from sglang_adaptive.sglang_plugin.repairs import mixed_grammar
+
+    return original(scheduler, batch, last_batch=last_batch) or mixed_grammar.waits(scheduler, batch)
+
+
+@event(_RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
+def resolve(now: Round, original: Callable[..., Any], processor: Any, result: Any, batch: Any) -> Any:
+    """Turn a decode result that has arrived into tokens."""
+    now.resolving(result, batch)
+    return original(processor, result, batch)
+
+
+@event(_RESULTS + "process_batch_result_prefill", "self", "batch", "result")
+def prefill_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Process the result of a prefill."""
+    now.interrupted()
+    return original(*args, **kwargs)
+
+
+@event(_RESULTS + "process_batch_result_idle", "self")
+def idle_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Process the result of a batch without requests: other ranks of attention DP went on."""
+    now.interrupted()
+    return original(*args, **kwargs)
+
+
+@event(_RESULTS + "process_batch_result_prebuilt", "self")
+def prebuilt_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Process the result of a batch that a prefill server has computed."""
+    now.interrupted()
+    return original(*args, **kwargs)
+
+
+@event(SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
+def owned_length(now: Round, original: Callable[..., int], req: Any) -> int:
+    """Say how many tokens of a leaving request the prefix cache may keep."""
+    return now.owned_length(original(req), req)
+
+
+def _update_weights(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Update weights: graphs keep the addresses of weights, and acceptance was measured with the old ones."""
+    result = original(manager, request)
+    now.weights_updated(result, request)
+    return result
+
+
+for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update"):
+    event(_WEIGHTS + _update, "self", "recv_req")(_update_weights)
+
+
+@around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
+def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> dict[str, Any]:
+    """Tell the launcher that this scheduler has its hooks, and which runtime states."""
+    from sglang_adaptive.sglang_plugin.launch.handshake import report
+
+    return report(original(scheduler))
+
+
+@around(SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", "self")
+def replicas_ready(original: Callable[..., dict[str, Any]], controller: Any) -> dict[str, Any]:
+    """The same for a controller of replicas, which makes a new dict."""
+    from sglang_adaptive.sglang_plugin.launch.handshake import pass_on
+
+    return pass_on(original(controller), controller)
+
+
+needs(
+    Need(SRT + "mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size", ("self",)),
+    Need(SRT + "managers.schedule_batch.ScheduleBatch.check_decode_mem", ("self",)),
+    Need(SRT + "mem_cache.allocator.token.TokenToKVPoolAllocator.available_size", ("self",)),
+    Need(SRT + "mem_cache.base_prefix_cache.BasePrefixCache.evictable_size", ("self",)),
+    Need(SRT + "mem_cache.memory_pool.ReqToTokenPool.alloc_rows"),
+    Need(SRT + "managers.schedule_batch.ScheduleBatch.maybe_evict_swa", ("self",)),
+    Need(SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", ("self",)),
+    Need(
+        SRT + "managers.schedule_batch.ScheduleBatch",
+        attributes=(
+            *("reqs", "req_to_token_pool", "tree_cache", "req_pool_indices", "req_pool_indices_cpu", "seq_lens"),
+            *("seq_lens_cpu", "seq_lens_sum", "orig_seq_lens", "out_cache_loc", "multimodal_inputs"),
+            *("sampling_info", "has_grammar", "return_logprob", "forward_mode", "spec_info", "input_ids"),
+        ),
+    ),
+    Need(
+        SRT + "managers.schedule_batch.ReqKvInfo",
+        attributes=("req_pool_idx", "cache_protected_len", "kv_committed_len", "kv_allocated_len"),
+    ),
+    Need(SRT + "runtime_context.get_parallel"),
+    Need(SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
+    Need(SRT + "distributed.parallel_state.GroupCoordinator", attributes=("rank_in_group", "world_size", "cpu_group")),
+    Need(SRT + "managers.data_parallel_controller.DataParallelController", attributes=("_scheduler_init_infos",)),
+)

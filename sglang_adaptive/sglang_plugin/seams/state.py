@@ -1,0 +1,51 @@
+"""/server_info and /set_internal_state in the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import SRT, around, needs
+
+_STATE = SRT + "managers.scheduler_components.internal_state.SchedulerInternalStateController."
+
+
+@around(_STATE + "_add_speculative", "self", "state")
+def add_speculative(original: Callable[..., None], controller: Any, state: dict[str, Any]) -> None:
+    """Fill in the speculative part of the internal state; ours says how it adapts, or why it does not."""
+    from sglang_adaptive.sglang_plugin.admin.server_info import add_adaptive
+
+    original(controller, state)
+    add_adaptive(state)
+
+
+@around(_STATE + "get_internal_state", "self", "recv_req")
+def get_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
+    """Answer a request for the internal state, or for our part of it alone."""
+    from sglang_adaptive.sglang_plugin.admin.server_info import answer
+
+    return answer(recv_req) or original(controller, recv_req)
+
+
+@around(_STATE + "set_internal_state", "self", "recv_req")
+def set_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
+    """Handle a message of /set_internal_state, which may carry a configuration."""
+    from sglang_adaptive.sglang_plugin.admin.reconfigure import unpack
+
+    unpack(recv_req)
+    return original(controller, recv_req)
+
+
+@around(_STATE + "_update_handlers", "self")
+def update_handlers(original: Callable[..., dict[str, Any]], controller: Any) -> dict[str, Any]:
+    """List the handlers of /set_internal_state."""
+    from sglang_adaptive.sglang_plugin.admin.server_info import handlers
+
+    return {**original(controller), **handlers()}
+
+
+needs(
+    Need(SRT + "managers.scheduler_components.internal_state.UpdateRejected"),
+    Need(SRT + "managers.io_struct.GetInternalStateReqOutput", attributes=("internal_state",)),
+)

@@ -1,0 +1,259 @@
+"""SGLang's speculative workers: their start, and a round from the draft to the draft extend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, event, needs, replace
+
+if TYPE_CHECKING:
+    from sglang_adaptive.policy.base import AdaptivePolicy
+    from sglang_adaptive.runtime.controller import AdaptiveController
+    from sglang_adaptive.sglang_plugin.round import Round
+
+_MULTI_LAYER = SRT + "speculative.multi_layer_eagle_worker_v2."
+
+# -- start-up -----------------------------------------------------------------------------------------------------
+
+
+@around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self", "server_args")
+def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
+    """Use this package's subclass of a worker that SGLang runs with fixed steps."""
+    from sglang_adaptive.sglang_plugin.workers.choice import adaptive_class
+
+    return adaptive_class(original(algorithm, server_args), algorithm, server_args)
+
+
+@replace(
+    SRT + "speculative.adaptive_spec_params.resolve_candidate_steps_from_config", "cfg_path", process=Process.EVERY
+)
+def candidate_steps(cfg_path: str | None = None) -> list[int]:
+    """Return the steps of the configuration, from the last of which SGLang sizes its buffers."""
+    from sglang_adaptive.sglang_plugin.start.policies import candidate_steps
+
+    return candidate_steps(cfg_path)
+
+
+@replace(WORKER + "AdaptiveSpeculativeParams")
+def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
+    """Build the policy that the configuration names."""
+    from sglang_adaptive.sglang_plugin.start.policies import build_policy
+
+    return build_policy(initial_steps, cfg_path)
+
+
+@replace(WORKER + "AdaptiveController")
+def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
+    """Make the round of this process, and this package's controller on SGLang's worker."""
+    from sglang_adaptive.sglang_plugin import current
+
+    return current.begin(worker, policy).controller
+
+
+replace(WORKER + "SpecRuntimeState")(SpecRuntimeState)
+
+
+@event(WORKER + "EAGLEWorkerV2.init_cuda_graphs", "self")
+def start_worker(now: Round, original: Callable[..., None], worker: Any) -> None:
+    """Build the runtime states of all steps, and get ready for rounds."""
+    now.start(original, worker)
+
+
+@event(
+    WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
+    *("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
+)
+def build_state(now: Round, original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
+    """Build one runtime state with the graphs that it needs, each part in its own scope."""
+    return now.build_state(original, worker, *args, **kwargs)
+
+
+# -- a round ------------------------------------------------------------------------------------------------------
+
+
+@event(WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
+def choose_steps(now: Round, original: Callable[..., None], worker: Any, batch_size: int) -> None:
+    """Choose the steps of the coming round."""
+    now.choose_steps(batch_size)
+
+
+@event(WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
+def switch(now: Round, original: Callable[..., None], worker: Any, state: Any) -> None:
+    """Make other steps live, and keep SGLang's log of such changes short."""
+    original(worker, state)
+    now.switched()
+
+
+@event(WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "self", "batch")
+def zero_step_input(now: Round, original: Callable[..., Any], worker: Any, batch: Any) -> Any:
+    """Prepare a round at zero steps, which verifies one token a request."""
+    return now.zero_step_input(original, worker, batch)
+
+
+@event(WORKER + "EagleDraftWorker.draft", "self", "batch")
+def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
+    """Draft; first run what the draft has left out at zero steps."""
+    now.before_draft(drafter, batch)
+    return original(drafter, batch, **kwargs)
+
+
+@event(WORKER + "EagleDraftWorker.draft_forward", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
+def draft_forward(now: Round, original: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
+    """Run the draft's steps, also while they are captured; keep the chance that it gives each token."""
+    return now.draft_forward(original, drafter, forward_batch)
+
+
+@event(
+    SRT + "speculative.eagle_worker_common.eagle_prepare_for_verify",
+    *("verify_input", "req_to_token_pool", "batch", "target_worker"),
+    process=Process.SCHEDULER_VERIFY_BUDGET,
+)
+def prepare_for_verify(now: Round, original: Callable[..., Any], *args: Any) -> Any:
+    """Prepare the verify pass; with a budget, of the likeliest drafts alone."""
+    return now.before_verify(original, *args)
+
+
+@event(
+    SRT + "speculative.eagle_worker_common.eagle_sample",
+    *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
+    process=(Process.SCHEDULER_CUDA, Process.SCHEDULER_VERIFY_BUDGET),
+)
+def sample(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Accept drafts and choose the tokens behind them."""
+    return now.sample(original, *args, **kwargs)
+
+
+@event(WORKER + "EagleDraftWorker._draft_extend_for_decode", "self", "batch", "batch_result", "kv_loc_plan")
+def draft_extend(
+    now: Round, original: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any
+) -> None:
+    """Run the draft over what was accepted, or leave that for later at zero steps."""
+    now.draft_extend(original, drafter, batch, result, **kwargs)
+
+
+@event(WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
+def launch(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Launch a batch of any kind."""
+    result = original(*args, **kwargs)
+    now.launched(result)
+    return result
+
+
+@event(WORKER + "EAGLEWorkerV2._forward_prefill_batch", "self", "batch")
+def launch_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Launch a prefill, which keeps the scheduler's thread busy."""
+    now.interrupted()
+    return original(*args, **kwargs)
+
+
+@event(WORKER + "EAGLEWorkerV2._forward_dp_spec_prefill_coordination", "self", "batch", "plan")
+def launch_coordinated_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The same where the ranks of attention DP coordinate it."""
+    now.interrupted()
+    return original(*args, **kwargs)
+
+
+@event(WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", "num_correct_drafts_per_req", "batch_size")
+def verified(
+    now: Round, original: Callable[..., None], worker: Any, counts: Sequence[int], batch_size: int = 0
+) -> None:
+    """Pass what a round accepted to the controller."""
+    now.verified(counts, batch_size)
+
+
+# -- multi-layer EAGLE --------------------------------------------------------------------------------------------
+
+
+@around(_MULTI_LAYER + "MultiLayerEagleDraftWorker.draft", "self", "batch")
+def draft_of_layers(original: Callable[..., Any], drafter: Any, batch: Any) -> Any:
+    """Verify the first drafts alone, as many as the round has steps."""
+    from sglang_adaptive.sglang_plugin.workers.multi_layer import draft
+
+    return draft(original, drafter, batch)
+
+
+@around(_MULTI_LAYER + "prepare_for_draft_extend", "draft_extend_input", "batch", "predict", "num_draft_tokens")
+def prepare_extend_of_layers(
+    original: Callable[..., Any], draft_extend_input: Any, batch: Any, predict: Any, num_draft_tokens: int,
+    *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """State the tokens of the round, not those of all layers: graphs run for a batch of the width of their capture."""
+    draft_extend_input.num_tokens_per_req = num_draft_tokens + draft_extend_input.num_front_tokens
+    return original(draft_extend_input, batch, predict, num_draft_tokens, *args, **kwargs)
+
+
+needs(
+    Need(SRT + "runtime_context.get_spec"),
+    Need(SRT + "runtime_context.get_context"),
+    Need(SRT + "runtime_context.RuntimeContext.override", ("source",)),
+    Need(SRT + "runtime_context.RuntimeContext", attributes=("_overrides_log",)),
+    Need(SRT + "runtime_context.max_speculative_num_draft_tokens"),
+    Need(
+        SRT + "speculative.adaptive_runtime_state.SpecRuntimeState",
+        attributes=(
+            *("speculative_num_steps", "speculative_num_draft_tokens", "draft_attn_backend", "cuda_graph_runner"),
+            *("target_attn_backend", "target_graph_runner", "draft_extend_attn_backend"),
+            "cuda_graph_runner_for_draft_extend",
+        ),
+    ),
+    Need(SRT + "speculative.adaptive_runtime_state.AdaptiveController.__init__", ("worker", "policy")),
+    Need(WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", patched="num_draft_tokens"),
+    Need(WORKER + "EAGLEWorkerV2", attributes=("_draft_worker", "_target_worker")),
+    Need(WORKER + "EAGLEWorkerV2.last_shared_read_runner"),
+    Need(WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
+    Need(WORKER + "EagleDraftWorker.init_attention_backend", ("self",)),
+    Need(WORKER + "EagleDraftWorker._capture_cuda_graphs", ("self",)),
+    Need(_MULTI_LAYER + "MultiLayerEagleDraftWorker._rebuild_topk1_chain_buffers"),
+    Need(SRT + "speculative.spec_utils.draft_tp_context", ("layout",)),
+    Need(SRT + "layers.moe.utils.speculative_moe_backend_context"),
+    Need(SRT + "layers.moe.utils.speculative_moe_a2a_backend_context"),
+    Need(SRT + "speculative.spec_info.SpeculativeAlgorithm.is_eagle", ("self",)),
+    Need(SRT + "speculative.ngram_worker.NGRAMWorker._init_preallocated_tensors", on_cuda=True),
+    Need(SRT + "speculative.ngram_worker._is_cpu", on_cuda=True),
+    Need(SRT + "environ.Envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"),
+    Need(
+        SRT + "speculative.eagle_info.EagleVerifyInput",
+        attributes=(
+            *("draft_token", "custom_mask", "positions", "retrieve_index", "retrieve_next_token"),
+            *("retrieve_next_sibling", "retrieve_cum_len", "spec_steps", "topk", "draft_token_num"),
+            *("capture_hidden_mode", "seq_lens_sum", "seq_lens_cpu", "draft_probs", "kv_loc_plan"),
+            *("num_tokens_per_req", "prepared_out_cache_loc"),
+        ),
+    ),
+    Need(SRT + "speculative.eagle_info.EagleDraftInput", attributes=("topk_p", "topk_index", "hidden_states")),
+    Need(SRT + "layers.logits_processor.LogitsProcessorOutput", attributes=("next_token_logits", "hidden_states")),
+    Need(
+        SRT + "managers.utils.GenerationBatchResult",
+        attributes=(
+            *("speculative_num_draft_tokens", "cap_lens", "accept_lens", "logits_output", "next_token_ids"),
+            *("next_draft_input", "prepared_draft_extend_inputs"),
+        ),
+    ),
+    Need(SRT + "mem_cache.kv_loc_plan.KVLocPlan.__init__", ("seq_lens", "write_virtual")),
+    Need(SRT + "layers.attention.verify_mask.VerifyMask", attributes=("buffer", "is_read")),
+    Need(SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
+    Need(SRT + "environ.envs.SGLANG_SANITIZE_NAN_LOGITS"),
+    Need(SRT + "environ.envs.SGLANG_SIMULATE_ACC_LEN"),
+    Need(
+        SRT + "sampling.sampling_batch_info.SamplingBatchInfo",
+        attributes=("is_all_greedy", "acc_additive_penalties", "acc_scaling_penalties", "logit_bias"),
+    ),
+    Need(SRT + "speculative.spec_info.SpecInput", attributes=("ragged_verify_layout",)),
+    Need(
+        SRT + "speculative.ragged_verify.RaggedVerifyLayout",
+        attributes=(
+            *("verify_lens", "graph_num_tokens", "extend_start_loc", "qo_indptr_device", "total_verify_tokens"),
+        ),
+    ),
+    Need(
+        "sglang.kernels.ops.speculative.cache_locs.assign_extend_cache_locs_uniform_func",
+        ("req_pool_indices", "req_to_token", "start_offset", "batch_size", "draft_token_num", "device"),
+    ),
+    Need(
+        SRT + "speculative.eagle_utils.verify_tree_greedy_func",
+        ("predicts", "accept_index", "accept_token_num", "candidates", "target_predict", "topk"),
+    ),
+)

@@ -1,0 +1,44 @@
+"""Builds the policy of a server from its configuration file."""
+
+from __future__ import annotations
+
+from sglang_adaptive.policy import base
+from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile, TakesOver
+from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps
+from sglang_adaptive.policy.profile import CostProfile
+from sglang_adaptive.sglang_plugin.configuration import read_once
+from sglang_adaptive.sglang_plugin.start.profiles import load_shared, share_known
+
+
+def candidate_steps(cfg_path: str | None = None) -> list[int]:
+    """Return the candidate steps of all slots, ascending; SGLang sizes its buffers from the last."""
+    return read_once(cfg_path).candidate_steps
+
+
+def build_policy(initial_steps: int, cfg_path: str | None = None, most: int | None = None) -> AdaptivePolicy:
+    """Return the policy that the configuration names; called where SGLang builds its own.
+
+    With *most* it chooses no more steps than that, whatever the configuration says.
+    """
+    config = read_once(cfg_path)
+    if most is not None:
+        config = config.up_to(most)
+    profile_dir = config.options.profile_dir
+    return base.build_policy(config, initial_steps, lambda: load_shared(profile_dir))
+
+
+def build_successor(
+    config: AdaptiveConfig, former: AdaptivePolicy, live_steps: int, built: CapturedSteps
+) -> AdaptivePolicy:
+    """Return the policy of *config*, which starts at *live_steps* with the estimates of *former*.
+
+    Every tensor-parallel rank calls it at the same round; rank 0 broadcasts its measured round times.
+    """
+
+    def profile() -> CostProfile | None:
+        return share_known(former) if isinstance(former, KeepsProfile) else load_shared(config.options.profile_dir)
+
+    policy = base.build_policy(config, live_steps, profile)
+    if isinstance(policy, TakesOver):
+        policy.take_over(former, built)
+    return policy

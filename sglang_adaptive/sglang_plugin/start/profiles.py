@@ -1,0 +1,130 @@
+"""The cost profile of a server: the first rank reads it at start-up, shares it, and saves it while serving."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile
+from sglang_adaptive.policy.profile import CostProfile
+from sglang_adaptive.runtime.profile_saver import ProfileSaver
+from sglang_adaptive.runtime.profile_store import ProfileStore, default_folder
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.start.profile_key import profile_key
+
+logger = logging.getLogger(__name__)
+
+MEASURED = "learnt in service by the throughput policy"
+
+
+def folder(profile_dir: str | None) -> Path:
+    """Return the folder of profiles: the configured one, that of the environment, or the user's cache."""
+    chosen = profile_dir or env.PROFILE_DIR.get()
+    return Path(chosen).expanduser() if chosen else default_folder()
+
+
+def load_shared(profile_dir: str | None) -> CostProfile | None:
+    """Return the first rank's saved profile of this server, on every rank; all ranks call it together."""
+    from sglang.srt.runtime_context import get_parallel
+
+    group = get_parallel().tp_group
+    found = _load(profile_dir) if group.rank_in_group == 0 else None
+    shared: CostProfile | None = group.broadcast_object(found, src=0)
+    return shared
+
+
+def share_known(policy: KeepsProfile) -> CostProfile | None:
+    """Return the first rank's round times, on every rank; all ranks call it together."""
+    from sglang.srt.runtime_context import get_parallel
+
+    group = get_parallel().tp_group
+    known = None
+    if group.rank_in_group == 0:
+        try:
+            known = policy.known_profile(profile_key(), MEASURED)
+        except Exception:  # the other ranks wait for the broadcast
+            logger.warning("adaptive: the measured round times could not be handed on", exc_info=True)
+    shared: CostProfile | None = group.broadcast_object(known, src=0)
+    return shared
+
+
+class CostSharing:
+    """The controller's ``share_cost`` for one policy: a broadcast, and on the first rank a save when one is due.
+
+    With attention DP there is no broadcast. Ranks have results in different rounds, and the ballots have the prices.
+    """
+
+    def __init__(self, policy: AdaptivePolicy) -> None:
+        from sglang.srt.runtime_context import get_parallel
+
+        self._group = get_parallel().tp_group
+        self._alone = get_parallel().attn_dp_size > 1
+        self._policy: KeepsProfile | None = None
+        if isinstance(policy, KeepsProfile) and self._group.rank_in_group == 0:
+            self._policy = policy
+            self._saver = ProfileSaver(_store(policy.options.profile_dir))
+            atexit.register(self._close)
+
+    def __call__(self, payload: Any) -> Any:
+        """Return the first rank's *payload*, on every rank; with attention DP this rank's own."""
+        policy = self._policy
+        if policy is not None:
+            self._saver.offer(lambda: _learnt(policy))
+        return payload if self._alone else self._group.broadcast_object(payload)
+
+    def saved_at(self) -> float | None:
+        """Return the Unix time in seconds at which this server's profile was last written to disk.
+
+        None on ranks other than the first, which neither load nor save one.
+        """
+        return None if self._policy is None else _store(self._policy.options.profile_dir).saved_at
+
+    def retire(self) -> None:
+        """Save the profile of a replaced policy, in another thread."""
+        if self._policy is None:
+            return
+        atexit.unregister(self._close)  # it would overwrite newer times
+        policy, self._policy = self._policy, None
+        try:
+            learnt = _learnt(policy)
+        except Exception:
+            logger.warning("adaptive: measured round times could not be kept", exc_info=True)
+            return
+        if learnt.cells:
+            save = threading.Thread(target=self._saver.close, args=(lambda: learnt,), name="profile-saver", daemon=True)
+            save.start()
+
+    def _close(self) -> None:
+        """Save the profile once more as the scheduler's process ends."""
+        policy = self._policy
+        if policy is not None and _learnt(policy).cells:
+            self._saver.close(lambda: _learnt(policy))
+
+
+@cache
+def _store(profile_dir: str | None) -> ProfileStore:
+    """Return the one store of this process; it loads and saves the same file."""
+    return ProfileStore(profile_key(), folder(profile_dir))
+
+
+def _load(profile_dir: str | None) -> CostProfile | None:
+    """Load on this rank; after an error log a warning and return None."""
+    try:
+        store = _store(profile_dir)
+        found = store.load()
+    except Exception:
+        logger.warning("adaptive: no cost profile could be looked up", exc_info=True)
+        return None
+    if found is not None:
+        logger.info("adaptive: starting from the cost profile %s (%d cells)", store.path, len(found.cells))
+    return found
+
+
+def _learnt(policy: KeepsProfile) -> CostProfile:
+    day = datetime.now(UTC).date().isoformat()
+    return policy.export_profile(profile_key(), f"{MEASURED}, until {day}")

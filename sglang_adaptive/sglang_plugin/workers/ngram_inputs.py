@@ -1,0 +1,102 @@
+"""The inputs of NGRAM's rounds: the root alone at zero steps, otherwise a part of the widest tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Ints = npt.NDArray[np.int64]
+
+
+def prepare_roots(worker: Any, batch: Any) -> bool:
+    """Make *batch* a verify of trees of one node, each request's last token, prepared on the device; return True.
+
+    SGLang 0.5.23 reads the accepted tokens of the round before on the host, waits for the corpus and builds every
+    request's mask by itself, before it launches the verify. On an H100 with Llama-3.1-8B's shape a zero-step round
+    prepared like that takes 1.6 times as long as a plain decode for one request, and 2.4 times for 64. Here the corpus
+    reads what the scheduler has taken in so far, and the rest in later rounds.
+    """
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+    from sglang.srt.speculative import ngram_worker
+    from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+    size = len(batch.reqs)
+    roots = worker.draft_tokens_batch[size].copy_(last_tokens(batch.spec_info))
+    tree = {
+        "positions": worker.positions_batch[size],
+        "retrieve_index": worker.retrieve_indexes_batch[size],
+        "retrieve_next_token": worker.retrieve_next_token_batch[size],
+        "retrieve_next_sibling": worker.retrieve_next_sibling_batch[size],
+    }
+    mask = worker.tree_mask_batch[size].fill_(True)
+    ngram_worker.reconstruct_indices_from_tree_mask_func(mask, batch.seq_lens, *tree.values(), size, 1)
+    if ngram_worker.USE_FULL_MASK and not ngram_worker._is_cpu:
+        length = size + tokens_at_most(batch, worker.model_runner.model_config.context_len)
+        mask = torch.ones(length, dtype=torch.bool, device=worker.device)
+    worker.prev_token_ids, worker.prev_accept_lens = [], [0] * size
+    worker.grammar_tree_host = (np.ones(size, dtype=bool), roots.cpu().numpy()) if batch.has_grammar else None
+
+    slots = ngram_worker.assign_extend_cache_locs_func(
+        req_pool_indices=batch.req_pool_indices,
+        req_to_token=batch.req_to_token_pool.req_to_token,
+        start_offset=batch.seq_lens,
+        end_offset=batch.seq_lens + 1,
+        batch_size=size,
+        draft_token_num=1,
+        device=worker.device,
+    )
+    verify = NgramVerifyInput(draft_token=roots, custom_mask=mask, draft_token_num=1, **tree)
+    ngram_worker.prepare_mamba_track_for_verify(batch)
+    batch.forward_mode, batch.input_ids, batch.out_cache_loc = ForwardMode.TARGET_VERIFY, roots, slots
+    batch.spec_info = verify
+    return True
+
+
+def tokens_at_most(batch: Any, context_len: int) -> int:
+    """Return the sum of the requests' lengths; where the host does not know them, a number that is not below it.
+
+    A request has slots for all tokens that this round may find it with. A mask that lets each token attend to all
+    before it may be too long: who reads it knows where each request begins.
+    """
+    if batch.seq_lens_cpu is not None:
+        return int(batch.seq_lens_cpu.sum())
+    return sum(min(req.kv.kv_allocated_len, context_len) for req in batch.reqs)
+
+
+def last_tokens(handed_over: Any) -> torch.Tensor:
+    """Return the last accepted token of each request, (requests,), of what the round before handed over."""
+    accepted = handed_over.accept_tokens.view(len(handed_over.accept_lens), -1)
+    return accepted.gather(1, handed_over.accept_lens.long()[:, None] - 1).flatten()
+
+
+def cut(tokens: Ints, mask: Ints, widest: int, width: int) -> tuple[Ints, Ints]:
+    """Keep *width* nodes of each tree, those with the most descendants first.
+
+    SGLang's corpus returns trees of the one width that it was built for, level by level, in no order within a level.
+    Entry (i, j) of the mask is 1 where node j is i or an ancestor of i.
+
+    *tokens* [requests * widest] and *mask* [requests * widest * widest] come from the corpus; the result has the same
+    form at *width*. A node has fewer descendants than its parent, so parents are kept, and come first, as SGLang needs.
+
+    This keeps the longest continuation; the order by levels would keep one token of many. On replayed text this cut
+    accepts as much as the trees of a corpus built for the width, the order by levels up to 7% less
+    (benchmarks/ngram_cut.py).
+    """
+    if width == widest:
+        return tokens, mask
+    tokens, mask = tokens.reshape(-1, widest), mask.reshape(-1, widest, widest)
+    below = mask.sum(axis=1)
+    padding = (tokens == 0) & (mask.sum(axis=2) == 2) & (below == 1)
+    kept = np.argsort(np.where(padding, 0, -below), axis=1, kind="stable")[:, :width]
+    trees = np.arange(len(kept))[:, None]
+    return tokens[trees, kept].ravel(), mask[trees[..., None], kept[:, :, None], kept[:, None, :]].ravel()
+
+
+def read_lengths(batch: Any) -> None:
+    """Set the lengths of *batch* on the host where the scheduler has not; waits for the round before."""
+    if batch.seq_lens_cpu is None:
+        batch.seq_lens_cpu = batch.seq_lens.cpu()
+        batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())

@@ -1,0 +1,363 @@
+"""Every bad configuration ends in one line that names file, key, value and what is accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive.policy.base import POLICIES
+from sglang_adaptive.policy.config import TraceOptions, check_config, load_config, read_object, top_level_keys
+from sglang_adaptive.policy.ema import (
+    BUILT_IN_EMA,
+    AdaptiveSpeculativeParams,
+    EmaOptions,
+    SlotConfig,
+    resolve_candidate_steps_from_config,
+)
+from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.options import options_of
+from sglang_adaptive.policy.throughput import ThroughputOptions
+
+GOOD_SLOT = {"candidate_steps": [1, 3]}
+
+
+def refusal(path: Path) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    line = str(caught.value)
+    assert "\n" not in line and len(line) < 700
+    assert line.startswith(f"{path}: ")
+    return caught.value
+
+
+def refusal_of(tmp_path: Path, content: str | bytes) -> ConfigError:
+    path = tmp_path / "adaptive.json"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return refusal(path)
+
+
+FILES = [
+    ("", "the file is empty"),
+    (" \n\t", "the file is empty"),
+    ('{"1": {"candidate_steps": [1, 3]}', "broken JSON at line 1, column 34"),
+    ('{\n  "1": {"candidate_steps": [1, 3],}\n}', "broken JSON at line 2"),
+    ('{"1": {"candidate_steps": [1, 3]}} {}', "broken JSON at line 1, column 36"),
+    ("candidate_steps: [1]", "broken JSON at line 1, column 1"),
+    ("[1, 3]", "the top level is [1, 3]"),
+    ("null", "the top level is null"),
+    ("7", "the top level is 7"),
+    ("[" * 100_000, "nested too deeply"),
+    ('{"1": {"candidate_steps": [' + "9" * 5000 + "]}}", "too many digits"),
+    (b'{"1": \xff\xfe}', "byte 6 (0xff) is not UTF-8"),
+    (json.dumps({"1": GOOD_SLOT}).encode("utf-16"), "byte 0 (0xff) is not UTF-8"),
+    (b"\xef\xbb\xbf{}", "broken JSON at line 1, column 1"),
+    (b" " * (1 << 20) + b"{}", "is larger than 1048576 bytes"),
+]
+
+
+@pytest.mark.parametrize(("content", "problem"), FILES, ids=range(len(FILES)))
+def test_unusable_file(tmp_path: Path, content: str | bytes, problem: str) -> None:
+    error = refusal_of(tmp_path, content)
+    assert problem in str(error) and "; expected " in str(error)
+    assert error.key is None
+
+
+def test_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "No such file or directory" in str(refusal(tmp_path / "absent.json"))
+    assert "is a directory" in str(refusal(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a regular file" in str(refusal(tmp_path / "pipe"))
+    # A regular file whose first byte gives an I/O error, for root too.
+    assert "cannot be read: Input/output error" in str(refusal(Path("/proc/self/mem")))
+    with pytest.raises(ConfigError, match="null"):
+        load_config("a\0b")
+
+
+def test_a_line_break_in_the_file_name_stays_on_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "two\nlines.json")
+    assert "two\\nlines.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ('{"1": {"candidate_steps": [1]}, "1": {"candidate_steps": [3]}}', "1"),
+        ('{"1": {"candidate_steps": [1], "ema_alpha": 0.1, "ema_alpha": 0.2}}', "ema_alpha"),
+        ('{"policy": "ema", "policy": "ema", "1": {"candidate_steps": [1]}}', "policy"),
+    ],
+)  # fmt: skip
+def test_repeated_key(tmp_path: Path, content: str, key: str) -> None:
+    error = refusal_of(tmp_path, content)
+    assert error.key == key and "given more than once" in str(error)
+
+
+def slot(**entry: Any) -> dict[str, Any]:
+    return {"1": {**GOOD_SLOT, **entry}}
+
+
+def steps(value: Any) -> dict[str, Any]:
+    return {"1": {"candidate_steps": value}}
+
+
+NAMED = " or ".join(f'"{name}"' for name in POLICIES)
+NAN, INF = float("nan"), float("inf")
+BAD = [
+    # No slot, or a slot key that is none.
+    ({"ema_alpha": 0.2}, None, 'no slot among the keys ["ema_alpha"]'),
+    ({"policy": "ema"}, None, "no slot"),
+    *[({key: GOOD_SLOT}, key, "not a slot key; expected a batch size") for key in
+      ("0", "-1", "+1", "08", "1.5", "1e3", " 1", "1 ", "1_0", "1000001", "9" * 50, "\u0661", ".5")],
+    ({**slot(), "08": GOOD_SLOT}, "08", "not a slot key"),
+    # The slot itself.
+    ({"1": [1, 3]}, "1", "got [1, 3]; expected an object"),
+    ({"1": None}, "1", "got null; expected an object"),
+    ({"1": {}}, "1.candidate_steps", "missing; expected a non-empty list of integers from 0 to 32"),
+    (steps([]), "1.candidate_steps", "got []"),
+    (steps("1,3"), "1.candidate_steps", 'got "1,3"'),
+    (steps(3), "1.candidate_steps", "got 3"),
+    (steps(None), "1.candidate_steps", "got null"),
+    (steps({"1": 3}), "1.candidate_steps", 'got {"1": 3}'),
+    (steps([1, True]), "1.candidate_steps[1]", "got true; expected an integer from 0 to 32"),
+    (steps([1.0]), "1.candidate_steps[0]", "got 1.0"),
+    (steps(["3"]), "1.candidate_steps[0]", 'got "3"'),
+    (steps([1, 3, -1]), "1.candidate_steps[2]", "got -1"),
+    (steps([33]), "1.candidate_steps[0]", "got 33"),
+    (steps([NAN]), "1.candidate_steps[0]", "got NaN"),
+    (steps([None]), "1.candidate_steps[0]", "got null"),
+    (steps([10**400]), "1.candidate_steps[0]", "got 1000"),
+    ({"candidate_steps": [1, 3]}, "candidate_steps", "given outside a slot"),
+    ({**slot(), "candidate_steps": [1, 3]}, "candidate_steps", "given outside a slot"),
+    # Unknown keys, with the nearest known one.
+    ({**slot(), "ema_alfa": 0.2}, "ema_alfa", '(did you mean "ema_alpha"?)'),
+    ({**slot(), "Policy": "ema"}, "Policy", '(did you mean "policy"?)'),
+    ({**slot(), "zzz": 1}, "zzz", "unknown key; expected a batch size as digits or one of policy"),
+    ({**slot(), "": 1}, "", "unknown key"),
+    (slot(up_histeresis=0), "1.up_histeresis", '(did you mean "up_hysteresis"?)'),
+    (slot(candidate_step=[1]), "1.candidate_step", '(did you mean "candidate_steps"?)'),
+    (slot(policy="ema"), "1.policy", "unknown key; expected one of candidate_steps"),
+    ({**slot(), "x" * 5000: 1}, "x" * 5000, "unknown key"),
+    ({**slot(), "a\nb": 1}, "a\nb", "a\\nb: unknown key"),
+    # Policies.
+    ({**slot(), "policy": "Ema"}, "policy", f'got "Ema"; expected the policy {NAMED} (did you mean'),
+    ({**slot(), "policy": "goodput"}, "policy", 'got "goodput"'),
+    ({**slot(), "policy": None}, "policy", "got null"),
+    ({**slot(), "policy": ["ema"]}, "policy", 'got ["ema"]'),
+    ({**slot(), "policy": "x" * 500}, "policy", "xxx ... xxx"),
+    ({**slot(), "throughput": {}}, "throughput", 'not an option of the policy "ema"'),
+]  # fmt: skip
+
+BAD_NUMBERS = {
+    "ema_alpha": (0, -0.1, 1.01, 2, NAN, INF, "0.2", True, None, [0.2], 10**400),
+    "update_interval": (0, -5, 5.0, 1.5, "5", True, None, NAN, 1_000_001, 10**400),
+    "warmup_batches": (-1, 10.0, "10", False, None, NAN, INF, 1_000_001),
+    "down_hysteresis": (-32.5, 33, NAN, INF, -INF, "0", True, None, {}, 10**400),
+    "up_hysteresis": (-32.5, 33, NAN, INF, -INF, "0", False, None, []),
+    "ceiling_coeff": (-0.1, 32.5, NAN, INF, -INF, "1", True, None, 10**400),
+}
+BAD += [
+    (config, f"{prefix}{key}", f"; expected {options_of(SlotConfig)[key].expected}")
+    for key, values in BAD_NUMBERS.items()
+    for value in values
+    for prefix, config in (("", {**slot(), key: value}), ("1.", slot(**{key: value})))
+]
+
+
+@pytest.mark.parametrize(("config", "key", "problem"), BAD, ids=range(len(BAD)))
+def test_bad_value(tmp_path: Path, config: dict[str, Any], key: str | None, problem: str) -> None:
+    error = refusal_of(tmp_path, json.dumps(config))
+    assert error.key == key
+    assert problem in str(error)
+
+
+def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
+    assert check_config({}, "f").policy == "throughput"
+    assert check_config({"throughput": {"margin": 0.5}}, "f").options.margin == 0.5
+    assert check_config({"throughput": {"verify_budget": True}}, "f").options.verify_budget
+    assert not check_config({}, "f").options.verify_budget
+    assert check_config({"throughput": {"candidate_steps": [7, 0, 2]}}, "f").candidate_steps == [0, 2, 7]
+    assert check_config(slot(), "f").policy == "ema"
+    for config, key in (
+        ({**slot(), "policy": "throughput"}, "1"),
+        ({"ema_alpha": 0.2, "policy": "throughput"}, "ema_alpha"),
+        ({"throughput": [], "policy": "throughput"}, "throughput"),
+        ({"throughput": {"margim": 0.1}}, "throughput.margim"),
+        ({"throughput": {"margin": -0.1}}, "throughput.margin"),
+        ({"throughput": {"verify_budget": 1}}, "throughput.verify_budget"),
+        ({"throughput": {"verify_budget": "policy"}}, "throughput.verify_budget"),
+        ({"throughput": {"candidate_steps": [True]}}, "throughput.candidate_steps"),
+        ({**slot(), "throughput": {}}, "throughput"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check_config(config, "f")
+        assert caught.value.key == key
+
+
+def test_the_servers_key_stands_beside_either_policy() -> None:
+    assert check_config({}, "f").zero_step_extend_every == check_config(slot(), "f").zero_step_extend_every == 8
+    for config in ({"throughput": {}}, slot()):
+        assert check_config({**config, "zero_step_extend_every": 1}, "f").zero_step_extend_every == 1
+    assert check_config({"zero_step_extend_every": 4}, "f").policy == "throughput"
+    for value in (0, 34, 4.0, True, None, "8", NAN):
+        with pytest.raises(ConfigError, match=r"zero_step_extend_every: got .*; expected an integer from 1 to 33"):
+            check_config({"zero_step_extend_every": value}, "f")
+
+
+def test_values_and_defaults_arrive(tmp_path: Path) -> None:
+    path = tmp_path / "adaptive.json"
+    config = {"ema_alpha": 1, "up_hysteresis": 0.5, "32": {"candidate_steps": [5, 0, 5, 32]},
+              "2": {"candidate_steps": [1], "up_hysteresis": -0.5, "ceiling_coeff": 1.5}}  # fmt: skip
+    path.write_text(json.dumps(config))
+    read = load_config(path)
+    assert (read.policy, read.source, read.candidate_steps) == ("ema", str(path), [0, 1, 5, 32])
+    slots = [(s.batch_size, s.candidate_steps, s.up_hysteresis, s.ceiling_coeff) for s in read.options.slots]
+    assert slots == [(2, (1,), -0.5, 1.5), (32, (0, 5, 32), 0.5, 0.0)]
+    for entry in read.options.slots:
+        assert (entry.ema_alpha, entry.update_interval, entry.warmup_batches) == (1, 5, 10)
+        assert entry.down_hysteresis == -0.25
+
+
+def test_without_a_file_throughput_runs_on_its_defaults() -> None:
+    read = load_config()
+    assert (read.policy, read.options) == ("throughput", ThroughputOptions())
+    assert read.candidate_steps == [0, 1, 2, 3, 5, 7]
+
+
+def test_without_a_file_the_drop_in_classes_run_on_sglangs_slots() -> None:
+    assert resolve_candidate_steps_from_config() == AdaptiveSpeculativeParams(3).candidate_steps == [0, 1, 3, 5, 7]
+
+
+def test_presets_are_valid() -> None:
+    folder = Path(__file__).parents[3] / "configs"
+    presets = {path.stem: load_config(path) for path in folder.glob("*.json")}
+    assert {"conservative", "aggressive"} <= set(presets)
+    ladders = {entry.batch_size: entry.candidate_steps for entry in presets["conservative"].options.slots}
+    assert ladders == {1: (1, 3, 7), 8: (1, 3), 32: (1,)}
+    assert all(entry.ceiling_coeff > 0 for entry in presets["aggressive"].options.slots)
+
+
+def test_an_error_survives_the_way_to_another_process() -> None:
+    error = ConfigError("f.json", "1.ema_alpha", "got 7", "less")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.key) == (str(error), "1.ema_alpha")
+    config = check_config(BUILT_IN_EMA, "f")
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(("1", "8", "08", *top_level_keys(), *options_of(SlotConfig))) | st.text(max_size=8)
+
+
+@given(config=st.dictionaries(KEYS, JSON | st.dictionaries(KEYS, JSON, max_size=4), max_size=4))
+def test_whatever_the_object_it_is_used_or_refused_in_one_line(config: dict[str, Any]) -> None:
+    try:
+        used = check_config(config, "f.json")
+        assert used.candidate_steps and isinstance(used.options, EmaOptions) == (used.policy == "ema")
+    except ConfigError as error:
+        line = str(error)
+        assert line.startswith("f.json: ") and "; expected " in line
+        assert line.isprintable() and len(line) < 700
+
+
+@given(content=st.binary(max_size=40))
+def test_random_bytes_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "bytes.json"
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    refusal(path)
+
+
+def test_the_servers_switches_stand_beside_any_policy() -> None:
+    left_out = check_config({}, "x")
+    assert (left_out.warm_up, left_out.prune_graphs) == (None, True)
+    for policy in ({"policy": "throughput"}, {"1": {"candidate_steps": [1]}}):
+        config = check_config({**policy, "warm_up": False, "prune_graphs": False}, "x")
+        assert (config.warm_up, config.prune_graphs) == (False, False)
+    with pytest.raises(ConfigError, match=r"x: warm_up: got 1; expected true or false"):
+        check_config({"warm_up": 1}, "x")
+
+
+def test_depths_above_a_bound_are_left_out_and_the_bound_stays():
+    assert check_config({}, "file").up_to(3).candidate_steps == [0, 1, 2, 3]
+    slots = {"1": {"candidate_steps": [5, 7]}, "8": {"candidate_steps": [0, 1, 5]}}
+    kept = check_config(slots, "file").up_to(2)
+    assert [slot.candidate_steps for slot in kept.options.slots] == [(2,), (0, 1)]
+    assert check_config(kept.as_dict(), "file").candidate_steps == [0, 1, 2]
+
+
+def refused_line(path: Path) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read_object(path)
+    return str(refused.value)
+
+
+def test_what_is_no_file_is_said_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, what in ((tmp_path, "is a directory"), (tmp_path / "pipe", "is not a regular file")):
+        line = refused_line(path)
+        assert line.startswith(f"{path}: {what}; expected ") and line.count("; expected ") == 1
+
+
+def test_a_pipe_that_takes_the_file_s_place_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regular, pipe = tmp_path / "config.json", tmp_path / "pipe"
+    regular.write_text("{}")
+    os.mkfifo(pipe)
+    found = os.stat(regular)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", lambda path: found)  # what was there a moment ago
+        line = refused_line(pipe)
+    assert "is not a regular file" in line
+
+
+@pytest.mark.timeout(60)  # where each key was looked up among all others it took minutes
+def test_a_repeated_key_among_many_is_found_in_one_pass(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{" + ",".join([*(f'"k{index}":0' for index in range(80_000)), '"last":0', '"last":0']) + "}")
+    assert f"{path}: last: the key is given more than once" in refused_line(path)
+
+
+ANY_SLOTS = {"1": {"candidate_steps": [1, 3]}}
+
+
+@pytest.mark.parametrize("policy", [{}, ANY_SLOTS])
+def test_a_trace_goes_with_every_policy(policy: dict[str, Any]) -> None:
+    config = check_config({**policy, "trace": {"file": "rounds.trace"}}, "c.json")
+    assert config.trace == TraceOptions("rounds.trace", 64.0)
+    assert check_config(config.as_dict(), "c.json").trace == config.trace
+
+
+def test_there_is_none_by_default() -> None:
+    assert check_config({}, "c.json").trace is None
+    assert "trace" not in check_config({}, "c.json").as_dict()
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        (True, "c.json: trace: got true; expected an object"),
+        ({}, "c.json: trace.file: missing; expected a file's path"),
+        ({"file": ""}, 'c.json: trace.file: got ""; expected a file\'s path'),
+        ({"file": 3}, "c.json: trace.file: got 3; expected a file's path"),
+        ({"file": "a\0b"}, "c.json: trace.file: got"),
+        ({"file": "a", "max_mb": 0}, "c.json: trace.max_mb: got 0; expected a number"),
+        ({"file": "a", "max_mb": "1"}, 'c.json: trace.max_mb: got "1"; expected a number'),
+        ({"file": "a", "size": 1}, "c.json: trace.size: unknown key; expected one of file, max_mb"),
+    ],
+)
+def test_a_bad_value_is_told_in_one_line(trace: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config({"trace": trace}, "c.json")
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)

@@ -1,0 +1,153 @@
+"""An option is one annotated field; its check, its error lines and its row of the reference follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.options import (
+    Option,
+    as_dict,
+    changed,
+    checked,
+    depths,
+    flag,
+    integer,
+    nested,
+    number,
+    options_of,
+    pathname,
+    reference,
+)
+from sglang_adaptive.policy.throughput import ThroughputOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    file: Annotated[str, pathname("where it goes", "a file's path")]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Every kind of option; ``source`` is none."""
+
+    source: str
+    steps: Annotated[tuple[int, ...], depths("which steps")]
+    share: Annotated[float, number("a share", 0.0, 1.0, above=True)] = 0.5
+    rounds: Annotated[int, integer("how many rounds", 1, 1_000_000)] = 8
+    fast: Annotated[bool, flag("whether to hurry")] = False
+    slow: Annotated[bool | None, flag("whether to wait", "true; false on a CPU")] = None
+    inner: Annotated[Inner | None, nested(Inner, "more", "an object", "nowhere")] = None
+
+
+def made(**given: Any) -> Example:
+    return Example("a test", **checked(Example, {"steps": [1], **given}, "example.", "f.json"))
+
+
+def test_every_kind_is_checked_and_read_back() -> None:
+    given = {"steps": [3, 0, 3], "share": 1, "rounds": 2, "fast": True, "slow": False, "inner": {"file": "x"}}
+    found = made(**given)
+    assert found == Example("a test", (0, 3), 1, 2, True, False, Inner("x"))
+    assert as_dict(found) == {**given, "steps": [0, 3]}
+    assert as_dict(made()) == {"steps": [1], "share": 0.5, "rounds": 8, "fast": False}, "None is left out"
+    assert made(**as_dict(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"steps": []}, "example.steps: got []; expected a non-empty list of integers from 0 to 32, as in [1, 3, 7]"),
+        ({"steps": [True]}, "example.steps: got [true]; expected a non-empty list"),
+        ({"share": 0}, "example.share: got 0; expected a number above 0 up to 1"),
+        ({"share": float("nan")}, "example.share: got NaN; expected a number"),
+        ({"share": True}, "example.share: got true; expected a number"),
+        ({"rounds": 2.0}, "example.rounds: got 2.0; expected an integer from 1 to 1000000"),
+        ({"fast": 1}, "example.fast: got 1; expected true or false"),
+        ({"slow": None}, "example.slow: got null; expected true or false"),
+        ({"inner": "x"}, 'example.inner: got "x"; expected an object'),
+        ({"inner": {}}, "example.inner.file: missing; expected a file's path"),
+        ({"inner": {"file": ""}}, 'example.inner.file: got ""; expected a file\'s path'),
+        ({"source": "x"}, "example.source: unknown key; expected one of steps, share, rounds, fast, slow, inner"),
+        ({"shrae": 1}, '(did you mean "share"?)'),
+    ],
+)
+def test_a_bad_value_is_one_line(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(**given)
+    text = str(caught.value)
+    assert text.startswith("f.json: example.") and told in text and "\n" not in text
+
+
+def test_what_is_required_is_missed() -> None:
+    with pytest.raises(ConfigError, match=r"f\.json: example\.steps: missing; expected a non-empty list"):
+        checked(Example, {}, "example.", "f.json")
+
+
+def test_the_reference_and_the_differences_come_from_the_fields() -> None:
+    assert reference(Example)[:5] == [
+        ("steps", "required", "a non-empty list of integers from 0 to 32, as in [1, 3, 7]", "which steps"),
+        ("share", "0.5", "a number above 0 up to 1", "a share"),
+        ("rounds", "8", "an integer from 1 to 1000000", "how many rounds"),
+        ("fast", "false", "true or false", "whether to hurry"),
+        ("slow", "true; false on a CPU", "true or false", "whether to wait"),
+    ]
+    assert changed(made(steps=[7], fast=True, inner={"file": "x"}), "example.") == [
+        {"key": "example.fast", "value": True, "default": False, "meaning": "whether to hurry"},
+        {"key": "example.inner", "value": {"file": "x"}, "default": None, "meaning": "more"},
+    ]
+
+
+def test_a_field_without_an_option_is_none() -> None:
+    assert list(options_of(Example)) == ["steps", "share", "rounds", "fast", "slow", "inner"]
+    assert all(isinstance(option, Option) for option in options_of(Example).values())
+
+
+def read(options: dict[str, Any]) -> ThroughputOptions:
+    return ThroughputOptions.read({"throughput": options}, "f.json")
+
+
+def test_options_keep_their_defaults() -> None:
+    assert read({}) == ThroughputOptions()
+    assert read({"candidate_steps": [3, 0, 3]}).candidate_steps == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("margin", -0.1),
+        ("margin", "1%"),
+        ("margin", True),
+        ("margin", float("nan")),
+        ("memory_rounds", 1),
+        ("memory_rounds", 9.5),
+        ("shrinkage", -1),
+        ("probe_budget", 0.5),
+        ("probe_budget", 0),  # with zero steps in the ladder
+        ("sync_rounds", 0),
+        ("candidate_steps", []),
+        ("candidate_steps", [1, -1]),
+        ("candidate_steps", [True]),
+        ("candidate_steps", 3),
+        ("candidate_steps", [0]),  # nothing would ever be drafted
+        ("candidate_steps", [33]),
+        ("verify_budget", 1),
+        ("profile_dir", ""),
+        ("profile_dir", "a\0b"),
+        ("margins", 0.1),
+    ],
+)
+def test_a_bad_option_is_named_in_one_line(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({name: value})
+    text = str(caught.value)
+    assert text.startswith(f"f.json: throughput.{name}: ") and "expected" in text and "\n" not in text
+
+
+def test_every_option_can_be_given() -> None:
+    for name in options_of(ThroughputOptions):
+        value = getattr(ThroughputOptions(), name)
+        given = "/somewhere" if value is None else list(value) if isinstance(value, tuple) else value
+        assert getattr(read({name: given}), name) == (value or given)

@@ -1,0 +1,237 @@
+"""Which depth gathered rows come to, and that ranks in processes of their own run the same depth in every round."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from sglang_adaptive.policy.vote import (
+    MOST,
+    SECOND,
+    Ballot,
+    agree,
+    believed,
+    forced,
+    leader,
+    most_of,
+    probe_of,
+    read,
+    silent,
+    width,
+)
+from tests.vote_ranks import LAUNCH, Nature, Rank, gathered_round
+
+DEPTHS = (0, 2, 5)
+
+
+def rank(
+    requests: int, rounds: tuple[float, ...], ms: tuple[float, ...], live: int = 0, probe: int | None = None
+) -> list[int]:
+    """The row of a rank whose texts take so many rounds of each depth, which take so many milliseconds."""
+    seconds = {depth: value / 1000 for depth, value in zip(DEPTHS, ms, strict=True)}
+    return believed(DEPTHS, live, requests, dict(zip(DEPTHS, rounds, strict=True)), seconds, probe).row()
+
+
+HARD, EASY = (1.0, 0.85, 0.84), (1.0, 0.36, 0.2)
+EARLY, LATE = (10.0, 11.0, 12.0), (20.0, 30.0, 60.0)
+
+
+def test_one_rank_runs_the_depth_that_its_texts_are_done_soonest_with() -> None:
+    assert agree([rank(4, EASY, EARLY)], DEPTHS, 2) == 5
+    assert agree([rank(4, HARD, LATE, live=5)], DEPTHS, 2) == 0
+
+
+def test_all_ranks_count_by_their_requests() -> None:
+    assert agree([rank(9, HARD, EARLY), rank(8, EASY, EARLY)], DEPTHS, 2) == 5  # not the minimum of the two
+    assert agree([rank(90, HARD, EARLY), rank(1, EASY, EARLY)], DEPTHS, 2) == 2
+
+
+def test_the_rank_with_most_requests_sets_the_price_wherever_it_stands() -> None:
+    small, large = rank(2, EASY, EARLY), rank(20, HARD, LATE)
+    assert agree([small], DEPTHS, 2) == 5
+    assert agree([small, large], DEPTHS, 2) == agree([large, small], DEPTHS, 2) == 0
+
+
+def test_of_equal_batches_the_first_sets_the_price() -> None:
+    one, other = rank(4, EASY, EARLY), rank(4, EASY, LATE)
+    assert (agree([one, other], DEPTHS, 2), agree([other, one], DEPTHS, 2)) == (5, 2)
+
+
+def test_ranks_without_a_say_change_nothing() -> None:
+    voter = rank(4, EASY, EARLY)
+    rows = [silent(DEPTHS).row(), voter, silent(DEPTHS, 5, 900, failed=True).row()]
+    assert agree(rows, DEPTHS, 2) == agree([voter], DEPTHS, 2)
+
+
+def test_without_a_say_anywhere_the_launch_steps_run() -> None:
+    assert agree([], DEPTHS, 2) == 2
+    assert agree([silent(DEPTHS).row(), silent(DEPTHS, 5, 7, failed=True).row()], DEPTHS, 2) == 2
+
+
+def test_a_depth_that_cannot_run_at_the_largest_batch_is_not_run() -> None:
+    large = rank(20, EASY, EARLY)
+    large[width(DEPTHS) - 1] = 0
+    assert agree([large, rank(2, EASY, EARLY)], DEPTHS, 0) == 2
+
+
+def test_forced_steps_are_run_once_the_largest_rank_has_heard_of_them() -> None:
+    heard = forced(DEPTHS, 5, 20, 0).row()
+    assert agree([heard, rank(2, EASY, EARLY)], DEPTHS, 2) == 0
+    assert agree([forced(DEPTHS, 5, 20, 3).row()], DEPTHS, 2) == 2  # no such depth
+
+
+def test_the_first_of_the_largest_batches_that_have_a_say_leads() -> None:
+    small, large = rank(2, EASY, EARLY), rank(20, HARD, LATE)
+    failed = silent(DEPTHS, 5, 90, failed=True).row()
+    assert leader([failed, small, large, large]) == 2
+    assert leader([silent(DEPTHS).row(), failed]) is None
+
+
+def test_a_probe_changes_no_agreement_and_is_run_where_it_can_be() -> None:
+    for probe in (0, 2, 5):
+        row = rank(20, EASY, EARLY, probe=probe)
+        assert probe_of(row, DEPTHS) == probe
+        assert agree([row], DEPTHS, 2) == agree([rank(20, EASY, EARLY)], DEPTHS, 2)
+        row[width(DEPTHS) - len(DEPTHS) + DEPTHS.index(probe)] = 0
+        assert probe_of(row, DEPTHS) is None
+    assert probe_of(rank(20, EASY, EARLY), DEPTHS) is None
+    assert probe_of(rank(20, EASY, EARLY, probe=3), DEPTHS) is None  # no such depth
+
+
+def test_the_live_depth_stays_for_less_than_the_margin() -> None:
+    nearly = (1.0, 1 / 1.1, 1 / 1.205)
+    assert agree([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=10) == 2
+    assert agree([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=0) == 5
+    assert agree([rank(4, nearly, EARLY, live=5)], DEPTHS, 2, margin=10) == 5
+
+
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+def test_a_clock_wrong_by_a_factor_cancels(factor: float) -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        rounds = tuple(sorted((draw.uniform(0.2, 1.0) for _ in DEPTHS), reverse=True))
+        ms = tuple(sorted(draw.uniform(5.0, 50.0) for _ in DEPTHS))
+        wrong = tuple(value * factor for value in ms)
+        others = [rank(draw.randint(0, 9), HARD, EARLY) for _ in range(3)]
+        assert agree([rank(10, rounds, ms), *others], DEPTHS, 2) == agree([rank(10, rounds, wrong), *others], DEPTHS, 2)
+
+
+def test_a_row_is_read_as_it_was_written() -> None:
+    for probe in (None, 0, 5):
+        ballot = believed(DEPTHS, 2, 3, {0: 1.5, 2: 1.0}, {0: 1e-2, 5: 2e-2}, probe)
+        assert read(ballot.row(), DEPTHS) == ballot
+        assert ballot == Ballot(3, False, 2, (4608, 3072, 3072), (10_000_000, 0, 20_000_000), probe)
+    for most in (None, 0, 5):
+        ballot = replace(silent(DEPTHS, 2, 3, failed=True), most=most)
+        assert read(ballot.row(), DEPTHS) == ballot
+
+
+def test_the_most_steps_are_those_of_the_rank_with_least_room() -> None:
+    rows = [silent(DEPTHS).row(), *(replace(silent(DEPTHS, 2, 3), most=most).row() for most in (None, 4, 2, 7))]
+    assert most_of(rows, DEPTHS) == 2
+    assert most_of(rows[:2], DEPTHS) is None
+
+
+def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
+    most = believed((0, 1), 0, 10**12, {0: 1e9, 1: 0.0}, {0: 1e9, 1: 1e-12})
+    assert most.row() == [2**31 - 1, 0, 0, 0, 0, MOST, 1, MOST, 1]
+    assert agree([most.row()] * 64, (0, 1), 0) == 1  # products beyond 64 bits stay exact
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises((ValueError, OverflowError)):
+            believed((0,), 0, 1, {}, {0: wrong})
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"8 columns; expected 11"):
+        agree([[1, 0, 1, 1, 1, 1, 1, 1]], DEPTHS, 2)
+
+
+def test_no_depth_of_random_rows_takes_less_time() -> None:
+    draw = random.Random(7)
+    for _ in range(500):
+        ballots = [
+            Ballot(
+                draw.randint(1, 9),
+                False,
+                -1,
+                [draw.randint(1, 9 * SECOND) for _ in DEPTHS],
+                [draw.randint(1, SECOND) for _ in DEPTHS],
+            )
+            for _ in range(draw.randint(1, 5))
+        ]
+        largest = max(range(len(ballots)), key=lambda at: (ballots[at].requests, -at))
+        found = DEPTHS.index(agree([ballot.row() for ballot in ballots], DEPTHS, 2))
+        times = [
+            sum(ballot.rounds[at] for ballot in ballots) * ballots[largest].nanoseconds[at] for at in range(len(DEPTHS))
+        ]
+        assert times[found] == min(times)
+
+
+ROUNDS = 240
+Play = Callable[..., list[list[tuple[int, int, bool]]]]
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    """Play rounds with ranks of these natures; events are (round, rank, nature or None to end its process)."""
+    ranks: list[Rank | None] = []
+
+    def start(
+        natures: list[Nature | None], events: list[tuple[int, int, Nature | None]] | None = None
+    ) -> list[list[tuple[int, int, bool]]]:
+        ranks[:] = [None if nature is None else Rank(nature, seed) for seed, nature in enumerate(natures)]
+        rounds = []
+        for at in range(ROUNDS):
+            for _, which, nature in [event for event in events or [] if event[0] == at]:
+                found = ranks[which]
+                if found is not None:
+                    found.kill()
+                ranks[which] = None if nature is None else Rank(nature, 100 + at)
+            rounds.append(gathered_round(at, ranks))
+        return rounds
+
+    yield start
+    for rank in ranks:
+        if rank is not None:
+            rank.kill()
+
+
+SMALL, LARGE, HARD_TEXT = Nature(2, 0.8), Nature(24, 0.9), Nature(12, 0.2)
+CASES = {
+    "alike": ([Nature(8, 0.7)] * 3, []),
+    "idling": ([LARGE, Nature(24, 0.3, idle=(60, 150)), SMALL], []),
+    "all idle for a while": ([Nature(4, 0.8, idle=(80, 90)), Nature(9, 0.5, idle=(70, 100))], []),
+    "joining": ([LARGE, None, HARD_TEXT], [(70, 1, SMALL)]),
+    "leaving": ([LARGE, SMALL, HARD_TEXT], [(70, 0, None)]),
+    "restarting": ([LARGE, SMALL, HARD_TEXT], [(70, 0, None), (120, 0, LARGE)]),
+    "lagging": ([SMALL, Nature(24, 0.9, lag=40), HARD_TEXT], []),
+    "a clock too fast": ([SMALL, Nature(24, 0.9, clock=0.01), HARD_TEXT], []),
+    "a clock too slow": ([SMALL, Nature(24, 0.9, clock=100.0), HARD_TEXT], []),
+    "a failed policy": ([SMALL, Nature(24, 0.9, fails_at=100), HARD_TEXT], []),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_ranks_run_the_same_depth_in_every_round(case: str, play: Play) -> None:
+    rounds = play(*CASES[case])
+    assert [at for at, answers in enumerate(rounds) if len({steps for steps, _, _ in answers}) != 1] == []
+    wishes = [{wish for _, wish, _ in answers} for answers in rounds]
+    assert any(len(wish) > 1 for wish in wishes), "ranks that always wish the same show nothing"
+
+
+def test_a_failed_policy_is_outvoted_and_a_lone_one_runs_the_launch_steps(play: Play) -> None:
+    natures = [Nature(24, 0.9), Nature(8, 0.9, fails_at=100)]
+    rounds = play(natures, [(200, 0, None)])
+    assert not rounds[99][1][2] and rounds[100][1][2]
+    assert {steps for answers in rounds[150:200] for steps, _, _ in answers} != {LAUNCH}
+    assert {steps for answers in rounds[200:] for steps, _, _ in answers} == {LAUNCH}
+
+
+def test_a_clock_that_is_wrong_by_a_factor_does_not_change_what_is_run(play: Play) -> None:
+    def settled(clock: float) -> set[int]:
+        return {steps for answers in play([Nature(24, 0.9, clock=clock), SMALL])[-60:] for steps, _, _ in answers}
+
+    assert settled(1.0) == settled(100.0)

@@ -1,0 +1,157 @@
+"""What the plugin touches of SGLang: nothing it does not list, and nothing at all where it is not asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.hooks import Process
+from tests import checks
+
+PROCESSES = (
+    "(Process.ENTRY, Process.EVERY, Process.LAUNCHER, Process.HTTP, Process.SCHEDULER, "
+    "Process.SCHEDULER_PLAN_STREAM, Process.SCHEDULER_VERIFY_BUDGET)"
+)
+"""Those whose hooks a machine without a GPU can load."""
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Everything that the tests below ask, from one process."""
+    config = tmp_path_factory.mktemp("hooks") / "adaptive.json"
+    config.write_text(json.dumps({"1": {"candidate_steps": [0, 1, 3]}}))
+    found: dict[str, Any] = checks.scripted(SCRIPT.replace("CONFIG", json.dumps(str(config))))
+    assert not found["problems"], f"a seam of sglang_plugin names what SGLang has not: {found['problems']}"
+    return found
+
+
+SCRIPT = f"""
+import json, os, pkgutil
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.env import ACTIVE
+from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.notes import NOTE
+problems = hooks.problems()
+if problems:  # nothing below would work
+    print(json.dumps({{"problems": problems}}))
+    raise SystemExit
+every = hooks.hooks(*{PROCESSES})
+def bare(target):
+    found = pkgutil.resolve_name(target)
+    return getattr(found, "__func__", found)  # a class method is bound anew at every look
+before = {{h.target: bare(h.target) for h in every}}
+
+from sglang.srt.plugins import load_plugins
+load_plugins()
+from sglang.srt.server_args import ServerArgs
+def changed():
+    return sorted({{h.target for h in every if bare(h.target) is not before[h.target]}})
+stock = ServerArgs(model_path="dummy", device="cpu")
+stock.resolve_once()
+untouched = {{"changed": changed(), "active": ACTIVE.get(), "note": hasattr(stock, NOTE)}}
+
+asked = ServerArgs(model_path="dummy", device="cpu", speculative_adaptive_config=CONFIG, speculative_algorithm="EAGLE3")
+asked.resolve_once()
+adaptive = {{"changed": changed(), "active": ACTIVE.get(), "raw": asked.speculative_adaptive,
+            "graphs_off": asked.disable_cuda_graph}}
+no_algorithm = ServerArgs(model_path="dummy", device="cpu", speculative_adaptive_config=CONFIG)
+no_algorithm.resolve_once()
+later = ServerArgs(model_path="dummy", device="cpu")
+later.resolve_once()
+from sglang.srt.plugins.hook_registry import HookRegistry
+HookRegistry.reset()
+hooks.install(every)
+print(json.dumps({{
+    "problems": problems,
+    "entry": sorted(h.target for h in hooks.hooks(Process.ENTRY)),
+    "launcher": sorted(h.target for h in (*hooks.hooks(Process.ENTRY), *hooks.of_launcher())),
+    "untouched": untouched, "adaptive": adaptive,
+    "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, **getattr(no_algorithm, NOTE)}},
+    "later_active": ACTIVE.get(),
+    "hooks": {{target: [kind.value for kind, _, _ in found] for target, found in HookRegistry._hooks.items()}},
+    "wanted": sorted({{h.target for h in every}}),
+    "registered": sum(hooks._is_registered(h) for h in every), "every": len(every),
+}}))
+"""
+
+
+def test_installed_sglang_fits(facts: dict[str, Any]) -> None:
+    """The fixture says what does not."""
+
+
+def test_every_seam_declares_hooks_and_is_listed() -> None:
+    folder = Path(hooks.__file__).parent / "seams"
+    assert sorted(hooks.SEAMS) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    declared = {hook.function.__module__ for hook in hooks.hooks(*Process) if not isinstance(hook.function, type)}
+    assert declared == {f"sglang_adaptive.sglang_plugin.seams.{seam}" for seam in hooks.SEAMS}
+
+
+def test_server_without_the_flags_runs_stock_code(facts: dict[str, Any]) -> None:
+    assert facts["untouched"] == {"changed": facts["entry"], "active": None, "note": False}
+
+
+def test_config_alone_turns_adaptive_on(facts: dict[str, Any]) -> None:
+    assert facts["adaptive"]["raw"] is True and facts["adaptive"]["active"] == "1"
+    assert facts["adaptive"]["changed"] == facts["launcher"]
+
+
+def test_cpu_goes_without_graphs(facts: dict[str, Any]) -> None:
+    assert facts["adaptive"]["graphs_off"] is True
+
+
+def test_setup_that_cannot_adapt_stays_static_and_says_why(facts: dict[str, Any]) -> None:
+    assert facts["no_algorithm"] == {"raw": False, "reason": "no --speculative-algorithm is given"}
+
+
+def test_next_server_in_the_process_is_not_adaptive_by_accident(facts: dict[str, Any]) -> None:
+    assert facts["later_active"] is None
+
+
+def test_each_function_has_one_hook(facts: dict[str, Any]) -> None:
+    """SGLang warns of several AROUND hooks on one function."""
+    assert sorted(facts["hooks"]) == facts["wanted"]
+    assert {len(kinds) for kinds in facts["hooks"].values()} == {1}
+    assert facts["registered"] == facts["every"] == len(facts["wanted"])
+
+
+def test_a_second_hook_on_one_function_is_refused() -> None:
+    taken = hooks.hooks(Process.ENTRY)[0].target
+    with pytest.raises(AssertionError, match="has a hook already"):
+        hooks.around(taken)(lambda original: original())
+
+
+def test_plugin_hooks_more_in_a_child_only_when_told(tmp_path: Path) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout.splitlines()[-1]) == {"silent": 2, "told": 3}
+
+
+CHILD = """
+import json, multiprocessing, os
+
+def registered(queue):
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    from sglang_adaptive.sglang_plugin import register
+    register()
+    queue.put(len(HookRegistry._hooks))
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    answers = {}
+    for name, value in (("silent", "0"), ("told", "1")):
+        os.environ["SGLANG_ADAPTIVE_ACTIVE"] = value
+        queue = spawn.Queue()
+        child = spawn.Process(target=registered, args=(queue,))
+        child.start()
+        answers[name] = queue.get()
+        child.join()
+    print(json.dumps(answers))
+"""

@@ -1,0 +1,98 @@
+"""Lengths on the host after zero-step rounds; with SGLang's scheduler they are tested in `test_stepped`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
+
+
+@pytest.fixture
+def lengths() -> KnownLengths:
+    return KnownLengths()
+
+
+class FutureMap:
+    """Waits for the lengths where they are needed, as SGLang's does."""
+
+    needs_cpu_seq_lens = True
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def resolve(self, batch: Any) -> None:
+        if batch.spec_info is not None and self.needs_cpu_seq_lens:
+            self.waits += 1
+
+
+def _batch(*requests: str, lengths: list[int] | None = None, prefill: bool = False) -> Any:
+    spec_info = None if prefill else SimpleNamespace(future_indices=torch.arange(len(requests)))
+    on_host = None if lengths is None else torch.tensor(lengths)
+    return SimpleNamespace(reqs=list(requests), spec_info=spec_info, seq_lens_cpu=on_host, seq_lens_sum=None)
+
+
+def _resolved(lengths: KnownLengths, future_map: FutureMap, batch: Any) -> tuple[list[int] | None, int | None]:
+    lengths.resolve(FutureMap.resolve, future_map, batch)
+    return None if batch.seq_lens_cpu is None else batch.seq_lens_cpu.tolist(), batch.seq_lens_sum
+
+
+def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: KnownLengths) -> None:
+    future_map = FutureMap()
+    lengths.expect(_batch("a", "b", lengths=[5, 70]))
+    assert _resolved(lengths, future_map, _batch("b", "a")) == ([71, 6], 77) and future_map.waits == 0
+    assert future_map.needs_cpu_seq_lens
+
+
+def test_a_drafted_round_is_waited_for(lengths: KnownLengths) -> None:
+    """Nobody said that the round between was one of zero steps."""
+    future_map = FutureMap()
+    lengths.expect(_batch("a", lengths=[5]))
+    for waits in (0, 1):
+        _resolved(lengths, future_map, _batch("a"))
+        assert future_map.waits == waits
+
+
+def test_a_batch_with_a_request_of_unknown_length_is_waited_for(lengths: KnownLengths) -> None:
+    future_map = FutureMap()
+    lengths.expect(_batch("a", lengths=[5]))
+    assert _resolved(lengths, future_map, _batch("a", "new")) == (None, None) and future_map.waits == 1
+
+
+def test_a_request_that_is_prefilled_again_is_waited_for(lengths: KnownLengths) -> None:
+    """A prefill of others, between two decode rounds, changes nothing."""
+    for prefilled, waits in (("other", 0), ("a", 1)):
+        future_map = FutureMap()
+        lengths.expect(_batch("a", lengths=[5]))
+        _resolved(lengths, future_map, _batch(prefilled, prefill=True))
+        _resolved(lengths, future_map, _batch("a"))
+        assert future_map.waits == waits
+
+
+def test_lengths_that_the_backend_does_not_need_stay_away(lengths: KnownLengths) -> None:
+    future_map = FutureMap()
+    future_map.needs_cpu_seq_lens = False
+    lengths.expect(_batch("a", lengths=[5]))
+    assert _resolved(lengths, future_map, _batch("a")) == (None, None)
+
+
+def test_after_a_fault_every_round_is_waited_for(lengths: KnownLengths) -> None:
+    future_map = FutureMap()
+    lengths.expect(_batch("a", "b", lengths=[5]))  # fewer lengths than requests
+    assert lengths.guard.closed
+    _resolved(lengths, future_map, _batch("a"))
+    assert future_map.waits == 1
+
+
+def test_an_error_of_sglangs_leaves_its_setting(lengths: KnownLengths) -> None:
+    def fails(future_map: Any, batch: Any) -> None:
+        raise RuntimeError("no device")
+
+    future_map = FutureMap()
+    lengths.expect(_batch("a", lengths=[5]))
+    with pytest.raises(RuntimeError, match="no device"):
+        lengths.resolve(fails, future_map, _batch("a"))
+    assert future_map.needs_cpu_seq_lens

@@ -1,0 +1,131 @@
+"""What the draft foretells at zero steps: how it travels with a round's result, and what the policy makes of it."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.runtime.extend_schedule import SHADOW_ROUNDS, rounds_between_outputs, writes_between
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
+from sglang_adaptive.simulate.engine import DraftOutputs
+
+LADDER = (0, 1, 3, 7)
+EVERY = 8
+
+
+def heard(shadow: ShadowDrafts, keys: list[str], *tokens: int) -> list[int]:
+    """Return what the note on a round of the requests *keys* says, once their *tokens* have arrived."""
+    note = RoundNote(0)
+    shadow.attach(note, keys)
+    assert note.shadow_accepts == ()
+    note.arrived(SimpleNamespace(next_token_ids=torch.tensor(tokens)))
+    return list(note.shadow_accepts)
+
+
+def test_a_batch_is_heard_of_more_often_than_a_single_request() -> None:
+    """From eight requests on a token in two rounds and more, however rarely extends have an output."""
+    assert [writes_between(requests, EVERY) for requests in (1, 7, 8, 15, 16, 24, 64)] == [1, 1, 1, 1, 2, 3, 3]
+    assert [writes_between(64, every) for every in (1, 2, 3)] == [0, 0, 3]
+    assert all(requests / (EVERY * (writes_between(requests, EVERY) + 1)) >= 0.5 for requests in range(8, 65))
+
+
+def test_few_requests_are_heard_of_more_often_where_the_policy_wants_it() -> None:
+    curious = [rounds_between_outputs(requests, EVERY, True) for requests in range(1, 65)]
+    content = [rounds_between_outputs(requests, EVERY, False) for requests in range(1, 65)]
+    assert curious[:4] == [SHADOW_ROUNDS, 2 * SHADOW_ROUNDS, EVERY, 15] and content[:4] == [15] * 4
+    assert curious[3:] == content[3:]
+    assert [rounds_between_outputs(1, every, True) for every in (1, 2, 3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("hot", [None, torch.tensor([50, 60, 70])])
+def test_tokens_are_held_against_what_was_written_request_by_request(hot: torch.Tensor | None) -> None:
+    draft = SimpleNamespace(hot_token_id=hot)
+    chosen = torch.tensor([[2], [0], [1]])
+    shadow = ShadowDrafts.of(draft, chosen, ["a", "b", "c"])
+    # b has left, one has joined, and places have changed
+    assert heard(shadow, ["c", "new", "a"], *((1, 99, 2) if hot is None else (60, 99, 70))) == [1, 1]
+    assert heard(shadow, ["a", "new"], 1, 1) == [0]
+
+
+def test_nothing_is_heard_without_a_common_request() -> None:
+    shadow = ShadowDrafts.of(SimpleNamespace(hot_token_id=None), torch.tensor([[1]]), ["gone"])
+    assert heard(shadow, ["a", "b"], 1, 2) == []
+
+
+SECONDS = {0: 0.007, 1: 0.015, 3: 0.018, 7: 0.024}
+"""A round with one step takes more than twice as long as one without, so a probe of it costs much."""
+
+
+def costly() -> CostProfile:
+    key = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
+    return CostProfile(key, ordered(ProfileCell(n, s, t) for n in (1, 8, 32) for s, t in SECONDS.items()))
+
+
+def serve(
+    policy: ThroughputPolicy, p: float, rounds: int, hears: bool, batch: int = 1, curious: bool = True
+) -> list[int]:
+    rng, depths, outputs = random.Random(1), [], DraftOutputs(EVERY)
+    for _ in range(rounds):
+        steps = policy.get_steps_for_batch(batch)
+        depths.append(steps)
+        counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
+        checks = outputs.check(steps, batch, curious and policy.wants_shadow_drafts) and hears
+        told = [int(rng.random() < p) for _ in range(batch)] if checks else []
+        clock = SECONDS[steps] if depths[-2:-1] == [steps] else None  # the first round after a switch is not timed
+        policy.observe(RoundObservation(steps, counts, batch, clock, shadow_accepts=told))
+        if policy.cost_sync_due:
+            policy.import_cost(policy.export_cost())
+    return depths
+
+
+def at_zero(hears: bool, rounds: int = 800) -> ThroughputPolicy:
+    policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=LADDER), costly())
+    assert serve(policy, 0.05, rounds, hears).count(0) > 0.9 * rounds
+    return policy
+
+
+def rounds_to_leave(hears: bool, curious: bool = True) -> list[int]:
+    """Return after how many rounds of easy text it drafts, the text having turned at one round or another."""
+    found = []
+    for turned in range(800, 1200, 50):
+        depths = serve(at_zero(hears, turned), 0.95, 1500, hears, curious=curious)
+        found.append(next((index for index in range(1495) if min(depths[index : index + 5]) > 1), 1500))
+    return found
+
+
+def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
+    heard_of, content, probed = rounds_to_leave(True), rounds_to_leave(True, curious=False), rounds_to_leave(False)
+    assert max(heard_of) <= 8 * EVERY
+    assert max(content) <= 24 * EVERY
+    assert statistics.median(content) > 2 * max(heard_of)  # a request that never yields more than a token in 15 rounds
+    assert statistics.median(probed) > 4 * max(content)  # probes alone, whose cost is bounded, take longer
+
+
+def test_a_draft_that_stays_bad_is_seldom_asked_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, wants, asked = at_zero(True), ThroughputPolicy.wants_shadow_drafts.fget, []
+    monkeypatch.setattr(
+        ThroughputPolicy, "wants_shadow_drafts", property(lambda one: asked.append(wants(one)) or asked[-1])
+    )
+    assert serve(policy, 0.1, 4000, True).count(0) > 3900
+    assert 0.02 < sum(asked) / len(asked) < 0.2
+
+
+def test_depths_are_hardly_probed_at_zero_steps_while_the_draft_is_heard_of() -> None:
+    drafted = {hears: sum(map(bool, serve(at_zero(hears), 0.05, 4000, hears))) for hears in (True, False)}
+    assert drafted[True] <= 8 < 16 < drafted[False]
+
+
+def test_simulated_acceptance_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real draft's hits say nothing of what SGLANG_SIMULATE_ACC_LEN accepts."""
+    shadow = ShadowDrafts.of(SimpleNamespace(hot_token_id=None), torch.tensor([[1]]), ["a"])
+    assert heard(shadow, ["a"], 1) == [1]
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3.5")
+    assert heard(shadow, ["a"], 1) == []
