@@ -7,11 +7,12 @@ adaptive speculation off without a message.
 from __future__ import annotations
 
 import dataclasses
+import dis
 import inspect
 import pkgutil
-import re
-import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 RELEASES = ("0.5.23",)
@@ -36,7 +37,7 @@ class Need:
 
     parameters: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
-    """Fields, annotations, class attributes, and what a method assigns to ``self``."""
+    """Fields, annotations, class attributes, and what a method assigns."""
 
     patched: str | None = None
     """A parameter that only a source with this project's patches has; use the plugin or the patches, not both."""
@@ -68,17 +69,19 @@ def parameters_of(function: Any) -> set[str]:
         return set()
 
 
-def attributes_of(cls: Any) -> set[str]:
-    """Return the names of what instances of *cls* have, as far as its source says."""
+@cache
+def attributes_of(cls: Any) -> frozenset[str]:
+    """Return the names of what instances of *cls* have, as far as the class and the code of its methods say."""
     found = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
     for base in getattr(cls, "__mro__", ()):
-        if base is object:
-            continue
-        found |= set(vars(base)) | set(getattr(base, "__annotations__", {}))
-        try:
-            source = textwrap.dedent(inspect.getsource(base))
-        except (OSError, TypeError):
-            continue
-        found |= set(re.findall(r"\bself\.(\w+)\s*(?::[^=\n]+)?=[^=]", source))
-        found |= set(re.findall(r"\bself\.(\w+),", source))  # one of several names in an assignment
-    return found
+        if base is not object:
+            found |= set(vars(base)) | set(getattr(base, "__annotations__", {}))
+            found.update(name for method in vars(base).values() for name in _assigned(method))
+    return frozenset(found)
+
+
+def _assigned(method: Any) -> Iterator[str]:
+    """Yield the attributes that the code of *method* assigns; none where it is no function."""
+    code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
+    if code is not None:
+        yield from (step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR")

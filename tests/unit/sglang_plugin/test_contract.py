@@ -1,0 +1,39 @@
+"""What SGLang has to have is found, whichever way a class gets it, and what is missing is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sglang_adaptive.sglang_plugin.contract import Need
+
+HERE = f"{__name__}."
+
+
+@dataclass
+class Plain:
+    field: int
+
+
+class Other(Plain):
+    annotated: int
+    constant = 1
+
+    def __init__(self) -> None:
+        self.assigned, self.pair = 1, 2
+        self.typed: int = 3
+
+    def method(self, given: int) -> int:
+        self.later = given
+        return self.read_alone  # type: ignore[attr-defined,no-any-return]
+
+
+def test_attributes_are_found() -> None:
+    names = ("field", "annotated", "constant", "assigned", "pair", "typed", "later", "method")
+    assert Need(HERE + "Other", attributes=names).problem() is None
+
+
+def test_what_is_missing_is_named() -> None:
+    assert Need(HERE + "Other", attributes=("field", "read_alone")).problem() == f"{HERE}Other has no read_alone"
+    assert Need(HERE + "Other.method", ("given", "more")).problem() == f"{HERE}Other.method has no more"
+    missing = Need(HERE + "Absent").problem()
+    assert missing is not None and missing.startswith(f"{HERE}Absent is missing")
