@@ -1,0 +1,143 @@
+"""How long a server takes until it is ready: a static one and an adaptive one, started together on the same GPU.
+
+    python -m benchmarks.start_up --work DIR
+
+The first turn is that of a fresh host: each server has a home of its own, in which no kernel was compiled. The second
+turn starts them again in these homes. The servers see none of the benchmarks' plugin. Of each are kept the seconds from
+its first process until it is ready and those of each part, the report of start-up in /server_info, and the seconds of
+ten sampled requests, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import start
+from benchmarks.harness.load import prompt
+from benchmarks.harness.plugin import merged_environment
+from benchmarks.harness.results import Report
+from benchmarks.harness.start import Host, NotStarted, Policy, Server
+from sglang_adaptive.client import RequestError
+
+SCHEMA = "start-up-1"
+TURNS = ("fresh", "again")
+SAMPLED = {"max_new_tokens": 24, "temperature": 1.0, "top_p": 0.9, "top_k": 20, "ignore_eos": True}
+REQUESTS = 10
+
+PARTS = {
+    "processes, imports": "Load weight begin",
+    "weights, KV pools": "Memory pool end",
+    "CUDA graphs": "adaptive: building",
+    "CUDA graphs of further depths": "Engine startup timings",
+    "first request, warm-up": "ready to roll",
+}
+"""The parts of a start-up, and what the log line says that ends each. A static server has no further depths."""
+
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the servers in both turns; returns 0, or 1 when one did not come up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    start.add_options(parser, budget=540)
+    parser.add_argument("--contenders", type=start.names, default=["static-3", "throughput"])
+    parser.add_argument("--pair", default="llama8b", help="shape of target and draft")
+    parser.add_argument("--batch", type=int, default=64, help="largest batch size with CUDA graphs")
+    given = parser.parse_args(argv)
+    end = start.begin(given)
+    extra = given.server_arguments
+    if given.host == "cpu":
+        host = start.cpu(given.batch, extra=extra)
+    else:
+        host = start.gpu(given.models, given.batch, given.pair, extra=extra, prefill_graphs=True)
+    report = Report(given.results / "start-up.json", "start_up", argv, schema=SCHEMA, servers={}, turns={})
+    homes = {name: given.work / f"home-{name}" for name in given.contenders}
+    for home in homes.values():
+        shutil.rmtree(home, ignore_errors=True)
+    failed = 0
+    for turn in TURNS:
+        report.content["turns"][turn] = {}
+        servers = [
+            _server(_at_home(policy, homes[policy.name]), host, given.work / turn)
+            for policy in start.chosen(given.contenders)
+        ]
+        begun = time.time()
+        for server in servers:
+            server.launch()
+        with ThreadPoolExecutor(len(servers)) as pool:
+            waiting = {pool.submit(measured, server, begun, end): server for server in servers}
+            for done in as_completed(waiting):
+                name = waiting[done].name
+                try:
+                    report.content["turns"][turn][name], report.content["servers"][name] = done.result()
+                except (NotStarted, RequestError, OSError) as problem:
+                    failed += 1
+                    report.note(f"{turn}, {name}: {problem}")
+                report.write()
+        for server in servers:
+            server.stop()
+    return int(failed > 0)
+
+
+def _at_home(policy: Policy, home: Path) -> Policy:
+    """Return the policy with every cache of compiled kernels below *home*."""
+    folders = {"TRITON_CACHE_DIR": ".triton/cache", "TORCHINDUCTOR_CACHE_DIR": "inductor", "XDG_CACHE_HOME": ".cache"}
+    return replace(policy, variables={"HOME": str(home), **{name: str(home / at) for name, at in folders.items()}})
+
+
+def _server(policy: Policy, host: Host, folder: Path) -> Server:
+    folder.mkdir(parents=True, exist_ok=True)
+    Path(policy.variables["HOME"]).mkdir(parents=True, exist_ok=True)
+    plugins, on_host = start.host_environment(host.cpu)
+    names = ",".join([*plugins, *([start.OURS] if policy.ours else [])])
+    port = start.free_port()
+    environment = merged_environment(on_host, policy.variables, {"SGLANG_PLUGINS": names or "none"})
+    return Server(policy, folder, host.command(policy, folder, folder / "profiles", port), environment, port)
+
+
+def measured(server: Server, begun: float, end: float) -> tuple[dict[str, Any], str]:
+    """Return what a server took since *begun* (seconds of the epoch), what its requests then take, and its command.
+
+    Raises NotStarted where it does not come up until *end* (monotonic).
+    """
+    server.wait(end)
+    seconds = []
+    for number in range(REQUESTS):
+        before = time.perf_counter()
+        server.client.generate(prompt(number), **SAMPLED)
+        seconds.append(time.perf_counter() - before)
+    told = server.described()
+    return {
+        "ready_s": server.start_seconds,
+        "parts_s": parts_of(server.log.read_text(errors="replace"), begun),
+        "startup": (told["adaptive"] or {}).get("startup"),
+        "sampled_requests_s": seconds,
+    }, told["command"]
+
+
+def parts_of(log: str, begun: float) -> dict[str, float]:
+    """Return the seconds of each part of a start-up that began at *begun*, by the local time in the log's lines."""
+    last, found, waiting = begun, dict.fromkeys(PARTS, 0.0), list(PARTS)
+    for line in log.splitlines():
+        part = next((part for part in waiting if PARTS[part] in line), None)
+        stamp = part and _STAMP.search(line)
+        if part and stamp:
+            now = datetime.strptime(stamp[1], "%Y-%m-%d %H:%M:%S").timestamp()
+            # What ends a later part ends those before it, too: the first of these has taken all the time.
+            found[waiting[0]] = now - last
+            last, waiting = now, waiting[waiting.index(part) + 1 :]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
