@@ -40,31 +40,24 @@ def steps(number: object) -> str:
     return f"{number} step{'s' * (str(number) != '1')}"
 
 
-# -- docs/performance.md and README.md: recorded text, simulation, the demo -----------------------------------------
+# -- docs/measurements.md and README.md: recorded text, simulation, the demo -----------------------------------------
 
-TEXTS = {
-    "smollm2-greedy": "SmolLM2-135M-Instruct on Spec-Bench's questions",
-    "tiny": "a tiny model, three very different kinds of text",
-}
 POLICIES = (OURS, "ema", "ema-all", "static-3", "static-0")
 
 
 def first_figure() -> Lines:
     """Yield tokens/s of the policy over what a user could set instead, by batch size."""
-    report = load("real", "real.json")
-    cells = [dict(zip(report["columns"], cell, strict=True)) for cell in report["cells"]]
-    cells = [cell for cell in cells if cell["scene"] == "at random" and cell["texts"] in TEXTS]
-    loads = sorted({cell["load"] for cell in cells if cell["load"].isdigit()}, key=int)
-    rivals: dict[str, Callable[[Any], float]] = {
-        "no speculation": lambda cell: cell[f"{OURS} over best single"] * cell["best single over no speculation"],
-        "SGLang's EMA": lambda cell: cell[f"{OURS} over best single"] / cell["ema over best single"],
-        "the best fixed depth": lambda cell: cell[f"{OURS} over best single"],
-    }
-    yield from table("tokens/s of the `throughput` policy over", *(f"batch {one}" for one in loads))
-    for texts, title in TEXTS.items():
-        for rival, figure in rivals.items():
-            own = [[figure(one) for one in cells if (one["load"], one["texts"]) == (at, texts)] for at in loads]
-            yield row(f"{title}: {rival}", *(f"{geometric_mean(each):.2f}" for each in own))
+    found = batches(load("served", "replay.json"))
+    yield from table("tokens/s of the `throughput` policy over", *(f"batch {size}" for size in found))
+    rates = {size: mean_rates(turns) for size, turns in found.items()}
+    best = {size: max(filter(drafts, rate), key=lambda name: rate[name]) for size, rate in rates.items()}
+    for rival, names in (
+        ("no speculation", NONE),
+        ("SGLang's adaptive policy (EMA)", EMA),
+        ("the best static depth", best),
+    ):
+        own = {size: names if isinstance(names, str) else names[size] for size in found}
+        yield row(rival, *(f"{over(turns, own[size], OURS).value:.2f}" for size, turns in found.items()))
 
 
 def gates() -> Lines:
@@ -102,7 +95,7 @@ def demo() -> Lines:
         yield row(policy["title"], *(f"{rate:.0f}" for rate in (*reached, policy["tokens_per_second"])))
 
 
-# -- docs/performance.md: simulated acceptance on an H200 -----------------------------------------------------------
+# -- docs/measurements.md: simulated acceptance on an H200 -----------------------------------------------------------
 
 H200 = RESULTS / "h200"
 ZERO_STEPS = {
@@ -217,7 +210,7 @@ def _titled(name: str) -> str:
     return "SGLang's EMA, stock server" if name == EMA else steps(name[-1]) if is_static(name) else name
 
 
-# -- docs/performance.md: real text, served -------------------------------------------------------------------------
+# -- docs/performance.md and docs/measurements.md: served --------------------------------------------------------------
 
 TITLES = {OURS: "`throughput`", NONE: "no speculation", EMA: "SGLang's EMA"}
 
@@ -453,14 +446,31 @@ def budgets_over_rectangles() -> Lines:
             yield row(trace, start, *worst, f"{sum(one >= 0.99 for one in each)} of {len(each)}")
 
 
+def start_up(content: Content) -> Lines:
+    """Yield where the seconds of each server's start go, and its first sampled requests."""
+    told = {(turn, name): one for turn, servers in content["turns"].items() for name, one in sorted(servers.items())}
+    turns = {"fresh": "fresh host", "again": "again"}
+    yield from table("seconds", *(f"{title(name)}, {turns[turn]}" for turn, name in told))
+    for part in next(iter(told.values()))["parts_s"]:
+        yield row(part, *(f"{one['parts_s'][part]:.0f}" for one in told.values()))
+    yield row("**until ready**", *(f"**{one['ready_s']:.0f}**" for one in told.values()))
+    for name, number in (("first", 0), ("tenth", -1)):
+        yield row(f"the {name} sampled request", *(f"{one['sampled_requests_s'][number]:.2f}" for one in told.values()))
+
+
 def performance() -> dict[str, Lines]:
     """Return the tables of docs/performance.md."""
-    served = {
-        name: make(load("served", f"{file}.json"))
-        for name, (file, make) in SERVED.items()
-        if (RESULTS / "served" / f"{file}.json").exists()
-    }
-    own = {"real-gates": gates(), "simulation": simulation(), "demo": demo()}
+    served = _served("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
+    return {**served, "start-up": start_up(load("start_up", "start-up.json"))}
+
+
+def measurements() -> dict[str, Lines]:
+    """Return the tables of docs/measurements.md."""
     return {
-        **own, **served, "h200": h200(), "h200-cells": h200_cells(), "switching": switching(), "open-loop": open_loop(),
+        "real-gates": gates(), "simulation": simulation(), "demo": demo(), "h200": h200(), "h200-cells": h200_cells(),
+        "switching": switching(), "open-loop": open_loop(), **_served(*(SERVED.keys() - performance().keys())),
     }  # fmt: skip
+
+
+def _served(*names: str) -> dict[str, Lines]:
+    return {name: make(load("served", f"{file}.json")) for name in names for file, make in [SERVED[name]]}

@@ -28,6 +28,7 @@ PAGES: dict[str, Callable[[], Parts]] = {
     },
     "docs/configuration.md": of_source.configuration,
     "docs/monitoring.md": of_source.metrics,
+    "docs/measurements.md": of_results.measurements,
     "docs/performance.md": of_results.performance,
     "docs/simulator.md": lambda: {"ablation": of_results.ablation()},
     "docs/verify-budget.md": lambda: {

@@ -24,7 +24,7 @@ def test_round_times_are_the_measured_ones() -> None:
 
 
 def test_what_adapting_is_worth_is_what_the_performance_page_says() -> None:
-    row = re.search(r"against the best single depth, geometric mean \| [^|]* \| ([\d.]+)", _page("performance.md"))
+    row = re.search(r"against the best single depth, geometric mean \| [^|]* \| ([\d.]+)", _page("measurements.md"))
     assert row is not None and float(row[1]) == pytest.approx(WORTH, abs=0.02)
 
 

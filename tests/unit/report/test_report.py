@@ -50,9 +50,9 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_shares_are_those_of_the_performance_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shares_are_those_of_the_measurements(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(printed(capsys, *CELLS))
-    given = rows((RESULTS.parents[1] / "docs" / "performance.md").read_text())
+    given = rows((RESULTS.parents[1] / "docs" / "measurements.md").read_text())
     (figures,) = [cells for row, cells in given.items() if row.startswith("`throughput` policy")]
     assert found["throughput"][1:] == figures
 
