@@ -2,12 +2,13 @@
 
 PYTHON ?=
 ARGS ?=
+RELEASE ?=
 VENV := .venv
 READY := $(VENV)/.sglang-adaptive-ready
 # mypy is strict on what runs inside a server and on what scores policies.
 STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/simulate
 
-.PHONY: help setup smollm2 draft-smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real constraints clean
+.PHONY: help setup smollm2 draft-smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real constraints bodies newest clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,9 +27,11 @@ help:
 	@echo "make draft-smollm2  make another draft for SmolLM2, from its own text: 25 minutes on a large GPU"
 	@echo "make setup        only set up .venv"
 	@echo "make constraints  pin today's newest packages in constraints.txt"
+	@echo "make bodies       record the bodies of SGLang's functions that are hooked, of every release that is served"
+	@echo "make newest       tests on the newest SGLang that the registry has, or on RELEASE=..., after what has changed there"
 	@echo "make clean        remove caches and builds; .venv stays"
 	@echo
-	@echo "ARGS='...' is passed on to demo, test, campaign, docs, models and the benchmarks; PYTHON=... picks the interpreter of .venv."
+	@echo "ARGS='...' is passed on to demo, test, newest, campaign, docs, models and the benchmarks; PYTHON=... picks the interpreter of .venv."
 
 setup: $(READY)
 
@@ -88,6 +91,12 @@ draft-smollm2: $(READY)
 
 constraints: $(READY)
 	sh scripts/pin.sh $(VENV)
+
+bodies: $(READY)
+	@PATH="$$PATH:$(VENV)/bin:.uv/bin" $(VENV)/bin/python scripts/bodies.py
+
+newest: $(READY)
+	@PATH="$$PATH:$(VENV)/bin:.uv/bin" $(VENV)/bin/python scripts/newest.py "$(RELEASE)" $(ARGS)
 
 clean:
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -30,7 +30,7 @@ REASONS = {
         "_of_the_graphs",
         "_of_the_server",
     ),
-    "sglang_plugin/contract.py": ("problem",),
+    "sglang_plugin/contract.py": ("problem", "verdict"),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "sglang_plugin/launch/dspark.py": ("planner",),

@@ -19,7 +19,7 @@ from sglang_adaptive.doctor import dspark
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine
-from sglang_adaptive.sglang_plugin.contract import supported
+from sglang_adaptive.sglang_plugin.contract import RELEASES, supported, verdict
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
 LINE, FLAGS = "launch line", "renamed flags"
@@ -79,10 +79,11 @@ def _device(device: dict[str, Any]) -> Check:
     return Check("device", NOTE, words)
 
 
-def _contract(version: str, problems: list[str]) -> Check:
-    if not problems:
-        return Check("SGLang", OK, f"{version}, and it has everything that this package hooks and calls")
-    return Check("SGLang", PROBLEM, f"{version}, but this package supports {supported()}: {'; '.join(problems)}")
+def _contract(version: str, found: dict[str, list[str]]) -> Check:
+    words = verdict(version, found["missing"], found["changed"])
+    if found["missing"]:
+        return Check("SGLang", PROBLEM, words)
+    return Check("SGLang", NOTE if found["changed"] or version not in RELEASES else OK, words)
 
 
 def _launch(launch: dict[str, Any]) -> Iterator[Check]:

@@ -10,7 +10,7 @@ import dataclasses
 import dis
 import inspect
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,6 +26,17 @@ class ContractError(RuntimeError):
 def supported() -> str:
     """Name the releases that are served."""
     return " and ".join(f"sglang {release}" for release in RELEASES)
+
+
+def verdict(release: str, missing: Sequence[str], changed: Sequence[str]) -> str:
+    """Say in one line how a *release* of SGLang fits: what is *missing* in it, which hooked bodies have *changed*."""
+    if missing:
+        return f"{release} does not fit, this package supports {supported()}: {'; '.join(missing)}"
+    if changed:
+        return f"{release} fits; these hooked functions are not those of {supported()}: {', '.join(changed)}"
+    if release not in RELEASES:
+        return f"{release} fits; it is not tested, but its hooked functions are those of {supported()}"
+    return f"{release} fits: it has everything that this package hooks and calls"
 
 
 @dataclass(frozen=True, slots=True)

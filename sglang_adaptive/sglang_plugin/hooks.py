@@ -14,15 +14,18 @@ in one function and not in the order of registrations.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from typing import Any, TypeVar
 
-from sglang_adaptive.sglang_plugin import env
-from sglang_adaptive.sglang_plugin.contract import ContractError, Need, supported
+from sglang_adaptive.sglang_plugin import bodies, env
+from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, verdict
 from sglang_adaptive.sglang_plugin.current import current
+
+logger = logging.getLogger(__name__)
 
 SRT = "sglang.srt."
 WORKER = SRT + "speculative.eagle_worker_v2."
@@ -166,14 +169,31 @@ def problems(on_cuda: bool = False) -> list[str]:
     return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
+def targets() -> list[str]:
+    """Return every function of SGLang that is hooked."""
+    _import_seams()
+    return [hook.target for hook in _hooks]
+
+
+def changed() -> list[str]:
+    """Return the hooked functions whose body in the installed SGLang is that of no release that is served."""
+    return bodies.changed(targets())
+
+
 def require(found: Iterable[str]) -> None:
     """Raise ContractError, in one line, if any problem was *found*."""
     if described := "; ".join(found):
         import sglang
 
-        raise ContractError(
-            f"sglang-adaptive supports {supported()}, and this is sglang {sglang.__version__}: {described}"
-        )
+        raise ContractError(f"sglang {verdict(sglang.__version__, [described], ())}")
+
+
+def warn_when_untested() -> None:
+    """Log how the installed SGLang fits, if it is not a release that is served."""
+    import sglang
+
+    if sglang.__version__ not in RELEASES:
+        logger.warning("adaptive: sglang %s", verdict(sglang.__version__, (), changed()))
 
 
 def install(wanted: Iterable[Hook]) -> None:

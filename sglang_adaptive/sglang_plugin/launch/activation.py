@@ -72,6 +72,7 @@ def _prepare(server_args: Any) -> None:
     config = read_once(server_args.speculative_adaptive_config)
     _check_launch_steps(server_args.speculative_num_steps, config)
     hooks.require(hooks.problems())
+    hooks.warn_when_untested()
     hooks.install_now(hooks.of_launcher())
     env.ACTIVE.set("1")
     verify_budget.ask(config)

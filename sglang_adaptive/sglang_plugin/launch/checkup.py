@@ -53,7 +53,7 @@ def main(question: Path, answer: Path) -> None:
 
 
 def _parts(arguments: Sequence[str] | None) -> dict[str, Callable[[], Any]]:
-    parts = {"device": device, "sglang": sglang_version, "contract": mismatches, "doors": doors}
+    parts = {"device": device, "sglang": sglang_version, "contract": contract, "doors": doors}
     return parts if arguments is None else {**parts, "launch": lambda: launch(arguments)}
 
 
@@ -77,10 +77,11 @@ def sglang_version() -> str:
     return str(sglang.__version__)
 
 
-def mismatches() -> list[str]:
-    """Return the needs of the package that this SGLang does not meet, one phrase each."""
+def contract() -> dict[str, list[str]]:
+    """Return the needs of the package that this SGLang does not meet, and the hooked bodies that have changed."""
     asked = (need.problem() for need in ASKED)
-    return [*hooks.problems(), *(problem for problem in asked if problem is not None)]
+    missing = [*hooks.problems(), *(problem for problem in asked if problem is not None)]
+    return {"missing": missing, "changed": hooks.changed()}
 
 
 def doors() -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.sglang_plugin.contract import supported
 from tests.launch_lab import NO_MODEL, OURS, LaunchLab, Outcome
 
 pytestmark = pytest.mark.engine
@@ -130,7 +131,16 @@ def test_changed_sglang_is_refused_by_name(lab: LaunchLab, good: Path, case: str
         before=breakage,
     )
     line = refusal(outcome)
-    assert told in line and "supports sglang 0.5.23" in line
+    assert told in line and f"this package supports {supported()}: " in line
+
+
+def test_release_that_is_not_tested_is_served_and_named(lab: LaunchLab, good: Path) -> None:
+    outcome = lab.launch(
+        ["sglang.launch_server", "--model-path", NO_MODEL, "--speculative-adaptive-config", str(good)],
+        before="import sglang; sglang.__version__ = '0.5.99'",
+    )
+    told = f"adaptive: sglang 0.5.99 fits; it is not tested, but its hooked functions are those of {supported()}"
+    assert outcome.output.count(told) == 1 and OURS not in outcome.output
 
 
 @pytest.mark.parametrize("case", BREAKAGES)

@@ -14,7 +14,9 @@ from sglang_adaptive.doctor import installation
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.command import main
 from sglang_adaptive.doctor.launch_line import take_apart
+from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 
+FITS: dict[str, list[str]] = {"missing": [], "changed": []}
 ARGUMENTS = ["--model-path", "M", "--port=1"]
 
 
@@ -74,7 +76,7 @@ def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.Ca
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """What the process with SGLang in it answers."""
-    found = {"device": {"kind": "cpu", "torch": "2"}, "sglang": "0.5.23", "contract": [], "doors": None}
+    found = {"device": {"kind": "cpu", "torch": "2"}, "sglang": RELEASES[-1], "contract": FITS, "doors": None}
     monkeypatch.setattr(installation, "_ask", lambda line: found)
     return found
 
@@ -93,14 +95,28 @@ def test_plugin_that_sglang_is_told_to_leave_out(answer: dict[str, object], monk
 
 def test_what_sglang_lacks_and_what_fails_are_problems(answer: dict[str, object]) -> None:
     gpu = {"kind": "gpu", "names": ["NVIDIA H200"] * 2, "gibibytes": [140, 140], "torch": "2"}
-    answer |= {"contract": ["a.b is missing"], "device": gpu}
+    answer |= {"contract": {"missing": ["a.b is missing"], "changed": ["a.c"]}, "device": gpu}
     found = local()
     assert (found["SGLang"].status, found["device"].status) == (PROBLEM, OK)
-    assert found["SGLang"].words.endswith("this package supports sglang 0.5.23: a.b is missing")
+    assert found["SGLang"].words.endswith(f"does not fit, this package supports {supported()}: a.b is missing")
     assert found["device"].words == "NVIDIA H200, 140 GiB and NVIDIA H200, 140 GiB; torch 2"
     answer.clear()
     answer["failure"] = "ImportError: no torch"
     assert local()["SGLang"].words == "it cannot be asked any further: ImportError: no torch"
+
+
+@pytest.mark.parametrize(
+    ("release", "changed", "status", "words"),
+    [
+        (RELEASES[0], [], OK, " fits: it has everything that this package hooks and calls"),
+        (RELEASES[0], ["a.b", "a.c"], NOTE, f" fits; these hooked functions are not those of {supported()}: a.b, a.c"),
+        ("0.5.99", [], NOTE, f" fits; it is not tested, but its hooked functions are those of {supported()}"),
+        ("0.5.99", ["a.b"], NOTE, f" fits; these hooked functions are not those of {supported()}: a.b"),
+    ],
+)
+def test_sglang_that_fits(answer: dict[str, object], release: str, changed: list[str], status: str, words: str) -> None:
+    answer |= {"sglang": release, "contract": {"missing": [], "changed": changed}}
+    assert local()["SGLang"] == Check("SGLang", status, release + words)
 
 
 def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,144 @@
+"""The bodies of the functions that this package hooks, read from SGLang's source files and told apart by hashes.
+
+Nothing is imported, so what only a CUDA device can load is read as well, and a release that is merely unpacked.
+`make bodies` records the hashes of every release that is served in ``bodies.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+RECORD = Path(__file__).with_name("bodies.json")
+
+_BRANCHES = (ast.If, ast.Try, ast.With)
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    """Return the hashes of every hooked function, by its dotted path and by release."""
+    found: dict[str, dict[str, str]] = json.loads(RECORD.read_text())
+    return found
+
+
+def changed(targets: Iterable[str]) -> list[str]:
+    """Return those of *targets* whose body in the installed SGLang is that of no release in the record."""
+    record, now = recorded(), hashes(targets)
+    return [target for target, body in now.items() if body not in record.get(target, {}).values()]
+
+
+def hashes(targets: Iterable[str], root: Path | None = None) -> dict[str, str]:
+    """Return a hash of each function or class; those without a definition in SGLang's source are left out.
+
+    *root* is the folder that has the package ``sglang``, by default the installed one. Comments, docstrings and layout
+    do not count.
+    """
+    root = installed() if root is None else root
+    found = ((target, definitions(target, root)) for target in targets)
+    return {target: _hash(bodies) for target, bodies in found if bodies}
+
+
+def installed() -> Path:
+    """Return the folder that has the installed package ``sglang``."""
+    spec = find_spec("sglang")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]).parent
+
+
+def definitions(target: str, root: Path) -> list[ast.stmt]:
+    """Return the statements that define *target*, a dotted path; several for a property with a setter."""
+    module, names = _split(target, root)
+    return _in_module(root, module, names) if module and names else []
+
+
+def _split(target: str, root: Path) -> tuple[str, list[str]]:
+    """Return the longest module in *target*, and the names behind it."""
+    parts = target.split(".")
+    for end in range(len(parts), 0, -1):
+        if _source(root, ".".join(parts[:end])) is not None:
+            return ".".join(parts[:end]), parts[end:]
+    return "", parts
+
+
+def _source(root: Path, module: str) -> Path | None:
+    path = root.joinpath(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+@cache
+def _statements(file: Path) -> tuple[ast.stmt, ...]:
+    return tuple(_flat(ast.parse(file.read_text(encoding="utf-8")).body))
+
+
+def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a module or class, those below conditions included."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, _BRANCHES):
+            for _, value in ast.iter_fields(statement):
+                for part in value if isinstance(value, list) else ():
+                    yield from _flat(part.body if isinstance(part, ast.ExceptHandler) else [part])
+
+
+def _in_module(root: Path, module: str, names: list[str]) -> list[ast.stmt]:
+    file = _source(root, module)
+    if file is None:
+        return []
+    first, *rest = names
+    found = _defined(_statements(file), first)
+    for statement in found if rest else ():
+        if isinstance(statement, ast.ClassDef):
+            return _in_class(root, module, statement, rest)
+    if found:
+        return [] if rest else found
+    for source, name in _imported(_statements(file), first, module, file):
+        if below := _in_module(root, source, [name, *rest]):
+            return below
+    return []
+
+
+def _in_class(root: Path, module: str, cls: ast.ClassDef, names: list[str]) -> list[ast.stmt]:
+    """Return what defines a member of a class, or of the first of its bases that has it."""
+    if found := _defined(_flat(cls.body), names[0]):
+        return found if len(names) == 1 else []
+    for base in cls.bases:
+        if isinstance(base, ast.Name) and (found := _in_module(root, module, [base.id, *names])):
+            return found
+    return []
+
+
+def _defined(statements: Iterable[ast.stmt], name: str) -> list[ast.stmt]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [statement for statement in statements if isinstance(statement, kinds) and statement.name == name]
+
+
+def _imported(statements: Iterable[ast.stmt], name: str, module: str, file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the modules from which a module imports *name*, and its name there."""
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    for statement in statements:
+        if isinstance(statement, ast.ImportFrom):
+            start = package[: len(package) - statement.level + 1] if statement.level else []
+            source = ".".join([*start, *filter(None, [statement.module])])
+            yield from ((source, alias.name) for alias in statement.names if (alias.asname or alias.name) == name)
+
+
+def _hash(bodies: list[ast.stmt]) -> str:
+    text = json.dumps([_plain(body) for body in bodies])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(node: Any) -> Any:
+    """Return a syntax tree as lists; what is empty is left out, so every version of Python gives the same."""
+    if isinstance(node, list):
+        return [_plain(part) for part in node]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value is not None and value != []}
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+        fields["body"] = node.body[1:]
+    return [type(node).__name__, *([name, _plain(value)] for name, value in fields.items())]
