@@ -35,14 +35,17 @@ def register() -> None:
 
 
 def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
+    import sgl_kernel
     from sglang.srt.speculative import eagle_utils
 
     from sglang_adaptive.cpu_engine import kernels
 
-    if eagle_utils.tree_speculative_sampling_target_only is None:
-        eagle_utils.tree_speculative_sampling_target_only = kernels.sample_tree_cpu
-        eagle_utils.top_k_renorm_prob = kernels.keep_top_k_cpu
-        eagle_utils.top_p_renorm_prob = kernels.keep_top_p_cpu
+    # SGLang 0.5.22 imports the kernels from sgl_kernel when it samples.
+    home = eagle_utils if hasattr(eagle_utils, "tree_speculative_sampling_target_only") else sgl_kernel
+    if getattr(home, "tree_speculative_sampling_target_only", None) is None:
+        home.tree_speculative_sampling_target_only = kernels.sample_tree_cpu
+        home.top_k_renorm_prob = kernels.keep_top_k_cpu
+        home.top_p_renorm_prob = kernels.keep_top_p_cpu
     return is_all_greedy
 
 

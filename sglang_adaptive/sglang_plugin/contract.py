@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-RELEASES = ("0.5.23",)
+RELEASES = ("0.5.22", "0.5.23")
 """The releases of SGLang that this package serves, the oldest first."""
 
 
@@ -56,8 +56,13 @@ class Need:
     on_cuda: bool = False
     """Whether its module can be imported only with a CUDA device."""
 
+    since: str | None = None
+    """The first of `RELEASES` that has it; on those before, ``releases.py`` goes another way."""
+
     def problem(self) -> str | None:
         """Return what is wrong with the installed SGLang's, or None."""
+        if self.since is not None and _installed() in RELEASES[: RELEASES.index(self.since)]:
+            return None
         try:
             found = pkgutil.resolve_name(self.target)
         except (ImportError, AttributeError) as error:
@@ -69,6 +74,12 @@ class Need:
             there = attributes_of(found)
             missing += [name for name in self.attributes if name not in there]
         return f"{self.target} has no {', '.join(missing)}" if missing else None
+
+
+def _installed() -> str:
+    import sglang
+
+    return str(sglang.__version__)
 
 
 def parameters_of(function: Any) -> set[str]:

@@ -1,7 +1,7 @@
 """The launcher's part of several HTTP workers (``--tokenizer-worker-num``).
 
-Each worker is a new process in which SGLang loads no plugins. But SGLang lets a variable name the application that the
-workers import, and so each imports ``http_worker``.
+Each worker is a new process in which SGLang loads no plugins. But the application that the workers import can be named,
+and so each imports ``http_worker``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 from typing import Any
 
 from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.releases import import_in_workers
 
 logger = logging.getLogger(__name__)
 
@@ -21,13 +22,11 @@ APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
 
 def serve_our_application() -> None:
     """Let the workers import this package's application and log what it says, and SIGHUP reach one of them."""
-    from sglang.srt.environ import envs
     from uvicorn.config import LOGGING_CONFIG
 
-    named = envs.SGLANG_HTTP_SERVER_APP_PATH.get()
+    named = import_in_workers(APPLICATION)
     if named != APPLICATION:
         env.HTTP_APPLICATION.set(named)
-        envs.SGLANG_HTTP_SERVER_APP_PATH.set(APPLICATION)
     # As SGLang does for its own logger: a worker configures no other.
     LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
     try:

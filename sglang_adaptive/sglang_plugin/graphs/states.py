@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sglang_adaptive.runtime.start_up import Device
+from sglang_adaptive.sglang_plugin.releases import draft_placement
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +108,9 @@ def _scoped(draft: Any, build: Callable[[], None]) -> Callable[[], None]:
             speculative_moe_a2a_backend_context,
             speculative_moe_backend_context,
         )
-        from sglang.srt.speculative.spec_utils import draft_tp_context
 
         with (
-            draft_tp_context(draft.parallel_layout),
+            draft_placement(draft),
             speculative_moe_backend_context(),
             speculative_moe_a2a_backend_context(),
         ):

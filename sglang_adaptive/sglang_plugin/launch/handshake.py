@@ -1,7 +1,11 @@
-"""Each scheduler reports in SGLang's start-up handshake that its hooks are applied; the launcher checks it."""
+"""Each scheduler reports in SGLang's start-up handshake that its hooks are applied; the launcher checks it.
+
+The report travels with SGLang's start-up times, because a controller of replicas passes on nothing else of a scheduler.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive.sglang_plugin import hooks
@@ -10,6 +14,7 @@ from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.graphs.captures import thaw
 from sglang_adaptive.sglang_plugin.hooks import Process
 
+TIMES = "startup_time"
 KEY = "sglang_adaptive_hooks"
 BUILT = "sglang_adaptive_built"
 """Runtime states built at start-up (``CapturedSteps.as_pairs``), for the launcher's check of new configurations."""
@@ -25,19 +30,21 @@ def report(info: dict[str, Any]) -> dict[str, Any]:
     thaw()
     now = current()
     built = {} if now is None else {BUILT: now.controller.built.as_pairs()}
-    return {**info, KEY: len(wanted), **built}
+    return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}
 
 
-def pass_on(info: dict[str, Any], controller: Any) -> dict[str, Any]:
-    """Return the *info* of a controller of replicas, with the report of its schedulers."""
-    replicas = controller._scheduler_init_infos
-    if replicas and all(KEY in replica for replica in replicas):
-        return {**info, **{key: replicas[0][key] for key in (KEY, BUILT) if key in replicas[0]}}
-    return info
+def pass_on(summary: dict[str, Any], times: Sequence[Any]) -> dict[str, Any]:
+    """Return the *summary* of the start-up *times* of replicas, with the report of their schedulers."""
+    if times and all(of_one and KEY in of_one for of_one in times):
+        return {**summary, **{key: times[0][key] for key in (KEY, BUILT) if key in times[0]}}
+    return summary
 
 
 def require_in_schedulers(infos: list[dict[str, Any]]) -> None:
-    """Raise ContractError unless each scheduler has reported its hooks."""
+    """Raise ContractError unless each scheduler has reported its hooks; put its report into its info."""
+    for info in infos:
+        times = info.get(TIMES) or {}
+        info.update({key: times.pop(key) for key in (KEY, BUILT) if key in times})
     missing = sum(KEY not in info for info in infos)
     if missing:
         raise ContractError(

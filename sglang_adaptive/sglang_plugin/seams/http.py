@@ -56,7 +56,7 @@ needs(
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop", ("self",)),
     Need(SRT + "entrypoints.http_server.app"),
-    Need(SRT + "environ.envs.SGLANG_HTTP_SERVER_APP_PATH"),
+    Need(SRT + "environ.envs.SGLANG_HTTP_SERVER_APP_PATH", since="0.5.23"),
     Need(SRT + "managers.multi_tokenizer_mixin.get_main_process_id"),
     Need(SRT + "managers.multi_tokenizer_mixin.read_from_shared_memory", ("name",)),
     Need(SRT + "utils.auth.add_api_key_middleware", ("app", "api_key", "admin_api_key")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
@@ -47,10 +47,10 @@ def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence
     return needs_lengths_on_host(original, attn_backends)
 
 
-@event(SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch", "stream_ordered")
-def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, batch: Any, *args: Any) -> None:
+@event(SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
+def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
     """Bring the lengths of requests to the host; without a wait where they are known."""
-    now.lengths.resolve(original, future_map, batch, *args)
+    now.lengths.resolve(original, future_map, batch, **kwargs)
 
 
 @around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
@@ -114,12 +114,13 @@ def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> 
     return report(original(scheduler))
 
 
-@around(SRT + "managers.data_parallel_controller.DataParallelController.get_init_info", "self")
-def replicas_ready(original: Callable[..., dict[str, Any]], controller: Any) -> dict[str, Any]:
-    """The same for a controller of replicas, which makes a new dict."""
+@around(SRT + "managers.data_parallel_controller.aggregate_scheduler_startup_times", "startup_times")
+def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Iterable[Any]) -> dict[str, Any]:
+    """Summarize the start-up of replicas, which is all that the launcher hears of their schedulers."""
     from sglang_adaptive.sglang_plugin.launch.handshake import pass_on
 
-    return pass_on(original(controller), controller)
+    startup_times = list(startup_times)
+    return pass_on(original(startup_times), startup_times)
 
 
 needs(
@@ -145,5 +146,4 @@ needs(
     Need(SRT + "runtime_context.get_parallel"),
     Need(SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
     Need(SRT + "distributed.parallel_state.GroupCoordinator", attributes=("rank_in_group", "world_size", "cpu_group")),
-    Need(SRT + "managers.data_parallel_controller.DataParallelController", attributes=("_scheduler_init_infos",)),
 )

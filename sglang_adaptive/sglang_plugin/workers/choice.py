@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.arguments_view import AsIf
+from sglang_adaptive.sglang_plugin.releases import worker_of_platform
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {
@@ -47,8 +48,7 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return original(AsIf(server_args, enable_multi_layer_eagle=False))
     if OURS.get(name) in (None, MULTI_LAYER):
         return original(server_args)
-    platform_worker = SpeculativeAlgorithm.from_string(name).get_platform_worker_cls()
-    if platform_worker is not None:
+    if (platform_worker := worker_of_platform(SpeculativeAlgorithm.from_string(name))) is not None:
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"

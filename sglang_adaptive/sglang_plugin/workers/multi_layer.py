@@ -19,12 +19,13 @@ from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cu
 from sglang.srt.runtime_context import get_context, get_exec, get_spec
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
-from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
+from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.graphs.states import build_state
+from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _build(worker: AdaptiveMultiLayerWorker, steps: int, width: int, sizes: list
         with get_spec().override(speculative_num_draft_tokens=width):
             with _steps(draft, steps):
                 draft._rebuild_topk1_chain_buffers()
-            with draft_pp_context(), draft_tp_context(draft.parallel_layout), speculative_moe_backend_context():
+            with draft_pp_context(), draft_placement(draft), speculative_moe_backend_context():
                 draft.init_attention_backend()
                 draft._capture_cuda_graphs()
             begin_within(draft.cuda_graph_runner_for_draft_extend)

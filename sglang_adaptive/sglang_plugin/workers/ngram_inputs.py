@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sglang_adaptive.sglang_plugin.releases import links_from_mask
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -32,7 +34,7 @@ def prepare_roots(worker: Any, batch: Any) -> bool:
         "retrieve_next_sibling": worker.retrieve_next_sibling_batch[size],
     }
     mask = worker.tree_mask_batch[size].fill_(True)
-    ngram_worker.reconstruct_indices_from_tree_mask_func(mask, batch.seq_lens, *tree.values(), size, 1)
+    links_from_mask(ngram_worker)(mask, batch.seq_lens, *tree.values(), size, 1)
     if ngram_worker.USE_FULL_MASK and not ngram_worker._is_cpu:
         length = size + tokens_at_most(batch, worker.model_runner.model_config.context_len)
         mask = torch.ones(length, dtype=torch.bool, device=worker.device)

@@ -31,15 +31,15 @@ class KnownLengths:
         if batch.seq_lens_cpu is not None:
             self.guard.attempt(self._expect, batch.reqs, batch.seq_lens_cpu.tolist())
 
-    def resolve(self, original: Callable[..., None], future_map: Any, batch: Any, *args: Any) -> None:
+    def resolve(self, original: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
         """Give *batch* its lengths on the host where they are known, without SGLang's wait in *original*."""
         known = self.guard.attempt(self._known, batch) if future_map.needs_cpu_seq_lens else None
         if known is None:
-            original(future_map, batch, *args)
+            original(future_map, batch, **kwargs)
             return
         future_map.needs_cpu_seq_lens = False
         try:
-            original(future_map, batch, *args)
+            original(future_map, batch, **kwargs)
         finally:
             future_map.needs_cpu_seq_lens = True
         batch.seq_lens_cpu, batch.seq_lens_sum = known, int(known.sum())

@@ -112,4 +112,4 @@ def test_record_and_requirement_are_of_the_releases_that_are_served() -> None:
     assert {release for of in bodies.recorded().values() for release in of} == set(RELEASES)
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     (required,) = (line for line in project["dependencies"] if line.startswith("sglang"))
-    assert required == f"sglang=={RELEASES[0]}"
+    assert required == f"sglang>={RELEASES[0]},<={RELEASES[-1]}"

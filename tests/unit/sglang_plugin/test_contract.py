@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglang_adaptive.sglang_plugin.contract import Need
+import pytest
+
+from sglang_adaptive.sglang_plugin import contract
+from sglang_adaptive.sglang_plugin.contract import RELEASES, Need
 
 HERE = f"{__name__}."
 
@@ -37,3 +40,10 @@ def test_what_is_missing_is_named() -> None:
     assert Need(HERE + "Other.method", ("given", "more")).problem() == f"{HERE}Other.method has no more"
     missing = Need(HERE + "Absent").problem()
     assert missing is not None and missing.startswith(f"{HERE}Absent is missing")
+
+
+def test_what_a_release_has_not_yet_is_needed_of_later_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = Need("json.nothing", since=RELEASES[-1])
+    for release, missing in ((RELEASES[0], False), (RELEASES[-1], True), ("0.5.99", True)):
+        monkeypatch.setattr(contract, "_installed", lambda release=release: release)
+        assert (need.problem() is not None) is missing, release
