@@ -52,6 +52,9 @@ class AdaptiveConfig:
     prune_graphs: Annotated[
         bool, flag("capture CUDA graphs of a depth only for the batch sizes it can be chosen at")
     ] = True
+    exact: Annotated[
+        bool, flag("draw each token as a server without speculation does; read when the server starts")
+    ] = True
     zero_step_extend_every: Annotated[
         int, integer("rounds at 0 steps between two runs of the draft", 1, MAX_STEPS + 1)
     ] = 8

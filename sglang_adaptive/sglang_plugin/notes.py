@@ -3,6 +3,7 @@
 - On ServerArgs: what the launcher found, a dict. "reason" says why adaptive speculation is off, None where it is on;
   then "stamp" is the ``file_stamp`` of the configuration's file just before it was read.
 - On a result: the `RoundNote` of its round.
+- On a batch: what its penalizers have `Counted`, for the round that follows.
 """
 
 NOTE = "_adaptive_note"

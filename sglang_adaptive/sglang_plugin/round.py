@@ -18,6 +18,7 @@ from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.attention_dp import ballots
 from sglang_adaptive.sglang_plugin.capacity import Capacity
+from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
 from sglang_adaptive.sglang_plugin.graphs.captures import Captures
@@ -81,6 +82,11 @@ class Round:
 
         return LikeliestTokens()
 
+    @cached_property
+    def exact(self) -> ExactVerify | None:
+        """What verifies by drawn tokens; None where SGLang's verify does all of it."""
+        return ExactVerify.where_it_can(self.worker)
+
     # -- start-up -------------------------------------------------------------------------------------------------
 
     def start(self, build: Callable[[Any], None], worker: Any) -> None:
@@ -117,6 +123,22 @@ class Round:
         """Set the steps of the coming round from the ballots of all ranks."""
         if self.ranks is not None:
             self.ranks.take(ballots.rows(info, self.ranks))
+
+    def count(self, count: Callable[[Any], None], batch: Any) -> None:
+        """Let penalizers count what a batch has written."""
+        if self.exact is None:
+            count(batch)
+        else:
+            self.exact.count(count, batch)
+
+    def prefill_prepared(self, batch: Any) -> None:
+        """Let penalizers count what requests of a prefill wrote before they were retracted."""
+        if self.exact is not None:
+            self.exact.count_again(batch)
+
+    def waits(self, scheduler: Any, batch: Any) -> bool:
+        """Say whether pending results are processed before *batch* is launched."""
+        return self.exact is not None and self.exact.waits(scheduler, batch)
 
     def choose_steps(self, batch_size: int) -> None:
         """Choose the steps of the coming round, and its verify budget; make the steps live."""
@@ -166,11 +188,13 @@ class Round:
         self, accept: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
         *more: Any, watermark_state: Any = None, **options: Any,
     ) -> Any:  # fmt: skip
-        """Accept drafts and choose the tokens behind them: SGLang's way, or a shorter one with the same outcome."""
+        """Accept drafts and choose the tokens behind them: by the sampler, or by the likeliest tokens alone."""
         asked = (verify_input, batch, logits_output, grammar_mask, watermark_state)
         found = None if self.budgets is None else self.budgets.accept(*asked)
         if found is None and logits_output.next_token_logits.is_cuda:
             found = self.likeliest.chosen(*asked)
+        if found is None and self.exact is not None:
+            found = self.exact.accepted(*asked)
         if found is None:
             found = accept(
                 verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options

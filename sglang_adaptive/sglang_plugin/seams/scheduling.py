@@ -56,9 +56,26 @@ def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, 
 @around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
 def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
     """Say whether pending results are processed before a batch is launched."""
+    from sglang_adaptive.sglang_plugin.current import current
     from sglang_adaptive.sglang_plugin.repairs import mixed_grammar
 
-    return original(scheduler, batch, last_batch=last_batch) or mixed_grammar.waits(scheduler, batch)
+    if original(scheduler, batch, last_batch=last_batch) or mixed_grammar.waits(scheduler, batch):
+        return True
+    now = current()
+    return now is not None and now.waits(scheduler, batch)
+
+
+@event(SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
+def prepare_prefill(now: Round, original: Callable[[Any], None], batch: Any) -> None:
+    """Prepare a prefill, also of requests that were retracted."""
+    original(batch)
+    now.prefill_prepared(batch)
+
+
+@event(SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
+def count_penalties(now: Round, original: Callable[[Any], None], batch: Any) -> None:
+    """Let penalizers count the tokens that a batch has written."""
+    now.count(original, batch)
 
 
 @event(_RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
@@ -123,14 +140,30 @@ def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Itera
     return pass_on(original(startup_times), startup_times)
 
 
+_PENALTIES = SRT + "sampling.penaltylib."
+
 needs(
+    Need(_PENALTIES + "BatchedPenalizerOrchestrator", attributes=("penalizers", "is_required", "device")),
+    Need(_PENALTIES + "BatchedFrequencyPenalizer", attributes=("cumulated_frequency_penalties", "frequency_penalties")),
+    Need(_PENALTIES + "BatchedPresencePenalizer", attributes=("cumulated_presence_penalties", "presence_penalties")),
+    Need(
+        _PENALTIES + "BatchedRepetitionPenalizer", attributes=("cumulated_repetition_penalties", "repetition_penalties")
+    ),
+    Need(
+        _PENALTIES + "BatchedMinNewTokensPenalizer",
+        attributes=("min_new_tokens", "stop_token_penalties", "len_output_tokens"),
+    ),
+    Need(_PENALTIES + "repetition_penalty.apply_scaling_penalties", ("logits", "scaling_penalties")),
+    Need(
+        SRT + "managers.schedule_batch.Req",
+        attributes=("origin_input_ids", "output_ids", "retraction_count", "sampling_params"),
+    ),
     Need(SRT + "mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size", ("self",)),
     Need(SRT + "managers.schedule_batch.ScheduleBatch.check_decode_mem", ("self",)),
     Need(SRT + "mem_cache.allocator.token.TokenToKVPoolAllocator.available_size", ("self",)),
     Need(SRT + "mem_cache.base_prefix_cache.BasePrefixCache.evictable_size", ("self",)),
     Need(SRT + "mem_cache.memory_pool.ReqToTokenPool.alloc_rows"),
     Need(SRT + "managers.schedule_batch.ScheduleBatch.maybe_evict_swa", ("self",)),
-    Need(SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", ("self",)),
     Need(
         SRT + "managers.schedule_batch.ScheduleBatch",
         attributes=(

@@ -117,9 +117,8 @@ def prepare_for_verify(now: Round, original: Callable[..., Any], *args: Any) -> 
 
 
 @event(
-    SRT + "speculative.eagle_worker_common.eagle_sample",
+    SRT + "speculative.eagle_utils.eagle_sample",
     *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
-    process=(Process.SCHEDULER_CUDA, Process.SCHEDULER_VERIFY_BUDGET),
 )
 def sample(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Accept drafts and choose the tokens behind them."""
@@ -241,8 +240,20 @@ needs(
     Need(SRT + "environ.envs.SGLANG_SIMULATE_ACC_LEN"),
     Need(
         SRT + "sampling.sampling_batch_info.SamplingBatchInfo",
-        attributes=("is_all_greedy", "acc_additive_penalties", "acc_scaling_penalties", "logit_bias"),
+        attributes=(
+            *("is_all_greedy", "acc_additive_penalties", "acc_scaling_penalties", "logit_bias", "temperatures"),
+            *("top_ps", "top_ks", "min_ps", "sampling_seed", "grammar_mask", "penalizer_orchestrator"),
+            *("has_custom_logit_processor", "custom_logit_processor", "custom_params", "has_watermark_candidates"),
+        ),
     ),
+    Need(SRT + "sampling.sampling_batch_info.ProcessorEntry", attributes=("processor", "rows", "indices")),
+    Need(
+        SRT + "layers.sampler.Sampler.forward",
+        ("logits_output", "sampling_info", "return_logprob", "top_logprobs_nums", "token_ids_logprobs", "positions"),
+    ),
+    Need(SRT + "layers.sampler.Sampler._preprocess_logits", ("logits", "sampling_info")),
+    Need(SRT + "layers.dp_attention.is_dp_attention_enabled"),
+    Need(SRT + "model_executor.model_runner.ModelRunner", attributes=("sampler",)),
     Need(SRT + "speculative.spec_info.SpecInput", attributes=("ragged_verify_layout",)),
     Need(
         SRT + "speculative.ragged_verify.RaggedVerifyLayout",

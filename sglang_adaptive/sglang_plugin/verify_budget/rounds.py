@@ -15,9 +15,10 @@ from sglang_adaptive.runtime.calibration import BINS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.look_turns import budgets_seen, looked_steps
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.acceptance import accept
 from sglang_adaptive.sglang_plugin.batches import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.verify_budget import greedy, looks, ranking
+from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
 from sglang_adaptive.sglang_plugin.verify_budget.packed_input import packed_input
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
@@ -179,7 +180,7 @@ class PackedRounds:
         if logits_output.hidden_states is not None:
             logits_output.hidden_states = packing.spread(logits_output.hidden_states)
         if not batch.return_logprob and is_plainly_greedy(batch, grammar_mask, watermark_state):
-            return greedy.accept(verify_input, packing.spread(logits_output.next_token_logits.argmax(-1)))
+            return accept(verify_input, packing.spread(logits_output.next_token_logits.argmax(-1)))
         logits_output.next_token_logits = packing.spread(logits_output.next_token_logits)
         return None
 

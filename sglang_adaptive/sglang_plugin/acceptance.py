@@ -1,8 +1,4 @@
-"""Accepts the drafts of a packed greedy round by each token's choice, without a rectangle of logits.
-
-SGLang's eagle_sample reads `requests * width` rows of the vocabulary, of which a packed round has `requests * (budget +
-1)`. Where nothing but the logits decides, their likeliest tokens are spread instead: one number a row.
-"""
+"""Accepts the drafts of a round that are the target's own tokens."""
 
 from __future__ import annotations
 
@@ -14,26 +10,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def accept(verify_input: Any, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def accept(verify_input: Any, chosen: Tensor, first_children: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return what SGLang's eagle_sample returns where the target chose *chosen* [requests * width], int64.
 
     These are the tokens behind each node, int32 [requests * width]; accepted tokens of each request, drafts and one,
-    int32 [requests]; and the nodes of these, -1 behind them, int32 [requests, width]. Drafts without a link are not
-    accepted, whatever *chosen* says of the nodes before them.
+    int32 [requests]; and the nodes of these, -1 behind them, int32 [requests, depth]. Drafts without a link are not
+    accepted, whatever *chosen* says of the nodes before them; *first_children* [requests, width] are other links than
+    those of *verify_input*.
     """
     from sglang.srt.speculative import eagle_utils, spec_utils
 
     candidates = verify_input.draft_token.view(verify_input.retrieve_next_token.shape)
     requests, width = candidates.shape
-    device = candidates.device
+    depth, device = verify_input.max_tree_depth, candidates.device
     target = chosen.view(requests, width)
     predict, index, accepted = eagle_utils.verify_tree_greedy_func(
         predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
-        accept_index=torch.full((requests, width), -1, dtype=torch.int32, device=device),
+        accept_index=torch.full((requests, depth), -1, dtype=torch.int32, device=device),
         accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
         candidates=candidates,
         retrieve_index=verify_input.retrieve_index,
-        retrieve_next_token=verify_input.retrieve_next_token,
+        retrieve_next_token=verify_input.retrieve_next_token if first_children is None else first_children,
         retrieve_next_sibling=verify_input.retrieve_next_sibling,
         target_predict=target,
         topk=verify_input.tree_topk,
@@ -42,6 +39,6 @@ def accept(verify_input: Any, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         index = spec_utils.generate_simulated_accept_index(
             accept_index=index, predict=predict, num_correct_drafts=accepted, candidates=candidates,
             target_predict=target, simulate_acc_len=spec_utils.SIMULATE_ACC_LEN,
-            simulate_acc_token_mode=spec_utils.SIMULATE_ACC_TOKEN_MODE, bs=requests, spec_steps=width - 1,
+            simulate_acc_token_mode=spec_utils.SIMULATE_ACC_TOKEN_MODE, bs=requests, spec_steps=depth - 1,
         )  # fmt: skip
     return predict, accepted + 1, index

@@ -1,0 +1,128 @@
+"""What SGLang's sampler needs to know of each row of a verify, where a plain decode has one row a request."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from functools import cache
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_REQUEST = "__req__"
+"""Under this key SGLang gives a custom logit processor its request."""
+_REPEATED = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
+"""Tensors of SamplingBatchInfo with a row a request, which the sampler reads."""
+
+
+class Rows:
+    """Sampling parameters of batches with a row for each token of a verify; those of the latest are kept."""
+
+    def __init__(self) -> None:
+        self._of: tuple[Any, ...] = ()
+        self._made: Any = None
+
+    def of(self, info: Any, width: int) -> Any:
+        """Return the SamplingBatchInfo *info* for *width* rows a request; penalties, bias and masks are left out."""
+        # SGLang makes other tensors where requests come or go, and another `info` in each round.
+        of = (info.temperatures, info.custom_params, width)
+        if not (self._of and all(old is new for old, new in zip(self._of, of, strict=True))):
+            self._of, self._made = of, _repeated(info, width)
+        return self._made
+
+
+def _repeated(info: Any, width: int) -> Any:
+    repeated = {name: getattr(info, name) for name in _REPEATED}
+    if width > 1:
+        repeated = {name: None if one is None else one.repeat_interleave(width, 0) for name, one in repeated.items()}
+    if info.has_custom_logit_processor:
+        entries = info.custom_logit_processor.items()
+        repeated["custom_logit_processor"] = {key: _entry(entry, width) for key, entry in entries}
+        repeated["custom_params"] = [params for params in info.custom_params for _ in range(width)]
+    return dataclasses.replace(
+        info, penalizer_orchestrator=None, acc_additive_penalties=None, acc_scaling_penalties=None, logit_bias=None,
+        grammar_mask=None, **repeated,
+    )  # fmt: skip
+
+
+def _entry(entry: Any, width: int) -> Any:
+    """Return a processor for all rows of its requests; for the first of each where it looks at the request."""
+    import torch
+
+    each = 1 if reads_request(entry.processor.__class__) else width
+    rows = [row * width + more for row in entry.rows for more in range(each)]
+    indices = entry.indices[:, None] * width + torch.arange(each, device=entry.indices.device)
+    return dataclasses.replace(entry, rows=rows, indices=indices.flatten())
+
+
+def first_rows_alone(info: Any) -> list[str]:
+    """Name the processors of *info* that look at a request."""
+    kinds = [entry.processor.__class__ for entry in (info.custom_logit_processor or {}).values()]
+    return [kind.__name__ for kind in kinds if reads_request(kind)]
+
+
+def without_drafts(info: Any, first_children: Tensor) -> Tensor | None:
+    """Return *first_children* [requests, width] without the drafts of requests whose processors look at them.
+
+    None where there is no such request.
+    """
+    cut = None
+    for entry in (info.custom_logit_processor or {}).values():
+        if reads_request(entry.processor.__class__):
+            cut = first_children.clone() if cut is None else cut
+            cut[:, 0].index_fill_(0, entry.indices, -1)
+    return cut
+
+
+@cache
+def reads_request(processor: Hashable) -> bool:
+    """Whether the code of a *processor*'s class, or what that calls, names the key under which it finds its request.
+
+    What is not Python code might: it counts as if it did.
+    """
+    assert isinstance(processor, type)
+    parts = [part for base in processor.__mro__[:-1] for part in vars(base).values()]
+    seen: set[int] = set()
+    while parts:
+        part = parts.pop()
+        part = getattr(part, "__func__", part)
+        part = getattr(part, "__wrapped__", part)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, str) and part == _REQUEST:
+            return True
+        if isinstance(part, property):
+            parts += [part.fget, part.fset]
+        elif isinstance(part, FunctionType):
+            parts += [part.__code__, *(_of_its_module(part, name) for name in _names(part.__code__))]
+            parts += [cell.cell_contents for cell in part.__closure__ or () if _is_filled(cell)]
+        elif isinstance(part, type):
+            parts += vars(part).values()
+        elif isinstance(part, CodeType):
+            parts += part.co_consts
+        elif isinstance(part, (tuple, frozenset)):
+            parts += part
+    return not isinstance(processor.__call__, FunctionType)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that *code* uses, and the functions that are defined in it."""
+    inner = (part for part in code.co_consts if isinstance(part, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _of_its_module(function: FunctionType, name: str) -> Any:
+    """Return what *function* names so, where it is a text, or a function or class of the same module."""
+    found = function.__globals__.get(name)
+    same = isinstance(found, (FunctionType, type)) and found.__module__ == function.__module__
+    return found if same or isinstance(found, str) else None
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False

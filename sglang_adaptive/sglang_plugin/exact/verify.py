@@ -1,0 +1,175 @@
+"""Draws the token after every row of a verify with SGLang's sampler, and accepts the drafts that match.
+
+SGLang 0.5.23 accepts a draft d with probability p(d), and draws from what is left otherwise. To draw from p and to
+accept d where it was drawn is the same law. But then each token is the sampler's own, drawn after its true text: what a
+request asks for means what it means without speculation, and the token of a seed depends on its position alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sglang_adaptive.sglang_plugin.acceptance import accept
+from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.exact import penalties, rows
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.notes import NOTE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+
+class ExactVerify:
+    """Verifies the rounds of one worker whose tokens are not plainly the likeliest ones."""
+
+    def __init__(self, worker: Any) -> None:
+        """*worker* is SGLang's speculative worker."""
+        # Ranks that verified otherwise would accept other numbers of drafts.
+        self.guard = Guard("adaptive: rounds are verified by SGLang alone from now on", ranks_alike=True)
+        self._worker = worker
+        self._text = penalties.HostText()
+        self._latest: penalties.LatestTokens | None = None
+        self._rows = rows.Rows()
+        self._named: set[str] = set()
+
+    @classmethod
+    def where_it_can(cls, worker: Any) -> ExactVerify | None:
+        """Return what verifies the rounds of *worker*; None where the configuration or the launch rules it out."""
+        if not configuration().exact:
+            return None
+        why = why_not()
+        if why is not None:
+            logger.warning("adaptive: rounds are verified by SGLang alone: %s", why)
+            return None
+        return cls(worker)
+
+    # -- before a round -------------------------------------------------------------------------------------------
+
+    def count(self, count: Callable[[Any], None], batch: Any) -> None:
+        """Let the penalizers of *batch* count all that the host knows; SGLang's *count* would count one token."""
+        counted = self.guard.attempt(self._text.count, batch)
+        setattr(batch, NOTE, counted)
+        if counted is None:
+            count(batch)
+
+    def count_again(self, batch: Any) -> None:
+        """Let the penalizers of a prefill count what its requests have written before, where they were retracted."""
+        if batch.sampling_info.penalizer_orchestrator.is_required and any(req.output_ids for req in batch.reqs):
+            self.guard.attempt(self._text.count, batch)
+
+    def waits(self, scheduler: Any, batch: Any) -> bool:
+        """Whether pending results have to be processed before *batch*: a processor looks at a request's text."""
+        return bool(
+            batch
+            and not self.guard.closed
+            and scheduler.result_queue
+            and batch.forward_mode.is_decode()
+            and batch.sampling_info is not None
+            and batch.sampling_info.has_custom_logit_processor
+            and rows.first_rows_alone(batch.sampling_info)
+        )
+
+    # -- a round --------------------------------------------------------------------------------------------------
+
+    def accepted(
+        self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return what SGLang's eagle_sample returns; None for a round that is left to it."""
+        info = batch.sampling_info
+        if batch.forward_mode.is_idle() or (
+            info.is_all_greedy and info.acc_additive_penalties is None and not info.has_custom_logit_processor
+        ):
+            return None
+        if watermark_state is not None and info.has_watermark_candidates:
+            return None
+        return self.guard.attempt(self._accepted, verify_input, batch, logits_output, grammar_mask)
+
+    def _accepted(
+        self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        info, logits = batch.sampling_info, logits_output.next_token_logits
+        width, cut = verify_input.draft_token_num, None
+        each = self._rows.of(info, width)
+        if info.has_custom_logit_processor:
+            cut = rows.without_drafts(info, verify_input.retrieve_next_token)
+            self._name(rows.first_rows_alone(info))
+        penalised = info.acc_additive_penalties is not None
+        if penalised:
+            penalties.apply(_counted(batch), self._latest_tokens(batch), verify_input, batch, logits)
+        if grammar_mask is not None:
+            grammar_mask.apply(logits)
+        if info.logit_bias is not None:
+            logits.unflatten(0, (-1, width)).add_(info.logit_bias[:, None])
+        found = accept(verify_input, self._draw(logits_output, each, batch, verify_input.positions), cut)
+        if penalised:
+            tokens = verify_input.draft_token[found[2].clamp(min=0).long()]
+            self._latest_tokens(batch).write(batch.req_pool_indices, batch.seq_lens, tokens)
+        return found
+
+    def _draw(self, logits_output: Any, each: Any, batch: Any, positions: Tensor) -> Tensor:
+        """Return the token that SGLang's sampler draws after each row, int64 [rows]."""
+        sampler = self._worker.target_worker.model_runner.sampler
+        drawn_from = logits_output.next_token_logits
+        if batch.return_logprob and not each.is_all_greedy:
+            # The sampler turns logits into probabilities in place, and logprobs are read from logits later.
+            sampler._preprocess_logits(drawn_from, each)
+            drawn_from = drawn_from.clone()
+            each = dataclasses.replace(each, has_custom_logit_processor=False)
+        output = dataclasses.replace(logits_output, next_token_logits=drawn_from)
+        drawn = sampler(output, each, False, [], [], positions).to(torch.int64)
+        if not each.is_all_greedy:
+            _agree(drawn)
+        return drawn
+
+    def _latest_tokens(self, batch: Any) -> penalties.LatestTokens:
+        if self._latest is None:
+            from sglang.srt.runtime_context import max_speculative_num_draft_tokens
+
+            slots = batch.req_to_token_pool.req_to_token.shape[0]
+            self._latest = penalties.LatestTokens(slots, max_speculative_num_draft_tokens(), batch.seq_lens.device)
+        return self._latest
+
+    def _name(self, processors: list[str]) -> None:
+        for name in set(processors) - self._named:
+            self._named.add(name)
+            logger.info("adaptive: requests with %s get one token a round: it reads the text of its request", name)
+
+
+def why_not() -> str | None:
+    """Return what of the launch asks for another verify than by drawn tokens; None where nothing does."""
+    from sglang.srt.runtime_context import get_spec
+
+    spec = get_spec()
+    if spec.speculative_use_rejection_sampling:
+        return "--speculative-use-rejection-sampling accepts by the draft's probabilities"
+    if min(spec.speculative_accept_threshold_single, spec.speculative_accept_threshold_acc) < 1:
+        return "--speculative-accept-threshold-single or -acc below 1 accepts other drafts than the target's"
+    return None
+
+
+def _counted(batch: Any) -> penalties.Counted:
+    counted: penalties.Counted | None = getattr(batch, NOTE, None)
+    assert counted is not None and len(counted.first) == len(batch.seq_lens), "counted before each round"
+    if counted.first.is_cuda:
+        # They were made on the scheduler's stream, which goes on to the next round.
+        for tensor in counted.tensors():
+            tensor.record_stream(torch.cuda.current_stream())
+    return counted
+
+
+def _agree(drawn: Tensor) -> None:
+    """Give all ranks the tokens of the first, as eagle_sample does; their logits may differ in the last digit."""
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    group = parallel.attn_tp_group if is_dp_attention_enabled() else parallel.tp_group
+    if group.world_size > 1:
+        group.broadcast(drawn, src=0)
