@@ -53,8 +53,8 @@ def rank_log(server: str) -> str:
 
 
 def plain(folder: Path) -> CpuServer:
-    """No speculation, and none of the package's flags: stock SGLang."""
-    return _server(folder, "plain")
+    """No speculation and no overlap, and none of the package's flags: stock SGLang, in which parameters are exact."""
+    return _server(folder, "plain", "--disable-overlap-schedule", "--enable-custom-logit-processor")
 
 
 def static(folder: Path) -> CpuServer:
@@ -72,6 +72,7 @@ def ema(folder: Path) -> CpuServer:
         "ema",
         *_speculation("--speculative-adaptive-config", config),
         *("--enable-metrics", "--decode-log-interval", str(LOG_INTERVAL), "--page-size", "4"),
+        "--enable-custom-logit-processor",
         **_CHECKED,
         **_PLAN_STREAM,
     )

@@ -1,11 +1,15 @@
-"""Penalties under speculation: SGLang 0.5.23 counts one token a round, and gives every draft the same penalties."""
+"""Penalties, and processors of logits, on servers: exact with this package, and not with SGLang's own verify."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from sglang_adaptive.cpu_engine.server import CpuServer
-from tests.engine.workload import Case, run
+from tests.engine import processors
+from tests.engine.workload import Case, Output, require_whole_pool, rotating_depth, run
 
 FREQUENCY = 1.5
 
@@ -17,10 +21,34 @@ def penalised(easy: list[str], hard: list[str]) -> list[Case]:
     return [Case(prompt, sampling=sampling) for prompt in (*easy[:5], *hard[:5])]
 
 
+def test_penalised_text_is_that_without_speculation(
+    ema: CpuServer, expected: Callable[[list[Case]], list[Output]], penalised: list[Case]
+) -> None:
+    with rotating_depth(ema):
+        assert run(ema, penalised, at_once=4) == expected(penalised)
+    require_whole_pool(ema)
+
+
 @pytest.mark.xfail(raises=AssertionError, strict=True, reason="0.5.23: penalties lag by the tokens of a round")
-def test_penalised_text_is_that_without_speculation(ema: CpuServer, static: CpuServer, penalised: list[Case]) -> None:
-    """At zero steps every token is counted before the next; stock static speculation, left as it is, differs."""
-    ema.force_steps(0)
-    exact = run(ema, penalised, at_once=1)
-    ema.force_steps(None)
-    assert run(static, penalised, at_once=1) == exact
+def test_that_of_stock_speculation(
+    static: CpuServer, expected: Callable[[list[Case]], list[Output]], penalised: list[Case]
+) -> None:
+    assert run(static, penalised, at_once=1) == expected(penalised)
+
+
+@pytest.mark.parametrize(
+    ("processor", "parameters"),
+    [(processors.Banned, {"banned": [68, 70, 72]}), (processors.Countdown, {"token": 71})],
+    ids=["of every row", "of its request"],
+)
+def test_processors_of_logits(
+    ema: CpuServer, plain: CpuServer, easy: list[str], processor: type, parameters: dict[str, Any]
+) -> None:
+    def texts(server: CpuServer, prompts: Sequence[str]) -> Any:
+        sampling = {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True, "custom_params": parameters}
+        body = {"text": prompts, "sampling_params": sampling, "custom_logit_processor": processors.to_str(processor)}
+        return [answer["output_ids"] for answer in server.post("/generate", body)]
+
+    wanted = texts(plain, easy[:3])
+    with rotating_depth(ema):
+        assert texts(ema, easy[:3]) == wanted

@@ -1,0 +1,176 @@
+"""Sampling parameters of every kind on SGLang's scheduler in this process: requests come and go, a depth a turn.
+
+Run as a process with a folder and what drafts, EAGLE3, NGRAM or nothing; prints what each run wrote, which has to be
+the same whatever the loop and the depths, and whether anything drafts. A seed's noise is that of its position, as with
+SGLang's deterministic inference, which has no attention backend for a CPU.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.cpu_engine.launcher import default_arguments
+from tests.engine import processors, stepping
+
+DEPTHS = {"EAGLE3": (0, 1, 3, 7), "NGRAM": (0, 2, 5, 11), "nothing": ()}
+TOKENS = 40
+STOPS = list(range(97, 110))
+KINDS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "frequency": {"frequency_penalty": 2.0},
+    "rewards": {"frequency_penalty": -0.3, "presence_penalty": -0.2},
+    "repetition": {"repetition_penalty": 1.3},
+    "presence": {"presence_penalty": 2.0},
+    "all penalties": {"frequency_penalty": 1.1, "presence_penalty": 0.9, "repetition_penalty": 1.3},
+    "minimum": {"min_new_tokens": 20, "stop_token_ids": STOPS, "ignore_eos": False},
+    "bias": {"logit_bias": {"97": 5.0, "101": -9.0}, "presence_penalty": 0.5},
+    "grammar": {"regex": "(ab|cd){3,20}x"},
+    "penalised grammar": {
+        "ebnf": 'root ::= ("yes" | "no") (" " [a-z]{1,6}){2,9} "."',
+        "frequency_penalty": 1.0,
+        "ignore_eos": False,
+    },
+    "banned": {"custom_params": {"banned": [32, 97, 101]}},
+    "countdown": {"custom_params": {"token": 71}},
+    "penalised countdown": {"custom_params": {"token": 71}, "frequency_penalty": 0.9},
+    "seed": {"temperature": 1.5, "sampling_seed": 7},
+    "another seed": {"temperature": 2.5, "top_k": 9, "top_p": 0.9, "sampling_seed": 11, "presence_penalty": 0.4},
+}
+"""Sampling parameters by name; one arrives every second turn."""
+PROCESSORS = {
+    "banned": processors.Banned,
+    "countdown": processors.Countdown,
+    "penalised countdown": processors.Countdown,
+}
+ABORTED = "rewards"
+
+
+class ExactStepper(stepping.Stepper):
+    """One scheduler that drafts with *algorithm*, if any."""
+
+    def __init__(self, folder: Path, algorithm: str) -> None:
+        stepping._make_cpu_fit()
+        self.depths = DEPTHS[algorithm]
+        config = folder / "stepping.json"
+        config.write_text(json.dumps({"throughput": {"candidate_steps": list(self.depths)}}))
+        draft = ("--speculative-draft-model-path", str(models.draft_path()), "--speculative-eagle-topk", "1")
+        drafting = ("--speculative-algorithm", algorithm, "--speculative-adaptive-config", str(config))
+        argv = [
+            *("--model-path", str(models.target_path()), "--max-total-tokens", str(stepping.SLOTS)),
+            *("--chunked-prefill-size", "64", "--max-running-requests", "8", "--enable-custom-logit-processor"),
+            *(drafting if self.depths else ("--disable-overlap-schedule",)),
+            *(draft if algorithm == "EAGLE3" else ()),
+        ]
+        self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
+        self.scheduler._war_barrier_enabled = False
+        self.worker = self.scheduler.draft_worker
+        self.reqs: dict[str, Any] = {}
+
+    def write(
+        self, depths: Sequence[int] = (), overlap: bool = False, retract: bool = False, plainly: bool = False
+    ) -> dict[str, Any]:
+        """Run requests of all KINDS with one of *depths* after the other, a turn each; *plainly* without parameters."""
+        scheduler = self.scheduler
+        scheduler.enable_overlap = overlap
+        if hasattr(self.worker, "enable_overlap"):
+            self.worker.enable_overlap = overlap
+        scheduler.enable_skip_finishing_decode = False
+        assert scheduler.flush_cache()
+        self.reqs.clear()
+        turns, turn, arrivals = itertools.cycle(depths), itertools.count(), iter(KINDS)
+
+        def ingest(**_: Any) -> list[Any]:
+            now = next(turn)
+            if depths:
+                self.worker.adaptive_controller.force_steps(next(turns))
+            kind = next(arrivals, None) if now % 2 == 0 else None
+            if kind is not None:
+                self._ask_for(kind, {} if plainly else KINDS[kind])
+            if now == 14:
+                self.abort(ABORTED)
+            scheduler.gracefully_exit = len(self.reqs) == len(KINDS) and self.done()
+            return []
+
+        scheduler.ingest_requests = ingest
+        scheduler.gracefully_exit = False
+        from sglang.srt.managers import scheduler as module
+
+        with mock.patch.object(module, "TEST_RETRACT", retract), mock.patch.object(module, "TEST_RETRACT_INTERVAL", 9):
+            (scheduler.event_loop_overlap if overlap else scheduler.event_loop_normal)()
+        scheduler.last_batch = None
+        return {
+            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items() if rid != ABORTED},
+            "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
+            "retracted": sum(req.retraction_count for req in self.reqs.values()),
+        }
+
+    def _ask_for(self, kind: str, more: dict[str, Any]) -> None:
+        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        sampling = {"temperature": 0, "ignore_eos": True, **more}
+        parameters = SamplingParams(max_new_tokens=TOKENS, **sampling)
+        parameters.normalize(self.scheduler.tokenizer)
+        family = "hard" if len(self.reqs) % 3 == 2 else "easy"
+        ids = self.encode(models.prompts(family)[len(self.reqs) % 8])
+        self.scheduler.handle_generate_request(
+            TokenizedGenerateReqInput(
+                rid=kind, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
+                token_type_ids=None, sampling_params=parameters, return_logprob=False, logprob_start_len=-1,
+                top_logprobs_num=0, token_ids_logprob=None, stream=False,
+                custom_logit_processor=processors.to_str(PROCESSORS[kind]) if kind in PROCESSORS and more else None,
+            )
+        )  # fmt: skip
+        self._sent(kind)
+
+
+def _seed_every_batch() -> None:
+    """Let the noise of each token be that of its request's seed and its position."""
+    from sglang.srt.layers import sampler
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+    build = SamplingBatchInfo.from_schedule_batch.__func__
+
+    def seeded(cls: Any, batch: Any, vocab_size: int) -> Any:
+        info = build(cls, batch, vocab_size)
+        seeds = [req.sampling_params.sampling_seed or 42 for req in batch.reqs]
+        info.sampling_seed = torch.tensor(seeds, dtype=torch.int64)
+        return info
+
+    def hashed(seed: Any, positions: Any, columns: Any) -> Any:
+        mixed = (seed.to(torch.int64)[:, None] * 73856093) ^ (positions[:, None] * 19349663) ^ (columns * 83492791)
+        for shift in (13, 7, 17):
+            mixed = (mixed ^ (mixed >> shift)) * 1274126177 % 2**32
+        return mixed
+
+    SamplingBatchInfo.from_schedule_batch = classmethod(seeded)
+    sampler.murmur_hash32 = hashed
+
+
+def main() -> None:
+    algorithm = sys.argv[2]
+    lab = ExactStepper(Path(sys.argv[1]), algorithm)
+    _seed_every_batch()
+    if not lab.depths:
+        print(json.dumps([lab.write(), lab.write(plainly=True)]))
+        return
+    none, shallow, middle, deep = lab.depths
+    switching = (deep, none, middle, shallow, shallow, none)
+    runs = [lab.write((deep,), overlap=True), lab.write(switching), lab.write(switching, overlap=True, retract=True)]
+    if algorithm == "EAGLE3":
+        runs += [lab.write((none,), overlap=True), lab.write((shallow,)), lab.write((middle,), overlap=True)]
+    print(json.dumps(runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Rows of a verify get the penalties that SGLang's penalizers give token by token, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sglang.srt.sampling import penaltylib
+from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+
+from sglang_adaptive.sglang_plugin.exact.penalties import HostText, LatestTokens, apply, paths
+
+VOCABULARY, PROMPT, STOP = 23, 5, 7
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"frequency_penalty": 0.7},
+    {"presence_penalty": -0.3, "frequency_penalty": 0.1},
+    {"repetition_penalty": 1.3, "min_new_tokens": 9},
+    {"frequency_penalty": 1.1, "presence_penalty": 0.6, "repetition_penalty": 0.8, "min_new_tokens": 14},
+]
+
+
+@dataclass(eq=False)
+class _Req:
+    sampling_params: Any
+    origin_input_ids: list[int] = field(default_factory=lambda: [1] * PROMPT)
+    output_ids: list[int] = field(default_factory=list)
+    retraction_count: int = 0
+    eos_token_ids: set[int] = field(default_factory=lambda: {STOP})
+    tokenizer: Any = field(default_factory=lambda: SimpleNamespace(additional_stop_token_ids=None, eos_token_id=STOP))
+
+
+class _Batch(SimpleNamespace):
+    """What SGLang's penalizers and ours read of a batch."""
+
+    def __init__(self, kinds: list[dict[str, Any]]) -> None:
+        none = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
+        reqs = [_Req(SimpleNamespace(stop_token_ids=None, **{**none, **kind})) for kind in kinds]
+        super().__init__(reqs=reqs, device="cpu", req_pool_indices=torch.arange(len(reqs)) + 2)
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin the penalizers anew, as SGLang does for a request that it has retracted."""
+        kinds = {
+            *(penaltylib.BatchedFrequencyPenalizer, penaltylib.BatchedMinNewTokensPenalizer),
+            *(penaltylib.BatchedPresencePenalizer, penaltylib.BatchedRepetitionPenalizer),
+        }
+        orchestrator = penaltylib.BatchedPenalizerOrchestrator(VOCABULARY, self, kinds)
+        self.sampling_info = SimpleNamespace(penalizer_orchestrator=orchestrator)
+
+
+def _penalised(kind: dict[str, Any], text: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """Return one row of *logits* with the penalties of a plain decode that wrote *text*, a token at a time."""
+    orchestrator = _Batch([kind]).sampling_info.penalizer_orchestrator
+    for token in text:
+        orchestrator.cumulate_output_tokens(torch.tensor([token]))
+    additive = torch.zeros(1, VOCABULARY)
+    orchestrator.accumulate_additive_penalties(additive)
+    row = logits.clone()[None].add_(additive)
+    scaling = orchestrator.accumulate_scaling_penalties()
+    if scaling is not None:
+        apply_scaling_penalties(row, scaling)
+    return row[0]
+
+
+def _chain(tokens: list[list[int]], lengths: list[int]) -> Any:
+    width = len(tokens[0])
+    return SimpleNamespace(
+        draft_token=torch.tensor(tokens).flatten(), draft_token_num=width, tree_topk=1,
+        positions=(torch.tensor(lengths)[:, None] + torch.arange(width)).flatten(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["every result is known", "the latest result is pending"])
+@pytest.mark.parametrize("retract_at", [None, 4])
+def test_every_row_of_a_chain(pending: bool, retract_at: int | None) -> None:
+    draw = random.Random(3)
+    batch, text, latest = _Batch(KINDS), HostText(), LatestTokens(len(KINDS) + 2, 8, "cpu")
+    written = [[draw.randrange(VOCABULARY)] for _ in KINDS]  # the last one is the root of the next verify
+    unknown = [1 if pending else 0] * len(KINDS)
+    for number in range(9):
+        width = (4, 1, 8, 2)[number % 4]
+        if number == retract_at:
+            unknown = [0] * len(KINDS)
+            batch.renew()
+            for req in batch.reqs:
+                req.retraction_count += 1
+        for req, whole, behind in zip(batch.reqs, written, unknown, strict=True):
+            req.output_ids = whole[: len(whole) - behind]
+        counted = text.count(batch)
+        lengths = [PROMPT + len(whole) - 1 for whole in written]
+        drafts = [[draw.randrange(VOCABULARY) for _ in range(width - 1)] for _ in KINDS]
+        verify = _chain([[whole[-1], *more] for whole, more in zip(written, drafts, strict=True)], lengths)
+        batch.seq_lens = torch.tensor(lengths)
+        logits = torch.randn(len(KINDS) * width, VOCABULARY)
+        plain = logits.clone()
+        apply(counted, latest, verify, batch, logits)
+        for request, kind in enumerate(KINDS):
+            for row in range(width):
+                at = request * width + row
+                wanted = _penalised(kind, written[request] + drafts[request][:row], plain[at])
+                assert torch.equal(logits[at], wanted), (number, request, row)
+        accepted = [draw.randrange(width) for _ in KINDS]
+        latest.write(batch.req_pool_indices, batch.seq_lens, verify.draft_token.view(-1, width))
+        for request, kept in enumerate(accepted):
+            written[request] += [*drafts[request][:kept], draw.randrange(VOCABULARY)]
+        unknown = [kept + 1 if pending else 0 for kept in accepted]
+
+
+def test_paths_of_a_tree() -> None:
+    """The root has the children 1 and 2, 2 has 3 and 5, and 5 has 6; 4 and 7 are in no tree."""
+    links = SimpleNamespace(
+        draft_token=torch.zeros(8), draft_token_num=8, tree_topk=-1,
+        retrieve_next_token=torch.tensor([[1, -1, 3, -1, -1, 6, -1, -1]]),
+        retrieve_next_sibling=torch.tensor([[-1, 2, -1, 5, -1, -1, -1, -1]]),
+    )  # fmt: skip
+    found = [row.nonzero().flatten().tolist() for row in paths(links)[0]]
+    assert found == [[0], [0, 1], [0, 2], [0, 2, 3], [4], [0, 2, 5], [0, 2, 5, 6], [7]]
+
+
+def test_a_tree_is_penalised_along_its_paths() -> None:
+    kind = KINDS[-1]
+    batch, text = _Batch([kind]), HostText()
+    batch.reqs[0].output_ids = [3, 3, 9]
+    counted = text.count(batch)
+    batch.seq_lens = torch.tensor([PROMPT + 2])
+    nodes, depths = [9, 4, 3, 3, 9, 4], [0, 1, 1, 2, 2, 3]
+    verify = SimpleNamespace(
+        draft_token=torch.tensor(nodes), draft_token_num=6, tree_topk=-1,
+        positions=batch.seq_lens + torch.tensor(depths),
+        retrieve_next_token=torch.tensor([[1, 3, -1, 5, -1, -1]]),
+        retrieve_next_sibling=torch.tensor([[-1, 2, -1, 4, -1, -1]]),
+    )  # fmt: skip
+    plain = torch.randn(6, VOCABULARY)
+    logits = plain.clone()
+    apply(counted, LatestTokens(4, 6, "cpu"), verify, batch, logits)
+    for row, path in enumerate([[], [4], [3], [4, 3], [4, 9], [4, 3, 4]]):
+        assert torch.equal(logits[row], _penalised(kind, [3, 3, 9, *path], plain[row])), row
+
+
+def test_what_a_round_reads_is_not_written_to() -> None:
+    """The scheduler counts the next round's tokens while a round runs."""
+    batch, text = _Batch(KINDS[1:]), HostText()
+    for req in batch.reqs:
+        req.output_ids = [2, 3]
+    counted = text.count(batch)
+    before = [tensor.clone() for tensor in counted.tensors()]
+    for req in batch.reqs:
+        req.output_ids = [2, 3, 4, 4]
+    text.count(batch)
+    assert all(torch.equal(old, now) for old, now in zip(before, counted.tensors(), strict=True))
