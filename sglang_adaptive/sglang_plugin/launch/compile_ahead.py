@@ -132,10 +132,13 @@ def jobs(setup: Setup) -> Iterator[Job]:
     yield _of_flashinfer(gen_sampling_module())
     if setup.flashinfer and setup.head is not None:
         from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_prefill_module
+        from flashinfer.utils import determine_attention_backend
 
         # No rotary positions in the kernel, no sliding window, no cap on logits.
         shape = (dtype, kv, dtype, torch.int32, setup.head, setup.head, 0, False, False)
-        yield _of_flashinfer(gen_batch_prefill_module("fa2", *shape, False))
+        # SGLang leaves the kernel of prefills without a prefix to FlashInfer, which takes fa3's on Hopper.
+        for kernel in {"fa2", determine_attention_backend(torch.device("cuda"), 0, False, False, dtype, kv)}:
+            yield _of_flashinfer(gen_batch_prefill_module(kernel, *shape, False))
         yield _of_flashinfer(gen_batch_decode_module(*shape))
 
     from sglang.kernels.ops.activation.activation import activation_module
