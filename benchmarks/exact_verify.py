@@ -110,7 +110,7 @@ def running(device: str, **fields: Any) -> Iterator[Any]:
 
     launch = {"speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_eagle_topk": 1}
     adaptive = {"speculative_algorithm": "EAGLE3", "speculative_adaptive": True, "device": device}
-    backend = {} if device == "cuda" else {"sampling_backend": "pytorch"}
+    backend = {"sampling_backend": "flashinfer" if device == "cuda" else "pytorch"}
     alone = SimpleNamespace(world_size=1, device_group=None)
     with (
         get_context().override_server_args(**adaptive, **launch, **backend, **fields),
