@@ -23,27 +23,41 @@ START_SECONDS = 600.0
 EMPTY: Mapping[str, str] = {}
 
 
-@contextmanager
-def serving(
-    log: Path, pair: tuple[str, ...], backend: str, tiers: Sequence[int] | int, variables: Mapping[str, str] = EMPTY
-) -> Iterator[Client]:
-    """Run a server that adapts among *tiers*, or a static one where that is a single depth; its log goes to *log*."""
-    launch = tiers if isinstance(tiers, int) else 3
-    adaptive: tuple[str, ...] = ()
+def speculation(log: Path, tiers: Sequence[int] | int) -> tuple[str, ...]:
+    """Return the arguments of EAGLE-3 with chains; a configuration of several *tiers* is written beside *log*."""
+    launch, adaptive = tiers if isinstance(tiers, int) else 3, ()
     if not isinstance(tiers, int):
         config = log.with_suffix(".json")
         config.write_text(json.dumps({"1": {"candidate_steps": list(tiers)}}))
         adaptive = ("--speculative-adaptive-config", str(config))
+    return (
+        *("--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1"),
+        *("--speculative-num-steps", str(launch), "--speculative-num-draft-tokens", str(launch + 1)),
+        *adaptive,
+    )
+
+
+@contextmanager
+def serving(
+    log: Path,
+    pair: tuple[str, ...],
+    backend: str,
+    tiers: Sequence[int] | int | None,
+    variables: Mapping[str, str] = EMPTY,
+    extra: Sequence[str] = (),
+) -> Iterator[Client]:
+    """Run a server that adapts among *tiers*, a static one of a single depth, or one that drafts nothing.
+
+    Its log goes to *log*.
+    """
     port = free_port()
     command = [
         *(sys.executable, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port)),
-        *pair,
-        *("--dtype", "bfloat16", "--attention-backend", backend, "--speculative-algorithm", "EAGLE3"),
-        *("--speculative-eagle-topk", "1"),
-        *("--speculative-num-steps", str(launch), "--speculative-num-draft-tokens", str(launch + 1)),
-        *adaptive,
+        *(pair[:2] if tiers is None else (*pair, *speculation(log, tiers))),
+        *("--dtype", "bfloat16", "--attention-backend", backend),
         *("--mem-fraction-static", "0.3", "--disable-radix-cache"),
         *("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "8"),
+        *extra,
     ]
     client = Client("127.0.0.1", port)
     with log.open("wb") as out:
