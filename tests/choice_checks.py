@@ -70,12 +70,14 @@ def it_is_what_sglang_verifies() -> None:
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits off the device."""
     now, output = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(2))
+    now.exact = None
 
     def sampled(*given: Any, **options: Any) -> Any:
         return now.sample(lambda *_, **__: SGLANGS, *given, **options)
 
     for change in (
         {"is_all_greedy": False}, {"acc_additive_penalties": 1}, {"acc_scaling_penalties": 1}, {"logit_bias": 1},
+        {"has_custom_logit_processor": True},
     ):  # fmt: skip
         assert sampled(_drafts(1), _batch(2, **change), output) is SGLANGS
     assert sampled(_drafts(1), _batch(2, idle=True), output) is SGLANGS
@@ -92,6 +94,7 @@ def anything_between_logits_and_choice_is_left_to_sglang() -> None:
 def a_fault_leaves_the_choice_to_sglang() -> None:
     """In that round and every later one, and without an exception."""
     now, output, choices = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(2)), []
+    now.exact = None
     for choice in (RuntimeError("no such kernel"), OURS):
         choices.append(_choosing(choice, lambda: now.sample(lambda *_, **__: SGLANGS, _drafts(1), _batch(2), output)))
     assert choices == [SGLANGS, SGLANGS] and now.likeliest.guard.closed, choices
@@ -133,7 +136,8 @@ def _sglang(verified: Any, batch: Any, output: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _batch(requests: int, idle: bool = False, **sampling: Any) -> Any:
-    plain = {"is_all_greedy": True, "acc_additive_penalties": None, "acc_scaling_penalties": None, "logit_bias": None}
+    plain = dict.fromkeys(("acc_additive_penalties", "acc_scaling_penalties", "logit_bias"))
+    plain |= {"is_all_greedy": True, "has_custom_logit_processor": False}
     return SimpleNamespace(
         device=_device(),
         seq_lens=torch.ones(requests),

@@ -93,7 +93,9 @@ def worker_in_a_round(launch_steps: int) -> Any:
     for state in worker.adaptive_controller._states.values():
         controller.register(state)
     worker.adaptive_controller = controller
-    current.use(Round(worker, controller))
+    now = Round(worker, controller)
+    now.exact = None
+    current.use(now)
     return worker
 
 
