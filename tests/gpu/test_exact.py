@@ -32,7 +32,7 @@ MARGIN = 0.2
 def texts(client: Client, kind: str) -> list[Any]:
     """Return what is written for easy and hard prompts with the sampling parameters of *kind*, in one batch."""
     prompts = [*models.prompts("easy")[: PROMPTS // 2], *models.prompts("hard")[: PROMPTS // 2]]
-    sampling = {"temperature": 0, "ignore_eos": True, "max_new_tokens": TOKENS, **KINDS[kind]}
+    sampling = {"temperature": 0, "ignore_eos": kind != "grammar", "max_new_tokens": TOKENS, **KINDS[kind]}
     body: dict[str, Any] = {"text": prompts, "sampling_params": sampling}
     if kind in PROCESSORS:
         body["custom_logit_processor"] = processors.to_str(PROCESSORS[kind])
