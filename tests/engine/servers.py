@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures import shapes
-from benchmarks.attention_dp.served import tiny
+from benchmarks.harness.shapes import TINY_MOE_ARGUMENTS, TINY_MOE_PAIR
 from sglang_adaptive.cpu_engine import models
 from sglang_adaptive.cpu_engine.launcher import environment
 from sglang_adaptive.cpu_engine.names import PLUGIN
@@ -121,12 +121,12 @@ def attention_dp(folder: Path) -> CpuServer:
 
     Clocks and logs as for the tensor-parallel ranks.
     """
-    target, draft = (str(shapes.write(folder / f"moe{end}", shape)) for end, shape in tiny.PAIR)
+    target, draft = (str(shapes.write(folder / f"moe{end}", shape)) for end, shape in TINY_MOE_PAIR)
     speculation = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", draft)
     config = _config(folder, "attention_dp", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
     adaptive = ("--speculative-eagle-topk", "1", "--speculative-adaptive-config", config)
     # The last --model-path counts.
-    arguments = (*speculation, *adaptive, *tiny.ARGUMENTS, "--model-path", target)
+    arguments = (*speculation, *adaptive, *TINY_MOE_ARGUMENTS, "--model-path", target)
     return _two(folder, "attention_dp", *arguments, "--dp-size", "2", "--enable-dp-attention")
 
 

@@ -18,7 +18,7 @@ A round that drafts ``s`` steps and verifies ``b`` drafts a request is, until it
 A round of ``b`` steps verifies as many tokens; the further drafts cost the draft model's passes, and what is verified
 has to be chosen and packed. At batch 1 a further step costs hardly more than its draft, so ``draft(1)`` is the mean
 step there. On an H200 a drafted step of three shapes takes 1.2 to 1.4 times as long for 64 requests, and packing 0.05
-to 0.12 ms (``benchmarks/verify_budget/gpu_cost.py``).
+to 0.12 ms (``benchmarks/verify_budget_cost.py``).
 """
 
 from __future__ import annotations

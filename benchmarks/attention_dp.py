@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -638,3 +639,7 @@ def parser() -> argparse.ArgumentParser:
     add("--window", type=float, default=1.2, metavar="SECONDS", help="a rate is measured for, twice")
     add("--scenes", type=int, default=99, help="the first so many scenes of the rates")
     return made
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
