@@ -12,8 +12,6 @@ the environment of ``serve-cpu``: SGLang has no kernels there, and its own verif
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import statistics
 import sys
 import time
@@ -26,7 +24,7 @@ from unittest import mock
 
 import torch
 
-from sglang_adaptive.provenance import cpu_model, git_commit, versions
+from benchmarks.harness.results import origin, write
 
 BATCHES = (1, 16, 64)
 PENALTIES = {"frequency_penalty": 0.5, "presence_penalty": 0.3}
@@ -195,13 +193,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100, help="rounds behind each time")
     parser.add_argument("--json", type=Path, help="file for the times")
     args = parser.parse_args()
-    about = {
-        "command": shlex.join(["python", "-m", "benchmarks.exact_verify", *sys.argv[1:]]),
-        "commit": git_commit(),
-        "versions": versions("sglang", "torch"),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else cpu_model(),
+    results: dict[str, Any] = {
+        "provenance": origin("exact_verify", sys.argv[1:]),
+        "device": args.device,
+        "steps": args.steps,
+        "vocabulary": args.vocabulary,
+        "times": {},
     }
-    results: dict[str, Any] = {**about, "steps": args.steps, "vocabulary": args.vocabulary, "times": {}}
     print(f"{args.steps} steps, {args.vocabulary} tokens in the vocabulary, {args.device}; microseconds (host)")
     print(f"{'requests, mix':28} {'prepare':>22} {'sglang':>20} {'exact':>20}  accept lengths")
     with running(args.device) as worker:
@@ -221,7 +219,7 @@ def main() -> int:
                 lengths = f"{found['sglang']['accept_length']:.2f} {found['exact']['accept_length']:.2f}"
                 print(f"{size:4d} {mix:23} {prepare:>22} {cells[0]:>20} {cells[1]:>20}  {lengths}", flush=True)
     if args.json is not None:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
+        write(args.json, results)
     return 0
 
 
