@@ -22,7 +22,7 @@ from benchmarks.harness.shapes import Shape
 from benchmarks.harness.start import NotStarted, Policy, Server
 from benchmarks.harness.texts import BATCHES, DIFFERENT, EQUAL, TIE
 from sglang_adaptive.client import RequestError
-from sglang_adaptive.cpu_engine.server import free_port
+from sglang_adaptive.lab.cpu_engine.server import free_port
 
 Record = dict[str, Any]
 LARGEST_BATCH = max(BATCHES)
@@ -196,7 +196,7 @@ def family_server(
     policy = Policy(family.name + kind, kind != REFERENCE, config=config, ours=kind == ADAPTIVE)
     given += policy.files(folder, folder)
     if cpu:
-        from sglang_adaptive.cpu_engine.launcher import default_arguments
+        from sglang_adaptive.serve_cpu import default_arguments
 
         given += default_arguments(given)
     of_host, host = start.host_environment(cpu)

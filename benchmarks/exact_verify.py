@@ -206,7 +206,7 @@ def main() -> int:
         if args.device == "cpu":
             from sglang.srt.speculative import eagle_utils
 
-            from sglang_adaptive.cpu_engine.plugin import _only_greedy_requests
+            from sglang_adaptive.lab.cpu_engine.plugin import _only_greedy_requests
 
             mock.patch.object(eagle_utils, "_verify_uses_greedy", _only_greedy_requests).start()
             eagle_utils.sampling_softmax = lambda logits, temperatures: torch.softmax(logits / temperatures, -1)

@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import policy_overhead, steady_switches
-from sglang_adaptive.simulate.contenders import chosen
-from sglang_adaptive.simulate.errors import SimulationError
-from sglang_adaptive.simulate.profile_file import SHIPPED
-from sglang_adaptive.simulate.real import command as real
-from sglang_adaptive.simulate.real.cell import Cell, Score
-from sglang_adaptive.simulate.real.gates import Gate, gates
-from sglang_adaptive.simulate.real.hindsight import ORACLES
-from sglang_adaptive.simulate.real.recordings import load_texts
-from sglang_adaptive.simulate.real.report import gates_table, json_report, text_report
-from sglang_adaptive.simulate.real.suite import DEFAULT_ROUNDS, Setting
-from sglang_adaptive.simulate.results import run_suite
-from sglang_adaptive.simulate.setting import Setting as DrawnSetting
-from sglang_adaptive.simulate.suites import SUITES
-from sglang_adaptive.simulate.targets import outcomes
+from sglang_adaptive.lab.simulate.contenders import chosen
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.profile_file import SHIPPED
+from sglang_adaptive.lab.simulate.real import command as real
+from sglang_adaptive.lab.simulate.real.cell import Cell, Score
+from sglang_adaptive.lab.simulate.real.gates import Gate, gates
+from sglang_adaptive.lab.simulate.real.hindsight import ORACLES
+from sglang_adaptive.lab.simulate.real.recordings import load_texts
+from sglang_adaptive.lab.simulate.real.report import gates_table, json_report, text_report
+from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting
+from sglang_adaptive.lab.simulate.results import run_suite
+from sglang_adaptive.lab.simulate.setting import Setting as DrawnSetting
+from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.targets import outcomes
 
 POLICY = "throughput"
 WRONG_PROFILE = "profile-15"

@@ -29,7 +29,7 @@ from benchmarks.harness.results import Report
 from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race, percentiles
 from benchmarks.traces import prompts
-from sglang_adaptive import traces
+from sglang_adaptive.lab import traces
 
 TRACES = Path(__file__).parent / "traces"
 TRACE = TRACES / "smollm2-greedy.npz"
@@ -136,7 +136,7 @@ def _host(given: argparse.Namespace) -> Host:
 
 def _smollm2(given: argparse.Namespace) -> Path:
     """Return SmolLM2's folder: below ``--models``, else where ``sglang-adaptive models get smollm2`` put it."""
-    from sglang_adaptive.models.smollm2 import target_folder
+    from sglang_adaptive.lab.models.smollm2 import target_folder
 
     own: Path = given.models / "smollm2" / "target"
     return own if own.exists() else target_folder()

@@ -28,17 +28,17 @@ from scipy.optimize import nnls
 
 from benchmarks.harness.results import Report
 from benchmarks.harness.start import ints
+from sglang_adaptive.lab.simulate.engine import hand_over_cost
+from sglang_adaptive.lab.simulate.ours import KEY
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.trace import clock_factors
+from sglang_adaptive.lab.traces import Trace, read
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ordered, shipped_config
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.calibration import BINS, UNITS, Calibration
 from sglang_adaptive.runtime.look_turns import budgets_seen, looked_steps
 from sglang_adaptive.runtime.round_clock import RoundClock
-from sglang_adaptive.simulate.engine import hand_over_cost
-from sglang_adaptive.simulate.ours import KEY
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.trace import clock_factors
-from sglang_adaptive.traces import Trace, read
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -11,16 +11,16 @@ from importlib import import_module
 from sglang_adaptive import __version__
 
 COMMANDS = {
-    "demo": ("sglang_adaptive.demo.command", "boot a real server without a GPU and watch the depth follow the text"),
-    "serve-cpu": ("sglang_adaptive.cpu_engine.launcher", "serve a model on the CPU; takes SGLang's own arguments"),
-    "chat": ("sglang_adaptive.chat.command", "talk to a real model in the terminal, and see how deep it drafts"),
-    "models": ("sglang_adaptive.models.command", "put a real language model and its draft into your cache"),
+    "demo": ("sglang_adaptive.lab.demo.command", "boot a real server without a GPU; watch the depth follow the text"),
+    "serve-cpu": ("sglang_adaptive.serve_cpu", "serve a model on the CPU; takes SGLang's own arguments"),
+    "chat": ("sglang_adaptive.lab.chat.command", "talk to a real model in the terminal, and see how deep it drafts"),
+    "models": ("sglang_adaptive.lab.models.command", "put a real language model and its draft into your cache"),
     "validate": ("sglang_adaptive.validate.command", "check a configuration and read it back in plain words"),
     "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),
     "watch": ("sglang_adaptive.watch.command", "show live what a server's speculation does"),
     "explain": ("sglang_adaptive.calibrate.explain", "say in words why a live server runs the depth that it runs"),
     "calibrate": ("sglang_adaptive.calibrate.command", "measure round times of a live server into a cost profile"),
-    "simulate": ("sglang_adaptive.simulate.command", "run policies against an oracle on a measured cost profile"),
+    "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
     "report": ("sglang_adaptive.report.command", "make an HTML or Markdown report from benchmark results"),
     "completion": ("sglang_adaptive.completion.command", "print the completion script of a shell"),
 }

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.fleet import SERVER_BYTES
 
 NAMES = ["one", "two", "three", "four", "five"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.serve_cpu import environment
 from tests import launch_lab
 
 Findings = dict[str, str | None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive.traces import CHAIN, Trace
+from sglang_adaptive.lab.traces import CHAIN, Trace
 
 
 def drawn_trace(

@@ -1,8 +1,8 @@
 """Servers of the tests as forks of one process that has imported SGLang: seven seconds of a core less for each start.
 
 Run as ``python -m tests.forked_servers``, it imports what a server imports. For every JSON line on standard input it
-forks a child that becomes ``python -m sglang_adaptive.cpu_engine.start ARGUMENTS``, or another program that starts as
-ever, or tells how an earlier one ended. The children end with it, and it ends with the process that started it.
+forks a child that becomes ``python -m sglang_adaptive.lab.cpu_engine.start ARGUMENTS``, or another program that starts
+as ever, or tells how an earlier one ended. The children end with it, and it ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from sglang_adaptive.cpu_engine import start
-from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.cpu_engine.nursery import PR_SET_PDEATHSIG
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine import start
+from sglang_adaptive.lab.cpu_engine.nursery import PR_SET_PDEATHSIG
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.serve_cpu import environment
 
 ROOT = Path(__file__).parents[1]
-MODULE = ["-m", "sglang_adaptive.cpu_engine.start"]
+MODULE = ["-m", "sglang_adaptive.lab.cpu_engine.start"]
 POLL_SECONDS = 0.05
 
 

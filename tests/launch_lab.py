@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sglang_adaptive.cpu_engine.launcher import environment
+from sglang_adaptive.serve_cpu import environment
 
 ROOT = Path(__file__).parents[1]
 SECONDS_ALLOWED = 300

@@ -35,7 +35,7 @@ REASONS = {
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "sglang_plugin/launch/dspark.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
-    "demo/verdict.py": ("failures",),
+    "lab/demo/verdict.py": ("failures",),
     "watch/view.py": ("view", "_state"),
     "watch/reading.py": ("read",),
     "client.py": ("in_words",),
@@ -43,7 +43,7 @@ REASONS = {
 """Functions that return a reason, or put one down, for a message that is printed elsewhere."""
 LEAST_LETTERS = 7
 """A text with fewer is only a frame, as in ``...: error: ...``."""
-INTERNAL = ("cpu_engine/kernels", "cpu_engine/stand_in", "cpu_engine/architectures")
+INTERNAL = ("lab/cpu_engine/kernels", "lab/cpu_engine/stand_in", "lab/cpu_engine/architectures")
 """Shape checks of the CPU engine's kernels: a defect of this package if anybody ever sees one."""
 
 

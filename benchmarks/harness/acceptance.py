@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import hook_times, internals, plugin
-from sglang_adaptive.simulate.acceptance import expected_tokens, hazards
-from sglang_adaptive.traces import LEVELS, read
+from sglang_adaptive.lab.simulate.acceptance import expected_tokens, hazards
+from sglang_adaptive.lab.traces import LEVELS, read
 
 ENTRY_POINT = "benchmark_acceptance"
 PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"

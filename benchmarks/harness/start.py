@@ -24,8 +24,8 @@ from benchmarks.harness.acceptance import Declared, Process
 from benchmarks.harness.plugin import merged_environment
 from benchmarks.harness.results import words
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.cpu_engine.boot_log import BootLog
-from sglang_adaptive.cpu_engine.server import free_port
+from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
+from sglang_adaptive.lab.cpu_engine.server import free_port
 
 OURS = "sglang_adaptive"
 """Name of this package's entry point."""
@@ -155,7 +155,7 @@ class Host:
     def _base(self) -> list[str]:
         cache = () if self.prefix_cache else ("--disable-radix-cache",)
         if self.cpu:
-            from sglang_adaptive.cpu_engine.launcher import default_arguments
+            from sglang_adaptive.serve_cpu import default_arguments
 
             own = ["--model-path", self.target, "--max-running-requests", str(self.max_requests), *cache]
             return [*own, *default_arguments([*own, *self.extra])]
@@ -182,7 +182,7 @@ def gpu(models: Path, max_requests: int, pair: str = "llama8b", **more: Any) -> 
 
 def cpu(max_requests: int, **more: Any) -> Host:
     """Return the CPU engine with the tiny pair that the package ships."""
-    from sglang_adaptive.cpu_engine import models
+    from sglang_adaptive.lab.cpu_engine import models
 
     return Host(str(models.target_path()), str(models.draft_path()), max_requests, cpu=True, **more)
 
@@ -191,8 +191,7 @@ def host_environment(on_cpu: bool) -> tuple[list[str], dict[str, str]]:
     """Return the plugins and variables that every server of the host needs."""
     if not on_cpu:
         return [], {}
-    from sglang_adaptive.cpu_engine.launcher import environment
-    from sglang_adaptive.cpu_engine.names import PLUGIN
+    from sglang_adaptive.serve_cpu import PLUGIN, environment
 
     return [PLUGIN], environment()
 

@@ -17,8 +17,8 @@ import torch
 from benchmarks.traces.prompts import Prompt, load
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.weights import ModelError, fingerprint
+from sglang_adaptive.lab.traces import CHAIN, Trace, write
 from sglang_adaptive.provenance import cpu_model
-from sglang_adaptive.traces import CHAIN, Trace, write
 
 
 def main(argv: Sequence[str] | None = None) -> int:

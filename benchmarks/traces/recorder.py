@@ -16,7 +16,7 @@ from benchmarks.traces.llama import Llama
 from benchmarks.traces.repetition import first_copy
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
-from sglang_adaptive.traces.trace import CHAIN, quantised
+from sglang_adaptive.lab.traces.trace import CHAIN, quantised
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive.traces import Trace, TraceError, read
+from sglang_adaptive.lab.traces import Trace, TraceError, read
 
 DEPTHS = (1, 2, 3, 5, 7)
 

@@ -16,10 +16,10 @@ from sglang_adaptive.calibrate.output import draw, table, write
 from sglang_adaptive.calibrate.server import HOLD_SECONDS, AdaptiveServer, NotReady, check_sizes
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import CommandParser, add_admin_api_key, add_server, failed, new_file
-from sglang_adaptive.demo.signals import Interrupted, StopSignals
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.start.profiles import folder
+from sglang_adaptive.signals import Interrupted, StopSignals
 
 DEFAULT_MAX_BATCH = 64
 

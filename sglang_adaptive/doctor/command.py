@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from sglang_adaptive import command_line
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, add_api_key, failed, has_colour
-from sglang_adaptive.cpu_engine.launcher import LaunchError, from_file
 from sglang_adaptive.doctor import configuration, installation, running
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine, take_apart
+from sglang_adaptive.serve_cpu import LaunchError, from_file
 
 COLOURS = {OK: "32", NOTE: "33", PROBLEM: "31"}
 CONFIG = "--speculative-adaptive-config"

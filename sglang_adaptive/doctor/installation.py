@@ -14,11 +14,11 @@ from typing import Any
 
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.cpu_engine.launcher import LaunchError, default_arguments, environment, sglang_arguments
 from sglang_adaptive.doctor import dspark
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.launch_line import LaunchLine
+from sglang_adaptive.serve_cpu import LaunchError, default_arguments, environment, sglang_arguments
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported, verdict
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"

@@ -6,7 +6,7 @@ from typing import Any
 
 from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
 from sglang_adaptive.report.results import Result, source
-from sglang_adaptive.simulate.svg import Chart
+from sglang_adaptive.report.svg import Chart
 
 
 def section(result: Result) -> Section:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Section, Table, Text
-from sglang_adaptive.simulate.page_style import STYLE
+from sglang_adaptive.report.page_style import STYLE
 
 _MORE_STYLE = """
 dl,.scroll{margin:14px 0}

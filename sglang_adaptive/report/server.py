@@ -15,7 +15,7 @@ from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Sectio
 from sglang_adaptive.report.colours import colour
 from sglang_adaptive.report.results import Result, source
 from sglang_adaptive.report.server_rows import Case, Row, case_in_words, is_static, rows
-from sglang_adaptive.simulate.svg import Chart
+from sglang_adaptive.report.svg import Chart
 
 Rates = dict[str, dict[Case, float]]
 """Tokens/s by contender and case; the mean where a file has a case more than once."""

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign.record import Lost, Unit
 from tests.engine.workload import adaptive, require_whole_pool
 

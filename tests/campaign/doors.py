@@ -13,7 +13,7 @@ import random
 import socket
 from collections.abc import Iterator
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page import history_route, routes
 from tests.campaign.record import Lost, Unit
 from tests.campaign.servers import ADMIN_KEY

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.serve_cpu import environment
 from tests.campaign import asking, spoiling
 from tests.campaign.counts import check_idle, check_log, processes
 from tests.campaign.record import Unit

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.cpu_engine.launcher import STAND_IN
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.serve_cpu import STAND_IN
 
 _ARGUMENTS = {
     # SGLang takes flashinfer for pages of several tokens, which has no kernel for the tiny pair's heads of 32.

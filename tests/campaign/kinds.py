@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 from tests.campaign.servers import LENGTH
 
 TEXTS = (*models.prompts("easy"), *models.prompts("hard"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page import history_route, routes
 from tests.campaign.counts import scheduler
 from tests.campaign.record import Unit

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign import asking
 from tests.campaign.counts import check_idle, check_log
 from tests.campaign.record import Unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.stepping import Stepper
 
 MOST_TOKENS = 60

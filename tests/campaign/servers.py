@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign import gpu
 from tests.engine import servers as engine
 from tests.forked_servers import ForkedServer

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.serve_cpu import environment
 from tests.campaign import asking, clients, config_paths, doors, faults, operations, profiles, servers
 from tests.campaign.counts import check_idle, check_log, check_memory
 from tests.campaign.record import Unit

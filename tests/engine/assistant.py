@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 
 HIDDEN, INNER, LAYERS = 64, 96, 2
 LIKELY = b" eta"

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
 from tests.engine.stepping import Stepper
 

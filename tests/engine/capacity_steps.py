@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import default_arguments
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.serve_cpu import default_arguments
 from tests.engine import stepping
 from train import cut
 

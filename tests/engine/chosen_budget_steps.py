@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 
+from sglang_adaptive.lab.simulate.ours import KEY
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
@@ -24,7 +25,6 @@ from sglang_adaptive.policy.throughput import budgets as folding
 from sglang_adaptive.runtime import look_turns
 from sglang_adaptive.sglang_plugin.admin.server_info import add_adaptive
 from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
-from sglang_adaptive.simulate.ours import KEY
 from tests.engine.budget_steps import TOKENS, BudgetStepper
 from tests.engine.stepping import TIERS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests import launch_lab
 from tests.engine.fleet import Fleet, SharedServers
 from tests.engine.servers import SERVERS

@@ -18,8 +18,8 @@ from unittest import mock
 
 import torch
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import default_arguments
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.serve_cpu import default_arguments
 from tests.engine import processors, stepping
 
 DEPTHS = {"EAGLE3": (0, 1, 3, 7), "NGRAM": (0, 2, 5, 11), "nothing": ()}

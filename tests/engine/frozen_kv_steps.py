@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import default_arguments
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.serve_cpu import default_arguments
 from tests.engine import assistant, stepping
 
 DEPTHS = (0, 1, 3, 7)

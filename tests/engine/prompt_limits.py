@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import default_arguments
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.serve_cpu import default_arguments
 
 CONTEXT = 512
 LENGTHS = range(490, 513)

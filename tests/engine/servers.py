@@ -11,10 +11,9 @@ from typing import Any
 
 from benchmarks.architectures import shapes
 from benchmarks.harness.shapes import TINY_MOE_ARGUMENTS, TINY_MOE_PAIR
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.cpu_engine.names import PLUGIN
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.serve_cpu import PLUGIN, environment
 from tests.engine import assistant
 from tests.engine.fault import write_fault_plugin, write_liar_plugin
 from tests.forked_servers import ForkedServer
@@ -76,7 +75,7 @@ def ema(folder: Path) -> CpuServer:
         **_CHECKED,
         **_PLAN_STREAM,
     )
-    module = server.command.index("sglang_adaptive.cpu_engine.start")
+    module = server.command.index("sglang_adaptive.lab.cpu_engine.start")
     first = server.command.index(_NO_GRAPHS[0])
     assert tuple(server.command[first : first + 4]) == _NO_GRAPHS
     serve = [str(Path(sys.executable).parent / "sglang"), "serve"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.stepping import Stepper
 from tests.engine.zero_step_scripts import IN_BOTH_LOOPS, SCRIPTS, pair
 from train import cut

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import default_arguments
+from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.serve_cpu import default_arguments
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.current import current
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import CHUNK
 from tests.engine.workload import Case, Output, require_whole_pool, rotating_depth, rounds, run
 

@@ -18,7 +18,7 @@ import pytest
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.command_line import DEFAULT_URL
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.examples import PROGRAM, examples
 from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import FAULT_AFTER, LAUNCH_STEPS
 from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rounds, run

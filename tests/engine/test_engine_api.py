@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import environment
-from sglang_adaptive.cpu_engine.names import ATTENTION_BACKEND
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.serve_cpu import ATTENTION_BACKEND, environment
 from tests.engine.workload import Case, Output
 
 SCRIPT = """
@@ -35,7 +34,7 @@ def main():
 
 if __name__ == "__main__":
     # Its children import nothing again; those of `sglang serve`, which another test starts, import for themselves.
-    from sglang_adaptive.cpu_engine import nursery, start
+    from sglang_adaptive.lab.cpu_engine import nursery, start
     nursery.open_nursery(start.MODULES)
     main()
 """

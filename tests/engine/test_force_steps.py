@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import ADMIN_KEY, TIERS
 from tests.engine.workload import Case, adaptive
 

@@ -15,7 +15,7 @@ import pytest
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.history_route import PATH as HISTORY
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
 from tests.engine.servers import ADMIN_KEY, TIERS

@@ -10,7 +10,7 @@ import pytest
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.client import ADMIN_PATHS, Client, RequestError
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import ADMIN_KEY, KEY
 
 FEW = ("--batch-sizes", "1", "--rounds", "4", "--tokens", "64", "--output", "profile.json")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import CHUNK, TIERS
 from tests.engine.workload import Case, Output, require_while_switching, require_whole_pool, run, tokens
 

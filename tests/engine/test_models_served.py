@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from train import checkpoint, evaluate
 
 STEPS, NEW_TOKENS, PROMPTS = 7, 72, 2

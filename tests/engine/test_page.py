@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.history_route import PATH as HISTORY
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
 from tests.browser import FOUND, Browser

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine import processors
 from tests.engine.workload import Case, Output, require_whole_pool, rotating_depth, run
 

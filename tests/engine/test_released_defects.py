@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.ema import AdaptiveStepSlot
 from tests.engine.servers import FAULT_AFTER, JUMPY_SLOT, LAUNCH_STEPS, LOG_INTERVAL, TIERS
 from tests.engine.workload import Case, rotating_depth, rounds, run

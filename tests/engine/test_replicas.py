@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS
 from tests.engine.workload import Case, Output, run
 

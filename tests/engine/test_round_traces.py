@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.cpu_engine.server import CpuServer
-from sglang_adaptive.simulate.command import main
-from sglang_adaptive.simulate.errors import SimulationError
-from sglang_adaptive.simulate.traffic.rounds import read_rounds
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.simulate.command import main
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.traffic.rounds import read_rounds
 from tests.engine.test_reconfigure import kept
 from tests.engine.workload import Case, adaptive, run_together, wait_until
 

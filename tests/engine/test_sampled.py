@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign.clients import ALPHA, _probability, _samples
 from tests.engine.workload import rotating_depth
 

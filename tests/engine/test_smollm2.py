@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.chat.drafting import drafting
 from sglang_adaptive.cli import main
-from sglang_adaptive.cpu_engine.server import CpuServer
-from sglang_adaptive.demo import fleet
-from sglang_adaptive.models import smollm2, smollm2_draft
-from sglang_adaptive.models.pair import ready_pair
+from sglang_adaptive.lab.chat.drafting import drafting
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.demo import fleet
+from sglang_adaptive.lab.models import smollm2, smollm2_draft
+from sglang_adaptive.lab.models.pair import ready_pair
 from tests.engine.test_command_line import until
 from tests.engine.workload import DEADLINE
 from tests.forked_servers import ForkedServer

@@ -9,7 +9,7 @@ import pytest
 
 from sglang_adaptive.calibrate import command as calibrate
 from sglang_adaptive.calibrate import explain
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
 from tests.engine.servers import rank_log, throughput
 from tests.engine.workload import Case, adaptive, run, wait_until

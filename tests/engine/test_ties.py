@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign import ties
 
 

@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.replay import rounds
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.server import CpuServer
-from sglang_adaptive.traces import CHAIN
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.traces import CHAIN
 from tests.engine.workload import Case
 
 TOKENS = 160

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rotating_depth, rounds, run
 
 Expected = Callable[[list[Case]], list[Output]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
 
 DEADLINE = 240.0
 """Seconds after which a wait is given up; a quiet machine needs a few at most."""

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.boot_log import BootLog
-from sglang_adaptive.cpu_engine.server import free_port
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
+from sglang_adaptive.lab.cpu_engine.server import free_port
 
 START_SECONDS = 600.0
 EMPTY: Mapping[str, str] = {}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import processors
 from tests.engine.exact_steps import KINDS, PROCESSORS
 from tests.gpu.servers import serving, tiny_pair

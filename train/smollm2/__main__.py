@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from sglang_adaptive.models.errors import ModelError
-from sglang_adaptive.models.packed import PACKED
-from sglang_adaptive.models.smollm2 import target_folder
+from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.packed import PACKED
+from sglang_adaptive.lab.models.smollm2 import target_folder
 from train.smollm2.answers import answer
 from train.smollm2.clock import Clock
 from train.smollm2.held_out import HeldOut

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.traces import record
 from benchmarks.traces.replay import DEPTHS, tokens_a_round
-from sglang_adaptive.traces import Trace, read
+from sglang_adaptive.lab.traces import Trace, read
 from train.smollm2.plan import Plan
 
 

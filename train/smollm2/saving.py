@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.traces.llama import Llama
 from benchmarks.traces.weights import config_of
-from sglang_adaptive.models.packed import WEIGHTS, read_draft
+from sglang_adaptive.lab.models.packed import WEIGHTS, read_draft
 from train.smollm2.model import Draft
 
 

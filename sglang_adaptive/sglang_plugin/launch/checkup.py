@@ -190,7 +190,7 @@ def _cannot_resolve(server_args: Any) -> str | None:
 
 
 def _again_on_cpu() -> None:
-    from sglang_adaptive.cpu_engine.launcher import environment
+    from sglang_adaptive.serve_cpu import environment
 
     command = [sys.executable, "-m", "sglang_adaptive.sglang_plugin.launch.checkup", *sys.argv[1:]]
     os.execve(command[0], command, {**os.environ, **environment(), CPU_ENGINE: "1"})

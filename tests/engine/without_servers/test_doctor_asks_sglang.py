@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.cpu_engine import models
-from sglang_adaptive.cpu_engine.launcher import default_arguments
 from sglang_adaptive.doctor import installation
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.serve_cpu import default_arguments
 from sglang_adaptive.sglang_plugin.launch.checkup import CPU_ENGINE
 from tests.engine.examples import PROGRAM, examples
 from tests.launch_lab import LaunchLab
@@ -96,7 +96,7 @@ def test_sglang_ends_as_the_doctor_says(
         f"the launch would end with: {ending}: EAGLE3 drafts with a model that was trained for this one, add --" in said
     )
     arguments = line[line.index("--model-path") :]
-    outcome = lab.launch(["sglang_adaptive.cpu_engine.start", *arguments, *default_arguments(arguments)])
+    outcome = lab.launch(["sglang_adaptive.lab.cpu_engine.start", *arguments, *default_arguments(arguments)])
     assert outcome.code != 0 and ending in outcome.output
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.cpu_engine.names import PLUGIN
+from sglang_adaptive.serve_cpu import PLUGIN
 from tests.launch_lab import NO_MODEL, OURS, LaunchLab
 
 CANNOT = {

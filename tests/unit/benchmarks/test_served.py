@@ -18,7 +18,7 @@ from benchmarks.harness.start import POLICIES
 from benchmarks.host_time import DEVICE, between_marks, tally
 from benchmarks.host_time import main as host_time
 from benchmarks.served import Phase, block, contenders, parser
-from sglang_adaptive import traces
+from sglang_adaptive.lab import traces
 
 TINY = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.traces.replay import rounds
 from benchmarks.verify_budget import KNOTS, LADDER, Held, fit, kept, read_extra, run, throughput
+from sglang_adaptive.lab.traces import CHAIN, LEVELS, Trace
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.traces import CHAIN, LEVELS, Trace
 
 STEPS, BATCHES = (0, 1, 2, 3, 5, 7), (1, 2, 4, 8, 16, 32, 64)
 

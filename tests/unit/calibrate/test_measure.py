@@ -14,8 +14,8 @@ import pytest
 from sglang_adaptive.calibrate import command, dspark
 from sglang_adaptive.calibrate.measure import depths, room
 from sglang_adaptive.calibrate.server import NotReady
-from sglang_adaptive.demo.signals import Interrupted
 from sglang_adaptive.policy.profile import ProfileCell
+from sglang_adaptive.signals import Interrupted
 
 
 def state(**graphs: list[int] | None) -> dict[str, object]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_adaptive.chat.conversation import Measured
-from sglang_adaptive.chat.drafting import Drafting
 from sglang_adaptive.cli import main
-from sglang_adaptive.cpu_engine.server import free_port
+from sglang_adaptive.lab.chat.conversation import Measured
+from sglang_adaptive.lab.chat.drafting import Drafting
+from sglang_adaptive.lab.cpu_engine.server import free_port
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_without_the_model_it_says_what_to_install(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sglang_adaptive.models.pair.get_draft", lambda: tmp_path)
+    monkeypatch.setattr("sglang_adaptive.lab.models.pair.get_draft", lambda: tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["chat"]) == 1
     said = capsys.readouterr().err

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.chat import command as chat
+from sglang_adaptive import serve_cpu
 from sglang_adaptive.cli import COMMANDS, help_text, main
-from sglang_adaptive.cpu_engine import launcher
-from sglang_adaptive.demo import options
-from sglang_adaptive.models.smollm2 import target_folder
+from sglang_adaptive.lab.chat import command as chat
+from sglang_adaptive.lab.demo import options
+from sglang_adaptive.lab.models.smollm2 import target_folder
 
 ROOT = Path(__file__).parents[3]
 HERE = ("validate", "simulate", "report", "completion")
@@ -70,7 +70,7 @@ def test_arguments_of_an_example_that_boots(words: list[str]) -> None:
     elif words[0] == "chat":
         assert chat.parser().parse_args(words[1:]).tokens > 0
     else:
-        assert "--model-path" in launcher.command(words[1:])
+        assert "--model-path" in serve_cpu.command(words[1:])
 
 
 @pytest.mark.skipif(not target_folder().is_dir(), reason="SmolLM2 is not in the cache; `make smollm2` puts it there")

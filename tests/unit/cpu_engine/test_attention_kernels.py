@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine.kernels import attention
-from sglang_adaptive.cpu_engine.kernels.attention import padded_attention, ragged_attention
-from sglang_adaptive.cpu_engine.kernels.plan import (
+from sglang_adaptive.lab.cpu_engine.kernels import attention
+from sglang_adaptive.lab.cpu_engine.kernels.attention import padded_attention, ragged_attention
+from sglang_adaptive.lab.cpu_engine.kernels.plan import (
     decode_plan,
     draft_plans,
     packed_window_plan,

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine.kernels.accept import fill_accept_out_cache_loc_cpu, fill_bonus_tokens_cpu
-from sglang_adaptive.cpu_engine.kernels.cache_locs import (
+from sglang_adaptive.lab.cpu_engine.kernels.accept import fill_accept_out_cache_loc_cpu, fill_bonus_tokens_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.cache_locs import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
     assign_req_to_token_pool_cpu,

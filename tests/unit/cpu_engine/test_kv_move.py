@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine.kernels.kv_move import copy_all_layer_kv_cache_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.kv_move import copy_all_layer_kv_cache_cpu
 
 ROWS = 12
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 from train import checkpoint, data, evaluate, exams, report, teach
 
 TARGET, DRAFT = Path(models.target_path()), Path(models.draft_path())

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine.kernels.rotate import rotate_input_ids_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.rotate import rotate_input_ids_cpu
 
 
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=5), st.data())

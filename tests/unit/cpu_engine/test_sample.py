@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from sglang_adaptive.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
 
 VOCABULARY, REQUESTS = 6, 6_000
 CHAIN = ([1, 2, -1], [-1, -1, -1])

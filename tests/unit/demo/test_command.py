@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.demo import command
+from sglang_adaptive.lab.demo import command
 from sglang_adaptive.policy.base import POLICIES
 
 

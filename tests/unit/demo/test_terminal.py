@@ -8,11 +8,11 @@ import signal
 
 import pytest
 
-from sglang_adaptive.demo.progress import Progress
-from sglang_adaptive.demo.signals import Interrupted, StopSignals
-from sglang_adaptive.demo.style import Style
-from sglang_adaptive.demo.words import warnings
-from sglang_adaptive.demo.workload import FAMILIES, REQUESTS, workload
+from sglang_adaptive.lab.demo.progress import Progress
+from sglang_adaptive.lab.demo.style import Style
+from sglang_adaptive.lab.demo.words import warnings
+from sglang_adaptive.lab.demo.workload import FAMILIES, REQUESTS, workload
+from sglang_adaptive.signals import Interrupted, StopSignals
 
 
 class Terminal(io.StringIO):

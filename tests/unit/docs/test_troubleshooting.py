@@ -48,7 +48,7 @@ def test_enough_is_found() -> None:
         "policy/config.py",
         "sglang_plugin/launch/activation.py",
         "runtime/controller.py",
-        "demo/verdict.py",
+        "lab/demo/verdict.py",
     }
     assert expected <= where
     assert len(MESSAGES) > 200

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.models import smollm2_draft
-from sglang_adaptive.models.errors import ModelError
-from sglang_adaptive.models.packed import PACKED, WEIGHTS, Rounded, read_draft, widen, write_packed
+from sglang_adaptive.lab.models import smollm2_draft
+from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.packed import PACKED, WEIGHTS, Rounded, read_draft, widen, write_packed
 
 VOCABULARY = torch.tensor([0, 3, 4, 9])
 

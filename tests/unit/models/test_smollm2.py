@@ -14,11 +14,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.models import smollm2, smollm2_draft
-from sglang_adaptive.models.errors import ModelError
-from sglang_adaptive.models.folders import make_whole
-from sglang_adaptive.models.gguf_llama import GgufLlama
-from sglang_adaptive.models.hashes import sha256_of_weights
+from sglang_adaptive.lab.models import smollm2, smollm2_draft
+from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.folders import make_whole
+from sglang_adaptive.lab.models.gguf_llama import GgufLlama
+from sglang_adaptive.lab.models.hashes import sha256_of_weights
 
 HEADS, KV_HEADS, HIDDEN, ROWS = 4, 2, 32, 8
 in_cache = pytest.mark.skipif(

@@ -17,15 +17,15 @@ import pytest
 
 from scripts import of_source
 from sglang_adaptive.calibrate.explain import explain
+from sglang_adaptive.lab.simulate.contenders import contenders
+from sglang_adaptive.lab.simulate.engine import play
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.setting import Setting
+from sglang_adaptive.lab.simulate.suites import SUITES
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.start import policies
-from sglang_adaptive.simulate.contenders import contenders
-from sglang_adaptive.simulate.engine import play
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.setting import Setting
-from sglang_adaptive.simulate.suites import SUITES
 from sglang_adaptive.validate.facts import facts
 from sglang_adaptive.validate.words import words
 from tests.live_controllers import controller, ema, serve

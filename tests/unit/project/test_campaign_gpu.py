@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.cpu_engine.launcher import STAND_IN, environment
+from sglang_adaptive.serve_cpu import STAND_IN, environment
 from tests.campaign import gpu, servers
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine import models
 from train import checkpoint, data, evaluate, teach
 from train.corpus import Share
 from train.model import ModelSize

@@ -12,13 +12,13 @@ import pytest
 from benchmarks.compare import table as compare
 from benchmarks.harness.results import SIMULATED
 from benchmarks.policies import SCHEMA, row
-from sglang_adaptive.demo.report import build
+from sglang_adaptive.lab.demo.report import build
+from sglang_adaptive.lab.simulate.command import main as simulate
+from sglang_adaptive.lab.traces import write
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.report.command import main
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.simulate.command import main as simulate
-from sglang_adaptive.traces import write
 from tests.demo_runs import ema_run, plain_run, static_run
 from tests.drawn_texts import drawn_trace
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.lab.simulate.traffic.rounds import read_rounds
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime import round_trace
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.simulate.traffic.rounds import read_rounds
 from tests.unit.runtime.test_controller import serving
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sglang_adaptive.lab.simulate import score
+from sglang_adaptive.lab.simulate.contenders import StaticPolicy, contenders
+from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.engine import play
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.population import closed_loop
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.setting import Setting
+from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.trace import Scene, Trace
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.simulate import score
-from sglang_adaptive.simulate.contenders import StaticPolicy, contenders
-from sglang_adaptive.simulate.cost import RoundCost
-from sglang_adaptive.simulate.engine import play
-from sglang_adaptive.simulate.errors import SimulationError
-from sglang_adaptive.simulate.population import closed_loop
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.setting import Setting
-from sglang_adaptive.simulate.suites import SUITES
-from sglang_adaptive.simulate.trace import Scene, Trace
 
 COST: RoundCost = load_cost(None)[1]
 SMALL = Setting(COST, rounds=300, traces=6, seed=3)

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sglang_adaptive.lab.simulate import score
+from sglang_adaptive.lab.simulate.contenders import chosen, contenders
+from sglang_adaptive.lab.simulate.engine import play
+from sglang_adaptive.lab.simulate.ours import ABLATIONS, build
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.setting import Setting
+from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.simulate import score
-from sglang_adaptive.simulate.contenders import chosen, contenders
-from sglang_adaptive.simulate.engine import play
-from sglang_adaptive.simulate.ours import ABLATIONS, build
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.setting import Setting
-from sglang_adaptive.simulate.suites import SUITES
-from sglang_adaptive.simulate.trace import Trace
 
 COST = load_cost(None)[1]
 SETTING = Setting(COST, rounds=800, traces=4, seed=7)

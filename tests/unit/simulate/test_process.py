@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sglang_adaptive.simulate.acceptance import draw_accepted, expected_tokens, hazards
-from sglang_adaptive.simulate.cost import RoundCost
-from sglang_adaptive.simulate.errors import SimulationError
-from sglang_adaptive.simulate.population import closed_loop, open_loop
-from sglang_adaptive.simulate.regimes import LONGEST, SHORTEST, random_batch, switching
+from sglang_adaptive.lab.simulate.acceptance import draw_accepted, expected_tokens, hazards
+from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.population import closed_loop, open_loop
+from sglang_adaptive.lab.simulate.regimes import LONGEST, SHORTEST, random_batch, switching
 
 CELLS = {(1, 0): 1.0, (1, 2): 2.0, (4, 0): 4.0, (4, 2): 8.0}
 

@@ -7,15 +7,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from sglang_adaptive.simulate import score, targets
-from sglang_adaptive.simulate.cost import RoundCost
-from sglang_adaptive.simulate.population import Population
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.ragged import EVERY, fit_verify_cost, gain_of_own_depths
-from sglang_adaptive.simulate.results import SuiteResult, TraceScore
-from sglang_adaptive.simulate.setting import Setting
-from sglang_adaptive.simulate.suites import SUITES
-from sglang_adaptive.simulate.trace import Scene, Trace
+from sglang_adaptive.lab.simulate import score, targets
+from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.population import Population
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.ragged import EVERY, fit_verify_cost, gain_of_own_depths
+from sglang_adaptive.lab.simulate.results import SuiteResult, TraceScore
+from sglang_adaptive.lab.simulate.setting import Setting
+from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.trace import Scene, Trace
 
 COST: RoundCost = load_cost(None)[1]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive.traces import CHAIN, LEVELS, Trace, TraceError, read, write
-from sglang_adaptive.traces.trace import quantised
+from sglang_adaptive.lab.traces import CHAIN, LEVELS, Trace, TraceError, read, write
+from sglang_adaptive.lab.traces.trace import quantised
 
 
 def made(seed: int = 0) -> Trace:
@@ -149,7 +149,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_read_without_torch_and_sglang() -> None:
-    code = "import sys, sglang_adaptive.traces; sys.exit(any(name in sys.modules for name in ('torch', 'sglang')))"
+    code = "import sys, sglang_adaptive.lab.traces; sys.exit(any(name in sys.modules for name in ('torch', 'sglang')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.traces.replay import main, rounds, table
-from sglang_adaptive.traces import read
+from sglang_adaptive.lab.traces import read
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "traces"
 TRACES = sorted(FOLDER.glob("*.npz"))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
-from sglang_adaptive.traces import read as read_trace
+from sglang_adaptive.lab.traces import read as read_trace
 from train.smollm2.__main__ import main
 from train.smollm2.clock import Clock
 from train.smollm2.loop import Training

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive.lab.simulate.engine import DraftOutputs
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.acceptance import SATURATION, AcceptanceEstimator, RequestLevels, ShadowTrust
-from sglang_adaptive.simulate.engine import DraftOutputs
 
 LADDER = (0, 1, 2, 3, 5, 7)
 

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 from benchmarks import steady_switches
+from sglang_adaptive.lab.simulate import score
+from sglang_adaptive.lab.simulate.engine import play
+from sglang_adaptive.lab.simulate.ours import build
+from sglang_adaptive.lab.simulate.population import closed_loop
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.scenes import Scene
+from sglang_adaptive.lab.simulate.setting import Setting
+from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.cost import MOST_ROWS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
-from sglang_adaptive.simulate import score
-from sglang_adaptive.simulate.engine import play
-from sglang_adaptive.simulate.ours import build
-from sglang_adaptive.simulate.population import closed_loop
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.scenes import Scene
-from sglang_adaptive.simulate.setting import Setting
-from sglang_adaptive.simulate.suites import SUITES
-from sglang_adaptive.simulate.trace import Trace
 
 COST = load_cost(None)[1]
 LADDER = COST.steps

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine.kernels.sample import sample_tree_cpu
-from sglang_adaptive.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.sample import sample_tree_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
 
 VOCABULARY = 3

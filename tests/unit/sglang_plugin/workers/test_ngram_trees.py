@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.cpu_engine.kernels.tree_links import reconstruct_indices_from_tree_mask
+from sglang_adaptive.lab.cpu_engine.kernels.tree_links import reconstruct_indices_from_tree_mask
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import cut
 from tests.token_trees import links, tree_batches
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sglang_adaptive.lab.simulate.engine import DraftOutputs
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.extend_schedule import SHADOW_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
-from sglang_adaptive.simulate.engine import DraftOutputs
 
 LADDER = (0, 1, 3, 7)
 EVERY = 8

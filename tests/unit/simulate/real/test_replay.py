@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sglang_adaptive.lab.simulate.contenders import StaticPolicy
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.real.fixed import FixedSteps
+from sglang_adaptive.lab.simulate.real.scenes import arrivals, scenes
+from sglang_adaptive.lab.simulate.real.serve import Served, serve
+from sglang_adaptive.lab.simulate.real.texts import Texts
+from sglang_adaptive.lab.simulate.real.work import Live, Work
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.simulate.contenders import StaticPolicy
-from sglang_adaptive.simulate.errors import SimulationError
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.real.fixed import FixedSteps
-from sglang_adaptive.simulate.real.scenes import arrivals, scenes
-from sglang_adaptive.simulate.real.serve import Served, serve
-from sglang_adaptive.simulate.real.texts import Texts
-from sglang_adaptive.simulate.real.work import Live, Work
 from tests.drawn_texts import drawn_trace
 
 TRACE = drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=12, tokens=60)

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sglang_adaptive.lab.simulate.command import main
+from sglang_adaptive.lab.simulate.contenders import contenders
+from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.real.cell import Cell, Score, play_cell
+from sglang_adaptive.lab.simulate.real.gates import gates
+from sglang_adaptive.lab.simulate.real.hindsight import ORACLES
+from sglang_adaptive.lab.simulate.real.report import gates_table
+from sglang_adaptive.lab.simulate.real.suite import Setting, places, play_all
+from sglang_adaptive.lab.simulate.real.texts import Texts
+from sglang_adaptive.lab.traces import write
 from sglang_adaptive.policy.profile import shipped_config
-from sglang_adaptive.simulate.command import main
-from sglang_adaptive.simulate.contenders import contenders
-from sglang_adaptive.simulate.profile_file import load_cost
-from sglang_adaptive.simulate.real.cell import Cell, Score, play_cell
-from sglang_adaptive.simulate.real.gates import gates
-from sglang_adaptive.simulate.real.hindsight import ORACLES
-from sglang_adaptive.simulate.real.report import gates_table
-from sglang_adaptive.simulate.real.suite import Setting, places, play_all
-from sglang_adaptive.simulate.real.texts import Texts
-from sglang_adaptive.traces import write
 from tests.drawn_texts import drawn_trace
 
 KINDS = {"easy": (0.98, 0.8), "hard": (0.5, 0.1)}
@@ -106,7 +106,7 @@ def test_the_command_plays_recordings_and_a_policy_by_name(
 ) -> None:
     write(tmp_path / "mine.npz", drawn_trace(KINDS, requests=8, tokens=40))
     (tmp_path / "own_policy.py").write_text(
-        "from sglang_adaptive.simulate.contenders import StaticPolicy\n"
+        "from sglang_adaptive.lab.simulate.contenders import StaticPolicy\n"
         "def make(launch):\n    return StaticPolicy(launch.ladder[-1])\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sglang_adaptive.lab.simulate.command import main
+from sglang_adaptive.lab.simulate.real.scenes import scenes
+from sglang_adaptive.lab.simulate.real.texts import Texts
+from sglang_adaptive.lab.simulate.real.work import Live
+from sglang_adaptive.lab.simulate.traffic.recut import batches, runs_of, seen, texts_of
+from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, read_rounds
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.simulate.command import main
-from sglang_adaptive.simulate.real.scenes import scenes
-from sglang_adaptive.simulate.real.texts import Texts
-from sglang_adaptive.simulate.real.work import Live
-from sglang_adaptive.simulate.traffic.recut import batches, runs_of, seen, texts_of
-from sglang_adaptive.simulate.traffic.rounds import Rounds, read_rounds
 from tests.drawn_texts import drawn_trace
 
 TEXTS = Texts.of(drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=20, tokens=200))

@@ -1,0 +1,123 @@
+"""``sglang-adaptive chat``: finds or starts the server, then chats."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sglang_adaptive.client import Client, RequestError, in_words
+from sglang_adaptive.command_line import BAD_INPUT, DEFAULT_URL, DONE, PROBLEM, CommandParser, add_api_key, failed
+from sglang_adaptive.lab.chat.conversation import Conversation
+from sglang_adaptive.lab.chat.talk import Talk
+from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.signals import Interrupted, StopSignals
+
+TOKENS = 256
+CONFIG = {"policy": "throughput"}
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command."""
+    found = CommandParser(
+        "chat",
+        "Talks to a model in the terminal, and says after each answer how fast it came and how deep its rounds were "
+        "drafted. Without --url it serves SmolLM2-135M-Instruct with its draft on this machine's CPU, which takes "
+        "about half a minute and 2.5 GB of memory; the first time it puts the model into your cache (see models). "
+        "With --url it talks to any SGLang server that has a chat template. Ends with Ctrl-D, Ctrl-C or /quit; while "
+        "an answer comes, Ctrl-C cuts it off. Questions may be piped in, one a line.",
+        [
+            ("", "talk to SmolLM2 on the CPU"),
+            (f"--url {DEFAULT_URL}", "talk to a server of your own"),
+            ("--system 'You translate to French.' --tokens 64", "with a system prompt, and short answers"),
+        ],
+        "0 done; 1 no server, no model, or a question failed; 2 bad usage; 130 interrupted",
+    )
+    add = found.add_argument
+    add("--url", metavar="URL", help=f"talk to this server, as in {DEFAULT_URL} (default: start one)")
+    add_api_key(found)
+    add("--system", metavar="TEXT", help="system prompt (default: the chat template's own)")
+    add("--tokens", type=_tokens, default=TOKENS, metavar="N", help="most tokens of an answer (default: %(default)s)")
+    add("--temperature", type=_temperature, default=0.0, metavar="T", help="0 to 2 (default: 0)")
+    add("--threads", type=_tokens, default=1, metavar="N", help="threads of the server that is started (default: 1)")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    from sglang_adaptive.lab.cpu_engine.server import ServerError
+    from sglang_adaptive.serve_cpu import LaunchError
+
+    arguments = parser().parse_args(argv)
+    try:
+        with StopSignals() as signals, _server(arguments, signals) as client:
+            talk = Talk(Conversation(client, arguments.system, arguments.tokens, arguments.temperature))
+            return DONE if talk.run() else PROBLEM
+    except Interrupted as stop:
+        return stop.exit_code
+    except BrokenPipeError:
+        raise
+    except ValueError as error:
+        return failed("chat", f"--url: {error}", BAD_INPUT)
+    except (ModelError, LaunchError, ServerError) as error:
+        return failed("chat", str(error), PROBLEM)
+    except (OSError, http.client.HTTPException, RequestError) as error:
+        return failed("chat", f"{arguments.url}: {in_words(error)}", PROBLEM)
+
+
+@contextmanager
+def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Client]:
+    """Yield the client of the given server, or of one that runs inside the ``with``."""
+    if arguments.url is not None:
+        client = Client.from_url(arguments.url, api_key=arguments.api_key)
+        client.get("/v1/models")
+        yield client
+        return
+    from sglang_adaptive.lab.cpu_engine.server import CpuServer
+    from sglang_adaptive.lab.demo.progress import Progress
+    from sglang_adaptive.lab.models.command import progress
+    from sglang_adaptive.lab.models.pair import ready_pair
+
+    with progress() as tick:
+        pair = ready_pair(tick)
+    told = Progress(sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="sglang-adaptive-chat-") as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(CONFIG), encoding="utf-8")
+        starting = "starting SmolLM2 on this machine's CPU"
+        told.now(starting)
+        server = CpuServer(
+            pair.adaptive(config),
+            threads=arguments.threads,
+            log=Path(folder) / "server.log",
+            on_progress=lambda stage, seconds: told.now(f"{starting}: {stage}"),
+        )
+        try:
+            server.start()
+            told.done(f"SmolLM2-135M-Instruct answers at {server.url}")
+            yield server
+        finally:
+            told.clear()
+            with signals.held():
+                server.stop()
+
+
+def _tokens(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 2:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a number from 0 to 2")
+    return value

@@ -1,0 +1,81 @@
+"""A conversation: the messages so far, and the answer to the next one as it grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.lab.chat.drafting import Drafting, drafting
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Time and tokens of an answer."""
+
+    tokens: int
+    seconds: float
+    """Seconds from the question to the last token."""
+
+    drafting: Drafting | None
+    cut: bool
+    """Whether it stopped at the longest length of an answer."""
+
+    def __str__(self) -> str:
+        words = f"{self.tokens} tokens, {self.tokens / self.seconds:.1f} tokens/s"
+        if self.drafting is not None and self.drafting.total:
+            rounds = self.drafting
+            words += (
+                f", {self.tokens / rounds.total:.2f} tokens a round, {rounds.mean_steps:.1f} draft steps ({rounds})"
+            )
+        return words + ("; cut here, --tokens allows more" if self.cut else "")
+
+
+@dataclass
+class Conversation:
+    """Talks to *client*; `ask` adds a question and its answer to the messages."""
+
+    client: Client
+    system: str | None = None
+    tokens: int = 256
+    temperature: float = 0.0
+    messages: list[dict[str, str]] = field(default_factory=list)
+    measured: Measured | None = None
+    """Time and tokens of the latest answer; None until it is complete."""
+
+    def forget(self) -> None:
+        """Remove all messages."""
+        self.messages.clear()
+
+    def ask(self, question: str) -> Generator[str, None, None]:
+        """Yield the answer's text, piece by piece.
+
+        A question whose answer failed or was cut off by closing the iterator is removed, with its answer. Raises
+        OSError, http.client.HTTPException or client.RequestError.
+        """
+        self.measured = None
+        before = drafting(self.client)
+        asked = [*self.messages, {"role": "user", "content": question}]
+        whole = [*([{"role": "system", "content": self.system}] if self.system else []), *asked]
+        begin = time.perf_counter()
+        answer, tokens, reason = "", 0, None
+        for chunk in self.client.chat(whole, self.tokens, temperature=self.temperature):
+            text, reason = _delta(chunk, reason)
+            tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+            if text:
+                answer += text
+                yield text
+        seconds = time.perf_counter() - begin
+        after = drafting(self.client)
+        self.messages = [*asked, {"role": "assistant", "content": answer}]
+        rounds = after.since(before) if before is not None and after is not None else None
+        self.measured = Measured(tokens, seconds, rounds, reason == "length")
+
+
+def _delta(chunk: dict[str, Any], reason: str | None) -> tuple[str, str | None]:
+    """Return the text of a chunk, and why the answer ended, if it has."""
+    for choice in chunk.get("choices", ()):
+        return choice["delta"].get("content") or "", choice.get("finish_reason") or reason
+    return "", reason

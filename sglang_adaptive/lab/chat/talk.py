@@ -1,0 +1,101 @@
+"""Runs the chat: questions from a terminal or a pipe, answers as they grow."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import signal
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from sglang_adaptive.client import RequestError, in_words
+from sglang_adaptive.command_line import has_colour
+from sglang_adaptive.lab.chat.conversation import Conversation
+from sglang_adaptive.signals import Interrupted
+
+HELP = "/new starts over, /quit ends (so does Ctrl-D); Ctrl-C while an answer comes cuts it off"
+
+
+class Talk:
+    """Reads questions until there are no more; answers go to *out*, times and errors to *aside*."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        source: TextIO | None = None,
+        out: TextIO | None = None,
+        aside: TextIO | None = None,
+    ) -> None:
+        self._conversation = conversation
+        self._source, self._out, self._aside = source or sys.stdin, out or sys.stdout, aside or sys.stderr
+        self._by_hand = self._source.isatty()
+        self._colour = has_colour(self._aside)
+        self._well = True
+
+    def run(self) -> bool:
+        """Talk to the end; returns whether every question got its answer."""
+        if self._by_hand:
+            self._say(f"Type a question. {HELP}.")
+        while (question := self._next()) is not None:
+            command = self._commands().get(question)
+            if command is not None:
+                command()
+            elif question.startswith("/"):
+                self._say(f"{question.split()[0]}: no such command; {HELP}")
+            elif question and not self._answer(question):
+                break
+            if question == "/quit":
+                break
+        return self._well
+
+    def _commands(self) -> dict[str, Callable[[], None]]:
+        return {
+            "/new": self._conversation.forget,
+            "/quit": lambda: None,
+            "/help": lambda: self._say(HELP),
+        }
+
+    def _next(self) -> str | None:
+        """Return the next question without blanks around it; None after the last."""
+        if self._by_hand:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  # arrow keys and history
+            try:
+                return input("\nyou> ").strip()
+            except EOFError:
+                self._out.write("\n")
+                return None
+        line = self._source.readline()
+        return line.strip() if line else None
+
+    def _answer(self, question: str) -> bool:
+        """Print the answer to *question*; returns False when no other question can be answered either."""
+        answer = self._conversation.ask(question)
+        try:
+            for text in answer:
+                self._out.write(text)
+                self._out.flush()
+            self._out.write("\n")
+            self._out.flush()
+            self._say(f"[{self._conversation.measured}]")
+        except RequestError as error:
+            self._well = False
+            self._say(f"the server refused the question: {in_words(error)}; /new starts over")
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            self._well = False
+            self._say(f"the server is gone: {type(error).__name__}: {error}")
+            return False
+        except Interrupted as stop:
+            if not self._by_hand or stop.signum != signal.SIGINT:
+                raise
+            self._say("\n[cut off]")
+        finally:
+            answer.close()
+        return True
+
+    def _say(self, line: str) -> None:
+        self._aside.write(f"\x1b[2m{line}\x1b[0m\n" if self._colour else f"{line}\n")
+        self._aside.flush()

@@ -1,0 +1,80 @@
+"""Entry point that registers the CPU engine's attention backend in every SGLang process."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.serve_cpu import ATTENTION_BACKEND, SWITCH
+
+DRAFT_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
+LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
+GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
+
+
+def register() -> None:
+    """Add the attention backend to SGLang; does nothing unless the launcher started the CPU engine."""
+    if os.environ.get(SWITCH) != "1":
+        return
+    gc.enable()  # see stand_in/sitecustomize.py
+    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES, add_attention_backend_choices
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from sglang_adaptive.lab.cpu_engine.kernels.cache_locs import last_slots
+
+    if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
+        add_attention_backend_choices([ATTENTION_BACKEND])
+    HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
+    # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
+    HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
+    # SGLang verifies sampled requests greedily on a CPU, because it has no kernel there.
+    HookRegistry.register(GREEDY, _only_greedy_requests, HookType.REPLACE)
+    _register_target_backend()
+
+
+def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
+    import sgl_kernel
+    from sglang.srt.speculative import eagle_utils
+
+    from sglang_adaptive.lab.cpu_engine import kernels
+
+    # SGLang 0.5.22 imports the kernels from sgl_kernel when it samples.
+    home = eagle_utils if hasattr(eagle_utils, "tree_speculative_sampling_target_only") else sgl_kernel
+    if getattr(home, "tree_speculative_sampling_target_only", None) is None:
+        home.tree_speculative_sampling_target_only = kernels.sample_tree_cpu
+        home.top_k_renorm_prob = kernels.keep_top_k_cpu
+        home.top_p_renorm_prob = kernels.keep_top_p_cpu
+    return is_all_greedy
+
+
+def _register_target_backend() -> None:
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+    def create(runner: Any) -> Any:
+        from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend
+
+        return TorchRefBackend(runner)
+
+    register_attention_backend(ATTENTION_BACKEND)(create)
+
+
+def _with_torch_ref(
+    original: Callable[..., Any],
+    factory: Any,
+    backend_name: str,
+    backend_map: dict[str, Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Add the backends for the draft to SGLang's own."""
+    from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend, TorchRefDraftBackend
+
+    def create() -> tuple[str, Any]:
+        runner = factory.draft_model_runner
+        if backend_name == "decode_attention_backend":
+            return ATTENTION_BACKEND, TorchRefDraftBackend(runner, factory.topk, factory.speculative_num_steps)
+        return ATTENTION_BACKEND, TorchRefBackend(runner)
+
+    return original(factory, backend_name, {**backend_map, ATTENTION_BACKEND: create}, *args, **kwargs)

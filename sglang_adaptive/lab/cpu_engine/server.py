@@ -1,0 +1,177 @@
+"""A server on the CPU engine as a context manager, for the demo and the tests."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
+from sglang_adaptive.serve_cpu import command, environment
+
+GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.1
+
+
+class ServerError(RuntimeError):
+    """The server did not start, or has ended; the message ends with the last lines of its log."""
+
+
+class CpuServer(Client):
+    """Runs `sglang-adaptive serve-cpu ARGUMENTS` on a free port of 127.0.0.1, in a process group of its own.
+
+    Use as a context manager; leaving it in any way, Ctrl-C included, stops the whole group.
+    `on_progress(stage, seconds)` is called while the server starts. `log` is the file of its output, by default a
+    temporary one.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        threads: int = 1,
+        port: int | None = None,
+        log: Path | None = None,
+        extra_environment: Mapping[str, str] | None = None,
+        on_progress: Callable[[str, float], None] | None = None,
+        start_timeout: float = 300.0,
+    ) -> None:
+        super().__init__("127.0.0.1", port or free_port())
+        own = ["--host", self.host, "--port", str(self.port)]
+        self.command = command([*arguments, *own])
+        self.environment = {**os.environ, **environment(threads), **(extra_environment or {})}
+        self.log_path = log or Path(tempfile.mkstemp(prefix="sglang-adaptive-", suffix=".log")[1])
+        self.on_progress = on_progress or (lambda stage, seconds: None)
+        self.start_timeout = start_timeout
+        self.start_seconds: float | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._boot = BootLog(self.log_path)
+        self._begin = 0.0
+        self._scratch = ""
+
+    def __enter__(self) -> CpuServer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server's first process, which leads the group; None while stopped."""
+        return None if self._process is None else self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start and wait until the server answers. Raises ServerError; stops the server on any exception."""
+        try:
+            self.launch()
+            while not self.poll():
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def launch(self) -> None:
+        """Start the server's processes and return; the caller waits with `poll` and ends with `stop`."""
+        atexit.register(self.stop)
+        self._begin = time.monotonic()
+        # SGLang never removes the files of its sockets.
+        self._scratch = tempfile.mkdtemp(prefix="sglang-adaptive-")
+        variables = {**self.environment, "TMPDIR": self._scratch}
+        with self.log_path.open("wb") as log:
+            self._process = self._open(variables, log)
+        self._boot = BootLog(self.log_path)
+
+    def _open(self, variables: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start the first process, with *variables* and its output in *log*; tests start it in another way."""
+        return subprocess.Popen(
+            self.command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def poll(self) -> bool:
+        """Return whether the launched server answers; report new stages.
+
+        Raises ServerError when it has ended, or is not ready after `start_timeout` seconds.
+        """
+        if self._boot.ready:
+            return True
+        assert self._process is not None
+        waited = time.monotonic() - self._begin
+        for stage in self._boot.new_stages():
+            self.on_progress(stage, waited)
+        if self._boot.ready:
+            self.start_seconds = waited
+        elif self._process.poll() is not None:
+            raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
+        elif waited > self.start_timeout:
+            raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
+        return self._boot.ready
+
+    def leave_running(self) -> int:
+        """Leave the server running after this object; return the id of the process that the user has to end."""
+        assert self._process is not None
+        pid, self._process = self._process.pid, None
+        atexit.unregister(self.stop)
+        return pid
+
+    def stop(self) -> None:
+        """Stop every process of the server; does nothing when it is stopped already."""
+        process, self._process = self._process, None
+        atexit.unregister(self.stop)
+        if process is None:
+            return
+        try:
+            # SGLang ends at once on SIGINT; on SIGTERM it checks only every five seconds.
+            process.send_signal(signal.SIGINT)
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def log_tail(self, lines: int = 15) -> str:
+        """Return the last lines of the log, each cut at 300 characters."""
+        text = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(line[:300] for line in text[-lines:])
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which no process listens.
+
+    It is below the range of outgoing connections where the system reports that. A connection could use a port of that
+    range in the seconds that a server needs to bind it.
+    """
+    for port in random.sample(_SERVER_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError(f"no free port between {_SERVER_PORTS.start} and {_SERVER_PORTS.stop - 1}")
+
+
+def _below_outgoing() -> range:
+    try:
+        outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        outgoing = 32768  # Linux's default; other systems begin higher
+    return range(max(1024, outgoing // 2), max(2048, outgoing))
+
+
+_SERVER_PORTS = _below_outgoing()

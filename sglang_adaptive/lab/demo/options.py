@@ -1,0 +1,79 @@
+"""The demo's command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sglang_adaptive.command_line import CommandParser
+from sglang_adaptive.lab.demo.errors import UsageError
+from sglang_adaptive.lab.demo.report import check_path
+from sglang_adaptive.lab.demo.servers import TITLES
+
+TINY = "tiny"
+TOKENS = {TINY: 224, "smollm2": 96}
+"""Tokens of an answer by default, by pair."""
+
+TURNS = 2
+MOST_TURNS = 20
+FEWEST_TOKENS, MOST_TOKENS = 16, 512
+
+
+class _Parser(CommandParser):
+    """Reports an invalid command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command; it raises UsageError on a bad command line."""
+    found = _Parser(
+        "demo",
+        "Runs real SGLang servers on this machine's CPU, without speculation, at fixed depths and adaptive, lets each "
+        "write the same easy and hard text, and shows how the draft depth follows the text. About three minutes on "
+        "two cores. Checks that no policy changes a single token.\n\n"
+        "With --pair smollm2 the model is a real one, SmolLM2-135M-Instruct (see models): it answers questions that "
+        "you can read, you see the draft steps beside its answer, and the speed-ups are real on this machine. About "
+        "five minutes.",
+        [
+            ("", "everything, on the terminal"),
+            ("--pair smollm2", "a real language model"),
+            ("--policy throughput --keep", "one policy, and leave its server running to play with"),
+            ("--tokens 64 --json demo.json", "quicker, and keep the numbers (sglang-adaptive report draws them)"),
+        ],
+        "0 done; 1 not lossless, the depth never moved, or a server failed; 2 bad usage; 130 interrupted",
+    )
+    add = found.add_argument
+    known = " or ".join(TITLES)
+    add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
+    add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
+    add("--pair", choices=TOKENS, default=TINY, metavar="NAME", help=f"{' or '.join(TOKENS)} (default: %(default)s)")
+    add("--policy", action="append", default=[], metavar="NAME",
+        help=f"{known}; repeatable (default: all; with smollm2 throughput)")  # fmt: skip
+    by_pair = ", ".join(f"{name} {tokens}" for name, tokens in TOKENS.items())
+    add("--tokens", type=int, metavar="N",
+        help=f"tokens that each request generates, with smollm2 at most; {FEWEST_TOKENS} to {MOST_TOKENS} "
+        f"(default: {by_pair}); fewer is quicker and shows less")  # fmt: skip
+    add("--turns", type=int, default=TURNS, metavar="N",
+        help=f"how often each question is asked, 1 to {MOST_TURNS} (default: %(default)s); smollm2 only")  # fmt: skip
+    return found
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options in *argv*, checked. Raises UsageError with one line."""
+    options = parser().parse_args(argv)
+    for name in options.policy:
+        if name not in TITLES:
+            raise UsageError(f"--policy {name}: expected {' or '.join(TITLES)}")
+    if options.tokens is None:
+        options.tokens = TOKENS[options.pair]
+    if not 1 <= options.turns <= MOST_TURNS:
+        raise UsageError(f"--turns {options.turns}: expected 1 to {MOST_TURNS}")
+    if not FEWEST_TOKENS <= options.tokens <= MOST_TOKENS:
+        raise UsageError(f"--tokens {options.tokens}: expected {FEWEST_TOKENS} to {MOST_TOKENS}")
+    if options.json is not None:
+        check_path(options.json)
+    return options

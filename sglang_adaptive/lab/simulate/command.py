@@ -1,0 +1,195 @@
+"""``sglang-adaptive simulate``: parse, run the suites, write the reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sglang_adaptive.command_line import CommandParser
+from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.profile_file import SHIPPED, load_cost
+from sglang_adaptive.lab.simulate.provenance import provenance
+from sglang_adaptive.lab.simulate.real import command as real
+from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS as REAL_ROUNDS
+from sglang_adaptive.lab.simulate.report_html import html_report
+from sglang_adaptive.lab.simulate.report_json import as_json, json_report
+from sglang_adaptive.lab.simulate.report_text import text_report
+from sglang_adaptive.lab.simulate.results import SuiteResult, run_suite
+from sglang_adaptive.lab.simulate.setting import DEFAULT_ROUNDS, DEFAULT_TRACES, Setting
+from sglang_adaptive.lab.simulate.suites import SUITES, Suite
+from sglang_adaptive.lab.simulate.targets import outcomes
+from sglang_adaptive.lab.simulate.traffic import command as traffic
+from sglang_adaptive.lab.simulate.traffic import report as traffic_report
+
+BAD_INPUT = 2
+TARGET_MISSED = 1
+FEWEST_ROUNDS = 100
+POLICIES = "oracle, throughput, ema, ema-all, static-N, or MODULE:CALLABLE for one of your own"
+NUMBERS = (
+    ("--traces", DEFAULT_TRACES, "traces a suite (default: %(default)s)"),
+    ("--rounds", None, f"rounds a trace (default: {DEFAULT_ROUNDS}, {REAL_ROUNDS} of the suite {real.NAME})"),
+    ("--seed", 0, "seed of every draw (default: %(default)s)"),
+)
+
+
+class _Parser(CommandParser):
+    """Reports a bad command line like any other bad input: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SimulationError(message)
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command; it raises ``SimulationError`` on a bad command line."""
+    found = _Parser(
+        "simulate",
+        "Plays depth policies on simulated rounds, with round times measured on a GPU and drawn acceptance, and "
+        "scores them against an oracle that knows the acceptance. docs/simulator.md says what the figures mean.",
+        [
+            ("--suite both --traces 4 --rounds 400", "a quick look: text and load both change"),
+            ("--policy throughput --policy ema --suite load --traces 2 --rounds 400 --json sim.json",
+             "two policies under changing load, with the numbers as JSON (sglang-adaptive report draws them)"),
+        ],
+        "0 done; 1 --check was given and a target is missed; 2 bad usage or input",
+    )  # fmt: skip
+    add = found.add_argument
+    add("--profile", metavar="F", help=f"cost profile, JSON (default: {SHIPPED}; every shipped one for {real.NAME})")
+    add(
+        "--suite",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"repeatable; of {', '.join(SUITES)} (default: all of these); or {real.NAME}, recorded text",
+    )
+    add(
+        "--texts",
+        action="append",
+        default=[],
+        metavar="F",
+        help=f"repeatable; recording for --suite {real.NAME} (default: those that are shipped)",
+    )
+    add(
+        "--trace",
+        type=Path,
+        metavar="F",
+        help='rounds that a server wrote down ("trace" in its configuration): replay them under every policy and depth',
+    )
+    add("--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)")
+    add("--ablate", action="store_true", help="also play the throughput policy with one part off at a time")
+    for flag, default, meaning in NUMBERS:
+        add(flag, type=int, default=default, metavar="N", help=meaning)
+    add("--json", type=Path, metavar="F", help="write the report as JSON")
+    add("--html", type=Path, metavar="F", help="write the report as one HTML page")
+    add("--check", action="store_true", help="exit 1 when a target is missed")
+    add("--no-progress", action="store_true", help="no progress bar; off a terminal there is none anyway")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code: 0, 1 (``--check`` and a target missed) or 2 (bad input)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(parser().parse_args(words), words)
+    except SimulationError as error:
+        print(f"sglang-adaptive simulate: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _run(options: argparse.Namespace, words: list[str]) -> int:
+    _check(options)
+    if options.trace:
+        return _run_trace(options, words)
+    if real.NAME in options.suite:
+        return _run_real(options, words)
+    name, cost = load_cost(options.profile)
+    setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed)
+    suites = [SUITES[suite] for suite in SUITES if not options.suite or suite in options.suite]
+    contenders, left_out = fitting(chosen(options.policy, setting.ladder, options.ablate), setting.ladder)
+    results = _play(suites, setting, contenders, not options.no_progress)
+    judged = outcomes(results)
+    source = provenance(words, name, setting) | ({"left_out": left_out} if left_out else {})
+    print("\n\n".join([text_report(results, judged), *left_out]))
+    if options.json:
+        _write(options.json, as_json(json_report(results, judged, source)))
+    if options.html:
+        _write(options.html, html_report(results, judged, source))
+    return TARGET_MISSED if options.check and not all(outcome.met for outcome in judged) else 0
+
+
+def _run_real(options: argparse.Namespace, words: list[str]) -> int:
+    text, report, met = real.run(options, words)
+    print(text)
+    if options.json:
+        _write(options.json, real.as_json(report))
+    return TARGET_MISSED if options.check and not met else 0
+
+
+def _run_trace(options: argparse.Namespace, words: list[str]) -> int:
+    found = traffic.replay(options, words)
+    print("\n\n".join([traffic_report.text_report(found), *found.source.get("left_out", ())]))
+    if options.json:
+        _write(options.json, json.dumps(traffic_report.json_report(found), indent=1) + "\n")
+    if options.html:
+        _write(options.html, traffic_report.html_report(found))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.trace:
+        _check_trace(options)
+    for name in options.suite:
+        if name not in (*SUITES, real.NAME):
+            raise SimulationError(f"--suite {name}: unknown; expected one of {', '.join((*SUITES, real.NAME))}")
+    if real.NAME in options.suite:
+        _check_real(options)
+    elif options.texts:
+        raise SimulationError(f"--texts {options.texts[0]}: only --suite {real.NAME} reads recordings")
+    for flag, least in (("traces", 1), ("rounds", FEWEST_ROUNDS), ("seed", 0)):
+        given = getattr(options, flag)
+        if given is not None and given < least:
+            raise SimulationError(f"--{flag} {given}: expected at least {least}")
+    for flag in ("json", "html"):
+        path = getattr(options, flag)
+        if path is not None and not path.parent.is_dir():
+            raise SimulationError(f"--{flag} {path}: the folder {path.parent} does not exist")
+
+
+def _check_trace(options: argparse.Namespace) -> None:
+    for flag in ("suite", "texts", "ablate", "check"):
+        if getattr(options, flag):
+            raise SimulationError(f"--{flag}: --trace {options.trace} replays that trace alone; expected no --{flag}")
+    if "oracle" in options.policy:
+        raise SimulationError(f"--policy oracle: of drawn acceptance; --trace has {', '.join(traffic.KNOWING)}")
+
+
+def _check_real(options: argparse.Namespace) -> None:
+    if len(set(options.suite)) > 1:
+        raise SimulationError(f"--suite {real.NAME}: expected no other suite beside it")
+    if options.ablate or options.html:
+        flag = "--ablate" if options.ablate else "--html"
+        raise SimulationError(f"{flag}: --suite {real.NAME} has none; expected --json")
+
+
+def _play(suites: list[Suite], setting: Setting, contenders: list[Contender], progress: bool) -> dict[str, SuiteResult]:
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    total = len(suites) * setting.traces * len(contenders)
+    hidden = not progress or not sys.stderr.isatty()
+    results: dict[str, SuiteResult] = {}
+    with tqdm(total=total, unit=" runs", leave=False, file=sys.stderr, disable=hidden) as bar:
+        for suite in suites:
+            bar.set_description(suite.name)
+            results[suite.name] = run_suite(suite, setting, contenders, bar.update)
+    return results
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SimulationError(f"{path}: cannot be written ({error.strerror})") from error

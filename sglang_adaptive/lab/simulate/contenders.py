@@ -1,0 +1,164 @@
+"""The policies that a suite compares, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.command_line import listed
+from sglang_adaptive.lab.simulate.engine import Drivable
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.launch import Launch
+from sglang_adaptive.lab.simulate.named import maker
+from sglang_adaptive.lab.simulate.ours import ABLATIONS, WHOLE, Ablation, build, given_profile
+from sglang_adaptive.lab.simulate.trace import Trace
+from sglang_adaptive.policy.base import POLICIES, build_policy
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams
+
+GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
+"""Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
+
+Make = Callable[[Launch], Drivable]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy under test; ``make`` builds a fresh one for each trace from what a server would give it."""
+
+    name: str
+    title: str
+    make: Make
+    steps: tuple[int, ...] = ()
+    """Steps that it chooses from, whatever the ladder; empty for those of the ladder."""
+
+
+class StaticPolicy:
+    """Always the same depth."""
+
+    learns = False
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the depth."""
+        return self._steps
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
+
+
+class OraclePolicy:
+    """Reads the best depth off the trace, round after round."""
+
+    learns = False
+
+    def __init__(self, trace: Trace) -> None:
+        self._depths = iter(trace.oracle_depths.tolist())
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the depth with the highest expected tokens/s in this round."""
+        return int(next(self._depths))
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
+
+
+class _AsSGLangFeedsIt:
+    """Hides ``observe``: SGLang tells its policy accept counts and batch size, not which depth drafted."""
+
+    def __init__(self, policy: Any) -> None:
+        self.get_steps_for_batch = policy.get_steps_for_batch
+        self.on_verify_complete = policy.on_verify_complete
+
+
+def _oracle(launch: Launch) -> Drivable:
+    assert isinstance(launch, Trace), "the oracle reads a drawn trace"
+    return OraclePolicy(launch)
+
+
+_BUILT_IN_STEPS = tuple(check_config(BUILT_IN_EMA, "simulator").candidate_steps)
+
+
+def _sglang_ema(slots: dict[str, Any] | None) -> Make:
+    def make(launch: Launch) -> Drivable:
+        given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
+        config = check_config(given, "simulator")
+        steps = config.candidate_steps
+        policy = AdaptiveSpeculativeParams.from_config(steps[len(steps) // 2], config)
+        policy.set_cuda_graph_bs(GRAPH_BATCHES)
+        return _AsSGLangFeedsIt(policy)
+
+    return make
+
+
+def _registered(name: str) -> Make:
+    """Return what makes a policy that a configuration can name, with the depths of the trace."""
+
+    def make(launch: Launch) -> Drivable:
+        config = check_config({"policy": name, name: {"candidate_steps": list(launch.ladder)}}, "simulator")
+        policy = build_policy(config, launch.ladder[len(launch.ladder) // 2], lambda: given_profile(launch))
+        policy.set_cuda_graph_bs(GRAPH_BATCHES)
+        return policy
+
+    return make
+
+
+def static(steps: int) -> Contender:
+    """Return the contender that always runs *steps*."""
+    return Contender(f"static-{steps}", f"always {steps} steps", lambda launch: StaticPolicy(steps), (steps,))
+
+
+def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
+    """Return every contender for *ladder*, by name, in the order in which a report lists them."""
+    named = [
+        Contender("oracle", "oracle", _oracle),
+        Contender("throughput", "throughput", _ours(WHOLE)),
+        Contender("ema", "SGLang EMA, built-in config", _sglang_ema(dict(BUILT_IN_EMA)), _BUILT_IN_STEPS),
+        Contender("ema-all", "SGLang EMA, all tiers", _sglang_ema(None)),
+        *(static(steps) for steps in ladder),
+    ]
+    known = {contender.name: contender for contender in named}
+    return known | {name: Contender(name, name, _registered(name)) for name in POLICIES if name not in known}
+
+
+def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:
+    """Return the contenders called *names*, which may be ablations, all but those without names.
+
+    *ablate* adds every ablation of the throughput policy.
+    """
+    known = contenders(ladder)
+    wanted = list(names) or (["throughput"] if ablate else list(known))
+    known |= {name: Contender(name, part.title, _ours(part)) for name, part in ABLATIONS.items()}
+    for name in names:
+        if ":" in name:
+            known[name] = Contender(name, name, maker(name))
+        elif name not in known:
+            raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)} or MODULE:CALLABLE")
+    if ablate:
+        wanted += ABLATIONS
+    return [known[name] for name in known if name in wanted]
+
+
+def fitting(wanted: Sequence[Contender], ladder: Iterable[int]) -> tuple[list[Contender], list[str]]:
+    """Return those of *wanted* that choose from the steps of *ladder* alone, and a sentence on each other one.
+
+    Raises:
+        SimulationError: there are only others.
+    """
+    fit, left_out, known = [], [], set(ladder)
+    for contender in wanted:
+        missing = sorted(set(contender.steps) - known)
+        if missing:
+            left_out.append(f"{contender.name} is left out: no round times of {listed(missing)} steps in the profile")
+        else:
+            fit.append(contender)
+    if left_out and not fit:
+        raise SimulationError("; ".join(left_out))
+    return fit, left_out
+
+
+def _ours(part: Ablation) -> Make:
+    return lambda launch: build(launch, part, GRAPH_BATCHES)

@@ -1,0 +1,68 @@
+"""The true cost of a round, and wrong copies of it to hand to a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sglang_adaptive.lab.simulate.acceptance import FloatArray
+from sglang_adaptive.lab.simulate.errors import SimulationError
+
+
+@dataclass(frozen=True, eq=False)
+class RoundCost:
+    """Seconds of one decode round by batch size and draft steps, measured at some cells.
+
+    ``seconds[i, j]`` belongs to ``batches[i]`` requests and ``steps[j]`` draft steps. Between measured cells
+    the cost is linear in both; outside them it is that of the nearest edge.
+    """
+
+    batches: tuple[int, ...]
+    steps: tuple[int, ...]
+    seconds: FloatArray
+
+    @classmethod
+    def from_cells(cls, cells: Mapping[tuple[int, int], float], source: str = "profile") -> RoundCost:
+        """Build from ``{(batch, steps): seconds}``: a full grid of positive times that has zero steps.
+
+        Raises:
+            SimulationError: it is not; *source* begins the message.
+        """
+        if not cells:
+            raise SimulationError(f"{source}: no cells; expected a time for every batch size and depth")
+        batches = tuple(sorted({batch for batch, _ in cells}))
+        steps = tuple(sorted({step for _, step in cells}))
+        missing = [(b, s) for b in batches for s in (0, *steps) if (b, s) not in cells]
+        if missing:
+            batch, step = missing[0]
+            raise SimulationError(
+                f"{source}: batch_size {batch}, steps {step} missing; expected a full grid from 0 steps"
+            )
+        if steps == (0,):
+            raise SimulationError(f"{source}: no steps but 0; expected a time of at least one depth above it")
+        seconds = np.array([[cells[b, s] for s in steps] for b in batches], dtype=float)
+        if not np.all(np.isfinite(seconds) & (seconds > 0)):
+            raise SimulationError(f"{source}: a time is not positive; expected seconds above 0")
+        return cls(batches, steps, seconds)
+
+    def cells(self) -> dict[tuple[int, int], float]:
+        """Return ``{(batch, steps): seconds}``."""
+        grid = ((i, j) for i in range(len(self.batches)) for j in range(len(self.steps)))
+        return {(self.batches[i], self.steps[j]): float(self.seconds[i, j]) for i, j in grid}
+
+    def table(self, max_batch: int) -> FloatArray:
+        """Return seconds for batch ``0..max_batch`` (row 0 unused) by depth ``0..steps[-1]``."""
+        depths = np.arange(self.steps[-1] + 1)
+        by_depth = np.stack([np.interp(depths, self.steps, row) for row in self.seconds])
+        wanted = np.arange(max_batch + 1)
+        return np.stack([np.interp(wanted, self.batches, column) for column in by_depth.T], axis=1)
+
+    def scaled(self, factors: FloatArray) -> RoundCost:
+        """Return a copy with every cell multiplied by its factor (shape of ``seconds``)."""
+        return RoundCost(self.batches, self.steps, self.seconds * factors)
+
+    def mistaken(self, error: float, rng: np.random.Generator) -> RoundCost:
+        """Return a copy in which every cell is off by exactly *error*, up or down at random."""
+        return self.scaled(1.0 + error * rng.choice([-1.0, 1.0], size=self.seconds.shape))

@@ -1,0 +1,125 @@
+"""What one depth for the whole batch can reach with knowledge that no server has.
+
+A round is worth the progress that it brings each request, less the price of its seconds. Progress is counted over the
+request's own pace: in rounds that its text would take at the best single depth. Tokens would do the same where texts
+are alike; where they differ, the depth with most tokens a second leaves the hard requests in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sglang_adaptive.lab.simulate.acceptance import FloatArray
+from sglang_adaptive.lab.simulate.real.work import Live
+
+FRESH, NONE, SOME, ALL = range(4)
+"""What is known of a request's round before last: nothing, or how many of its drafts were accepted."""
+CONTEXTS = 4
+
+
+class KnowsKinds:
+    """Knows each request's category, and what a round of each depth brings there on average.
+
+    Against the steps that run, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
+    time for the texts of the batch, where ``pace_r`` is the tokens a round of the request's category.
+    """
+
+    learns = False
+
+    def __init__(self, live: Live, ladder: Sequence[int], table: FloatArray, pace: FloatArray) -> None:
+        """*pace* has the tokens a round by category and by place in *ladder*."""
+        self._live, self._ladder, self._table = live, ladder, table[:, list(ladder)]
+        self._slower = pace[:, :, None] / pace[:, None, :]
+        """By category, steps that run and other steps: the rounds that those take for one of these."""
+        self._kind = live.work.kind
+        self._at, self._seen = len(ladder) // 2, -1
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the steps that the batch's texts would be done soonest with; moves only when the batch changes."""
+        if self._live.changes != self._seen:
+            self._seen = self._live.changes
+            kinds = self._kind[self._live.requests]
+            times = self._table[batch_size] * self._slower[kinds, self._at].mean(axis=0)
+            self._at = int(np.argmin(times))
+        return self._ladder[self._at]
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
+
+
+class KnowsDrafts:
+    """Knows how many drafts each request will get accepted, in the coming round and in all later ones."""
+
+    learns = False
+
+    def __init__(self, live: Live, ladder: Sequence[int], table: FloatArray, progress: FloatArray, rate: float) -> None:
+        """*progress* is ``Texts.progress``; *rate* is the progress of a batch that seconds are priced at."""
+        self._live, self._ladder, self._progress = live, ladder, progress
+        self._price = rate * table[:, list(ladder)]
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the steps that bring most over their price."""
+        brought = self._progress[self._live.positions].sum(axis=0)
+        return self._ladder[int(np.argmax(brought - self._price[batch_size]))]
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
+
+
+class KnowsContexts:
+    """Knows what each context of the last rounds foretells on average, and has the server's lag.
+
+    The context of a request is whether all, some or none of its drafts were accepted in its round before last; the
+    result of the last one has not arrived.
+    """
+
+    learns = False
+
+    def __init__(
+        self,
+        live: Live,
+        ladder: Sequence[int],
+        table: FloatArray,
+        progress: FloatArray,
+        rate: float,
+        foretold: FloatArray,
+    ) -> None:
+        """*foretold* is the mean progress by context and by place in *ladder*; the others as in `KnowsDrafts`."""
+        self._live, self._ladder, self._progress, self._foretold = live, ladder, progress, foretold
+        self._price = rate * table[:, list(ladder)]
+        self._known: dict[int, int] = {}
+        self._arriving: dict[int, int] = {}
+        self._sums = np.zeros((CONTEXTS, len(ladder)))
+        self._counts = np.zeros(CONTEXTS)
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Return the steps that bring most over their price, by the contexts of the batch."""
+        live = self._live
+        contexts = [self._known.get(request, FRESH) for request in live.requests]
+        np.add.at(self._sums, contexts, self._progress[live.positions])
+        np.add.at(self._counts, contexts, 1.0)
+        brought = self._foretold[contexts].sum(axis=0)
+        steps = self._ladder[int(np.argmax(brought - self._price[batch_size]))]
+        self._known = self._arriving
+        drawn = zip(live.requests, live.drawn(), strict=True)
+        self._arriving = {request: _context(k, steps) for request, k in drawn}
+        return steps
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
+
+    def found(self) -> FloatArray:
+        """Return the mean progress by context as this run has met it; one never met has that of all together."""
+        everywhere = self._sums.sum(axis=0) / self._counts.sum()
+        seen = self._counts > 0
+        means = np.tile(everywhere, (CONTEXTS, 1))
+        means[seen] = self._sums[seen] / self._counts[seen, None]
+        return means
+
+
+def _context(drawn: int, steps: int) -> int:
+    if not steps:
+        return FRESH
+    return NONE if not drawn else ALL if drawn >= steps else SOME

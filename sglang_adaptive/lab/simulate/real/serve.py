@@ -1,0 +1,127 @@
+"""Let a policy serve a queue of recorded requests, in the order in which a server with overlap scheduling does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sglang_adaptive.lab.simulate.acceptance import FloatArray
+from sglang_adaptive.lab.simulate.engine import DraftOutputs, Drivable, captured_steps, hand_over_cost
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.population import IntArray
+from sglang_adaptive.lab.simulate.real.work import Live
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.round_clock import RoundClock
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round whose result has not arrived yet."""
+
+    steps: int
+    counts: list[int]
+    """Accepted drafts by slot."""
+    drawn: list[int]
+    """What each slot would have accepted at unlimited steps."""
+    requests: list[int]
+    """Place in the queue of each."""
+    seconds: float
+    """Noise included."""
+    comparable: bool
+    """False where a prefill or an idle spell came before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What came of a run; seconds are those of the profile, without noise."""
+
+    steps: IntArray
+    """By round."""
+    ended: FloatArray
+    """Second at which each round ended."""
+    tokens: int
+    joined_at: FloatArray
+    """By request; NaN for one that never began."""
+    finished_at: FloatArray
+    """By request; NaN for one that did not get done."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the run."""
+        return float(self.ended[-1])
+
+
+def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray) -> Served:
+    """Drive *policy* until the queue of *live* is served.
+
+    The depth of a round is asked for while the round before is still running, so the newest result that a decision
+    can know is that of the round before last. *table* has the seconds of a round by batch size and steps, *clock* the
+    factor by which what the policy reads differs, by round and again from its start when the run is longer.
+
+    Raises:
+        SimulationError: the policy asked for steps outside *ladder*, or for a depth without a graph where it has any.
+    """
+    seconds, noise = table.tolist(), clock.tolist()
+    ears = Ears(policy) if getattr(policy, "learns", True) else None
+    runnable = captured_steps(policy, tuple(ladder))
+    chosen: list[int] = []
+    ended: list[float] = []
+    now, flying = 0.0, None
+    fresh = live.join(now)
+    while not live.over:
+        if not live.requests:
+            now = max(now, live.next_arrival() or now)
+            fresh = live.join(now)
+        size = len(live.requests)
+        steps = policy.get_steps_for_batch(size)
+        if steps not in runnable(size):
+            expected = sorted(runnable(size))
+            raise SimulationError(f"round {len(chosen)}: {steps} steps chosen at batch {size}; it can run {expected}")
+        if ears is not None and flying is not None:
+            ears.tell(flying)
+        if getattr(policy, "cost_sync_due", False):
+            hand_over_cost(policy)
+        drawn, took = live.drawn(), seconds[size][steps]
+        heard = took * noise[len(chosen) % len(noise)]
+        flying = Round(steps, live.advance(drawn, steps), drawn, list(live.requests), heard, not fresh)
+        now += took
+        chosen.append(steps)
+        ended.append(now)
+        fresh = live.leave(now) | live.join(now)
+    return Served(
+        np.array(chosen), np.array(ended), live.tokens(), np.array(live.joined_at), np.array(live.finished_at)
+    )
+
+
+class Ears:
+    """Hands results to a policy as a server does, their times read by the server's own clock."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self._observe = getattr(policy, "observe", None)
+        self._arrival = 0.0
+        self._clock = RoundClock(lambda: self._arrival)
+        self._outputs = DraftOutputs(load_config().zero_step_extend_every)
+
+    def tell(self, done: Round) -> None:
+        """Tell the policy of a round."""
+        size = len(done.counts)
+        if self._observe is None:
+            self._policy.on_verify_complete(done.counts, size)
+            return
+        self._arrival += done.seconds
+        if not done.comparable:
+            self._clock.interrupt()
+        told = self._outputs.check(done.steps, size, getattr(self._policy, "wants_shadow_drafts", False))
+        foretold = [min(k, 1) for k in done.drawn] if told else []
+        read = self._clock.read(done.steps, size)
+        extended = self._outputs.extended
+        self._observe(
+            RoundObservation(
+                done.steps, done.counts, size, read, shadow_accepts=foretold, requests=done.requests, extended=extended
+            )
+        )

@@ -1,0 +1,99 @@
+"""The requests of a recorded trace, and how many rounds each takes at one fixed number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sglang_adaptive.lab.simulate.acceptance import FloatArray
+from sglang_adaptive.lab.simulate.population import IntArray
+from sglang_adaptive.lab.traces import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Recorded outputs, one after the other; a request is the positions ``begin`` to ``end`` of ``accepted``.
+
+    ``accepted[t]`` is ``L(t)``: the drafts that a chain starting at output position t would get accepted. A round of
+    s steps accepts ``min(L(t), s)`` and the next one starts that far, and one token, further on.
+    """
+
+    accepted: bytes
+    """One number a position; Python reads a single one of them faster than from an array."""
+    begin: IntArray
+    """First position of each request, shape ``(requests,)``."""
+    end: IntArray
+    """One past its last position."""
+    kind: IntArray
+    """Index of its kind of text in ``kinds``."""
+    kinds: tuple[str, ...]
+    _to_go: dict[int, IntArray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trace: Trace) -> Texts:
+        """Return the requests of *trace*."""
+        kinds = tuple(dict.fromkeys(trace.category))
+        number = {kind: index for index, kind in enumerate(kinds)}
+        kind = np.array([number[category] for category in trace.category], dtype=np.int64)
+        return cls(trace.accepted.tobytes(), trace.starts, trace.starts + trace.length, kind, kinds)
+
+    @cached_property
+    def levels(self) -> NDArray[np.uint8]:
+        """``accepted`` as an array."""
+        return np.frombuffer(self.accepted, dtype=np.uint8)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean output tokens of a request."""
+        return float((self.end - self.begin).mean())
+
+    def walk(
+        self, begin: IntArray, end: IntArray, steps: int, most: IntArray | None = None
+    ) -> tuple[IntArray, IntArray]:
+        """Play requests at fixed *steps*, all at the same time; return rounds taken and position reached of each.
+
+        *most* bounds the rounds of each request; without it every request runs to its end.
+        """
+        at, rounds = begin.copy(), np.zeros(len(begin), dtype=np.int64)
+        alive = np.flatnonzero((at < end) & (True if most is None else most > 0))
+        while alive.size:
+            here = at[alive]
+            at[alive] = here = here + np.minimum(self.levels[here], steps) + 1
+            rounds[alive] += 1
+            more = here < end[alive]
+            if most is not None:
+                more &= rounds[alive] < most[alive]
+            alive = alive[more]
+        return rounds, np.minimum(at, end)
+
+    def rounds_to_go(self, steps: int) -> IntArray:
+        """Return for each position how many rounds of *steps* a request takes from there to its end."""
+        if steps not in self._to_go:
+            rounds = np.zeros(len(self.accepted) + 1, dtype=np.int64)
+            lengths = self.end - self.begin
+            for left in range(1, int(lengths.max()) + 1):  # from the ends backward, all requests at the same time
+                end = self.end[lengths >= left]
+                at = end - left
+                reached = np.minimum(at + np.minimum(self.levels[at], steps) + 1, end)
+                rounds[at] = 1 + np.where(reached < end, rounds[reached], 0)
+            self._to_go[steps] = rounds[:-1]
+        return self._to_go[steps]
+
+    def progress(self, ladder: Sequence[int], steps: int) -> FloatArray:
+        """Return what a round at each position and each of *ladder* is worth, in rounds of *steps* that it saves.
+
+        Shape ``(positions, len(ladder))``. It is the round's progress over the pace of the request's own text.
+        """
+        to_go = self.rounds_to_go(steps)
+        at = np.arange(len(to_go))
+        end = np.repeat(self.end, self.end - self.begin)
+        columns = []
+        for other in ladder:
+            reached = np.minimum(at + np.minimum(self.levels, other) + 1, end)
+            left = np.where(reached < end, to_go[np.minimum(reached, len(to_go) - 1)], 0)
+            columns.append(to_go - left)
+        return np.stack(columns, axis=1).astype(float)

@@ -1,0 +1,127 @@
+"""Run a suite and keep what a report needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sglang_adaptive.lab.simulate import score
+from sglang_adaptive.lab.simulate.acceptance import FloatArray
+from sglang_adaptive.lab.simulate.contenders import Contender
+from sglang_adaptive.lab.simulate.engine import play
+from sglang_adaptive.lab.simulate.population import IntArray
+from sglang_adaptive.lab.simulate.ragged import fit_verify_cost, gain_of_own_depths
+from sglang_adaptive.lab.simulate.setting import Setting
+from sglang_adaptive.lab.simulate.suites import Suite
+from sglang_adaptive.lab.simulate.trace import Trace
+
+BUCKET = 50
+"""Rounds in a point of a start-up curve."""
+WARMUP = 200
+"""Rounds left out when switches of a settled run are counted."""
+RECOVERED, RECOVERY_WINDOW = 0.95, 10
+"""Back: ten rounds in a row that average this share of the oracle."""
+
+
+@dataclass(frozen=True)
+class TraceScore:
+    """One policy on one trace."""
+
+    share: float
+    """Share of the oracle's throughput, in expectation."""
+    drawn_share: float
+    """The same from drawn tokens and noisy seconds: what a wall clock would have shown."""
+    plain_ratio: float
+    """Expected tokens/s of the whole trace over the oracle's; see ``score`` on why it is not the share."""
+    zero_window: float
+    """Worst 500-round window against never speculating."""
+    switches: float
+    """Depth changes per 200 rounds after the warm-up, probes included."""
+    curve: tuple[float, ...]
+    """Share by bucket of rounds since the start."""
+    recoveries: tuple[int, ...]
+    """Rounds to come back after each change of regime."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One trace of a suite, round by round, for the plots."""
+
+    trace: Trace
+    depths: dict[str, IntArray]
+
+
+@dataclass(eq=False)
+class SuiteResult:
+    """Every policy on every trace of a suite."""
+
+    suite: Suite
+    setting: Setting
+    scores: dict[str, list[TraceScore]] = field(default_factory=dict)
+    traces: list[str] = field(default_factory=list)
+    own_depth_gain: list[float] = field(default_factory=list)
+    """Per-request oracle over one-depth oracle, by trace, where requests differ."""
+    own_depth_fit_error: float | None = None
+    sample: Sample | None = None
+
+    def mean_share(self, policy: str) -> float:
+        """Return the mean over the traces."""
+        return float(np.mean([s.share for s in self.scores[policy]]))
+
+    def worst_share(self, policy: str) -> float:
+        """Return the least of the traces."""
+        return min(s.share for s in self.scores[policy])
+
+    def keep_if_worst(self, sample: Sample) -> None:
+        """Keep *sample*, of the trace just scored, if the plots' policy did worse on no other trace."""
+        shares = [score.share for score in self.scores[self.shown]]
+        if shares[-1] == min(shares):
+            self.sample = sample
+
+    @property
+    def shown(self) -> str:
+        """The policy whose worst trace the plots show: the first one that is not the oracle."""
+        return next((name for name in self.scores if name != "oracle"), "oracle")
+
+    def mean_curve(self, policy: str) -> FloatArray:
+        """Return the start-up curve averaged over the traces."""
+        return np.asarray(np.mean([s.curve for s in self.scores[policy]], axis=0))
+
+
+def run_suite(
+    suite: Suite, setting: Setting, contenders: list[Contender], tick: Callable[[], object] = lambda: None
+) -> SuiteResult:
+    """Play every contender on every trace of *suite*; *tick* is called after each."""
+    result = SuiteResult(suite, setting, {contender.name: [] for contender in contenders})
+    verify = fit_verify_cost(setting.cost)
+    for trace in suite.traces(setting):
+        depths: dict[str, IntArray] = {}
+        for contender in contenders:
+            depths[contender.name] = play(contender.make(trace), trace).depths
+            result.scores[contender.name].append(score_trace(trace, depths[contender.name]))
+            tick()
+        result.traces.append(trace.name)
+        result.keep_if_worst(Sample(trace, depths))
+        if trace.request_hazards is not None:
+            result.own_depth_gain.append(gain_of_own_depths(trace, verify))
+            result.own_depth_fit_error = verify.worst_fit_error
+    return result
+
+
+def score_trace(trace: Trace, depths: IntArray) -> TraceScore:
+    """Return every score of one run."""
+    ends = [*trace.changes[1:], trace.rounds]
+    return TraceScore(
+        share=score.share(trace, depths),
+        drawn_share=score.drawn_share(trace, depths),
+        plain_ratio=score.tokens_per_second(trace, depths) / score.tokens_per_second(trace, trace.oracle_depths),
+        zero_window=score.worst_window_against_zero(trace, depths),
+        switches=score.switches_per_200(depths, min(WARMUP, trace.rounds // 2)),
+        curve=tuple(score.curve(trace, depths, BUCKET).tolist()),
+        recoveries=tuple(
+            score.recovery_rounds(trace, depths, change, end, RECOVERED, RECOVERY_WINDOW)
+            for change, end in zip(trace.changes, ends, strict=False)
+        ),
+    )

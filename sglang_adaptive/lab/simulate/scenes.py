@@ -1,0 +1,162 @@
+"""What each suite decides about its traces; each function makes the scene of trace *index*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from sglang_adaptive.lab.simulate.population import closed_loop, open_loop
+from sglang_adaptive.lab.simulate.regimes import (
+    Schedule,
+    alternating,
+    constant,
+    random_batch,
+    random_decay,
+    random_p,
+    switching,
+)
+from sglang_adaptive.lab.simulate.setting import Setting
+from sglang_adaptive.lab.simulate.trace import Scene
+
+MakeScene = Callable[[Setting, int, np.random.Generator], Scene]
+
+
+def _alike(
+    setting: Setting,
+    index: int,
+    rng: np.random.Generator,
+    p: Schedule,
+    batch: Schedule,
+    decay: float | None = None,
+) -> Scene:
+    """Return a closed-loop scene in which all requests of a round accept alike; no *decay* draws one."""
+    return Scene(
+        name=f"{index:02d}",
+        ladder=setting.ladder,
+        cost=setting.cost,
+        population=closed_loop(batch.values.astype(np.int64), rng, setting.max_batch),
+        p=p.values,
+        decay=random_decay(rng) if decay is None else decay,
+        changes=tuple(sorted({*p.changes, *batch.changes})),
+        given=setting.cost,
+    )
+
+
+def _any_p(setting: Setting, rng: np.random.Generator) -> Schedule:
+    return switching(setting.rounds, rng, lambda: random_p(rng))
+
+
+def _any_batch(setting: Setting, rng: np.random.Generator) -> Schedule:
+    return switching(setting.rounds, rng, lambda: random_batch(rng, setting.max_batch))
+
+
+def _one_batch(setting: Setting, rng: np.random.Generator) -> Schedule:
+    return constant(random_batch(rng, setting.max_batch), setting.rounds)
+
+
+def stationary(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """A grid: 7 batch sizes by 8 acceptances, the decay going through four values along it."""
+    batches = [b for b in (1, 2, 4, 8, 16, 32, 64) if b <= setting.max_batch]
+    batch, row = batches[index % len(batches)], index // len(batches)
+    p = (0.2, 0.95, 0.5, 0.8, 0.35, 0.9, 0.65, 0.425)[row % 8]
+    decay = (0.93, 1.0, 0.965, 0.98)[(index + row) % 4]
+    rounds = setting.rounds
+    return _alike(setting, index, rng, constant(p, rounds), constant(batch, rounds), decay)
+
+
+def acceptance(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """p switches at one batch size."""
+    return _alike(setting, index, rng, _any_p(setting, rng), _one_batch(setting, rng))
+
+
+def load(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """The batch size switches at one p."""
+    return _alike(setting, index, rng, constant(random_p(rng), setting.rounds), _any_batch(setting, rng))
+
+
+def both(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """p and batch size switch, each in its own rhythm."""
+    return _alike(setting, index, rng, _any_p(setting, rng), _any_batch(setting, rng))
+
+
+def heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """Every request has an acceptance and a decay of its own; the load switches."""
+    batch = _any_batch(setting, rng)
+    who = closed_loop(batch.values.astype(np.int64), rng, setting.max_batch)
+    return Scene(
+        name=f"{index:02d}",
+        ladder=setting.ladder,
+        cost=setting.cost,
+        population=who,
+        p=np.array([random_p(rng) for _ in range(who.count)]),
+        decay=np.array([random_decay(rng) for _ in range(who.count)]),
+        changes=batch.changes,
+        given=setting.cost,
+        per_request=True,
+    )
+
+
+def bursts(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """Open-loop arrivals: quiet stretches of a few requests, and bursts that fill the batch."""
+    quiet, burst = rng.uniform(0.005, 0.05), rng.uniform(0.5, 2.0)
+    calls = iter(range(setting.rounds))
+    rate = switching(setting.rounds, rng, lambda: float(burst if next(calls) % 2 else quiet))
+    return Scene(
+        name=f"{index:02d}",
+        ladder=setting.ladder,
+        cost=setting.cost,
+        population=open_loop(rate.values, rng, setting.max_batch),
+        p=constant(random_p(rng), setting.rounds).values,
+        decay=random_decay(rng),
+        changes=rate.changes,
+        given=setting.cost,
+    )
+
+
+def drift(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """The GPU slows by 20%: all rounds, mostly deep or mostly shallow ones; at once or over 400 rounds."""
+    start = int(rng.integers(setting.rounds // 4, setting.rounds // 2 + 1))
+    span = (1, 400)[index % 2]
+    progress = np.clip((np.arange(setting.rounds) - start) / span, 0.0, 1.0)
+    depth = np.linspace(0.0, 1.0, setting.cost.steps[-1] + 1)
+    weight = (np.ones_like(depth), depth, 1.0 - depth)[index % 3]
+    scene = _alike(setting, index, rng, _any_p(setting, rng), _one_batch(setting, rng))
+    return replace(scene, slowdown=1.0 + 0.2 * progress[:, None] * weight)
+
+
+def mistaken(error: float) -> MakeScene:
+    """Return the maker of scenes whose given profile is off by *error* in every cell; p and load switch."""
+
+    def make(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+        return replace(both(setting, index, rng), given=setting.cost.mistaken(error, rng))
+
+    return make
+
+
+def bad_draft(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """A draft that never fits (p = 0), that stops fitting for good, or that fails and recovers."""
+    rounds = setting.rounds
+    good, bad = rng.uniform(0.6, 0.95), (0.0, 0.05)[index % 2]
+    collapse = int(rng.integers(300, 600))
+    p = (
+        constant(0.0, rounds),
+        Schedule(np.where(np.arange(rounds) < collapse, good, bad), (collapse,)),
+        alternating(rounds, collapse, good, bad),
+    )[index % 3]
+    return _alike(setting, index, rng, p, _one_batch(setting, rng))
+
+
+def cold_start(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """No profile at all; p and batch stay."""
+    p = constant(random_p(rng), setting.rounds)
+    return replace(_alike(setting, index, rng, p, _one_batch(setting, rng)), given=None)
+
+
+def step_change(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
+    """p jumps between 0.9 and 0.3 every 250 rounds at batch 8, 16, 32 or 64."""
+    batch = min((8, 16, 32, 64)[index % 4], setting.max_batch)
+    first, second = ((0.9, 0.3), (0.3, 0.9))[index // 4 % 2]
+    p = alternating(setting.rounds, 250, first, second)
+    return _alike(setting, index, rng, p, constant(batch, setting.rounds), 1.0)

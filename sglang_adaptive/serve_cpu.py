@@ -1,0 +1,185 @@
+"""`sglang-adaptive serve-cpu`: SGLang's own server, in an environment where it runs without a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive.command_line import CommandParser
+
+PLUGIN = "sglang_adaptive_cpu_engine"
+"""Name of the CPU engine's entry point in the group `sglang.srt.plugins`."""
+
+SWITCH = "SGLANG_ADAPTIVE_CPU_ENGINE"
+"""Environment variable; "1" activates that plugin."""
+
+ATTENTION_BACKEND = "torch_ref"
+STAND_IN = Path(__file__).parent / "lab" / "cpu_engine" / "stand_in"
+EXTERNAL_MODELS = "SGLANG_EXTERNAL_MODEL_PACKAGE"
+ARCHITECTURES = "sglang_adaptive.lab.cpu_engine.architectures"
+
+_DEFAULTS: tuple[tuple[str, str], ...] = (
+    ("--attention-backend", ATTENTION_BACKEND),
+    # SGLang's "auto" converts float32 checkpoints to float16; exact output matters more than memory here.
+    ("--dtype", "float32"),
+    ("--host", "127.0.0.1"),
+    # SGLang would size the pool by the machine's memory.
+    ("--max-total-tokens", "65536"),
+    ("--max-running-requests", "32"),
+    # An idle SGLang scheduler polls without a pause otherwise.
+    ("--sleep-on-idle", ""),
+)
+_GRAPH_FLAGS = ("--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
+
+
+class LaunchError(Exception):
+    """The server cannot be started with these arguments; the message is one line."""
+
+
+def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables to set, on top of `base`, for a process that runs SGLang on the CPU engine.
+
+    Raises LaunchError when this package's plugin is not visible to the running Python.
+    """
+    if not entry_points(group="sglang.srt.plugins", name=PLUGIN):
+        raise LaunchError(f"plugin {PLUGIN} is not installed in {sys.prefix}: run `pip install .` in the project")
+    path = [str(STAND_IN), *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    variables = {
+        SWITCH: "1",
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": os.pathsep.join(path),
+        # Without cached bytecode every one of the three processes compiles some thousand modules at each start.
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    if not base.get(EXTERNAL_MODELS):
+        variables[EXTERNAL_MODELS] = ARCHITECTURES
+    allowed = base.get("SGLANG_PLUGINS")
+    if allowed and PLUGIN not in allowed.split(","):
+        variables["SGLANG_PLUGINS"] = f"{allowed},{PLUGIN}"
+    return variables
+
+
+def default_arguments(given: Sequence[str] = ()) -> list[str]:
+    """Return the SGLang arguments that the CPU engine needs or prefers and that neither `given` nor its file sets.
+
+    Raises LaunchError when another device is named, or the file of --config cannot be read.
+    """
+    file = from_file(given)
+    device = _value(given, "--device") or file.get("--device")
+    if device not in (None, "cpu"):
+        raise LaunchError(f"--device {device}: serve-cpu runs on cpu; use `sglang serve` for other devices")
+    added = [] if device else ["--device", "cpu"]
+    for flag, value in _DEFAULTS:
+        if not _has(given, flag) and flag not in file:
+            added += [flag, value] if value else [flag]
+    if not _has(given, "--disable-cuda-graph") and not file.get("--disable-cuda-graph"):
+        for flag in _GRAPH_FLAGS:
+            if not _has(given, flag) and flag not in file:
+                added += [flag, "disabled"]
+    return added
+
+
+def from_file(given: Sequence[str]) -> dict[str, Any]:
+    """Return by flag what the file of SGLang's --config sets, which SGLang puts before the command line; {} without.
+
+    Raises LaunchError when it cannot be read.
+    """
+    if "--config" not in given:
+        return {}
+    path = _value(given, "--config")
+    if path is None:
+        raise LaunchError("--config: a file is missing")
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise LaunchError(f"--config {path}: cannot be read ({error.strerror})") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise LaunchError(f"--config {path}: is not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(content, dict):
+        raise LaunchError(f"--config {path}: got {type(content).__name__}; expected arguments by name")
+    return {f"--{str(key).replace('_', '-')}": value for key, value in content.items()}
+
+
+def command(given: Sequence[str]) -> list[str]:
+    """Return the full command line of the server. Raises LaunchError when `given` names no model."""
+    if not any(_has(given, flag) for flag in ("--model-path", "--model", "--config")):
+        raise LaunchError("--model-path is missing; see `sglang-adaptive serve-cpu --help`")
+    return [sys.executable, "-m", "sglang_adaptive.lab.cpu_engine.start", *given, *default_arguments(given)]
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command's own options, for help and completion; all others are SGLang's to parse."""
+    found = CommandParser(
+        "serve-cpu",
+        "Starts SGLang's server on the CPU with kernels written in PyTorch, for trying, tests and development. It is "
+        "not fast, and it does dense Llama-like models only (multi-head or grouped-query attention).\n\n"
+        "Every argument but --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless given "
+        f"there or in a file of --config, these are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, "
+        "--host 127.0.0.1, --max-total-tokens 65536, --max-running-requests 32, --sleep-on-idle, and no CUDA graphs.",
+        [
+            ("--model-path MODEL --port 30000", "a server without speculation"),
+            ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "
+             "--speculative-eagle-topk 1 --speculative-adaptive-config configs/conservative.json", "an adaptive one"),
+        ],
+        "2 bad usage; else the server's own",
+        usage="sglang-adaptive serve-cpu --model-path PATH [--threads N] [SGLang arguments ...]",
+    )  # fmt: skip
+    found.add_argument("--model-path", metavar="PATH", help="the model: a folder, or a name on a hub")
+    found.add_argument(
+        "--threads", metavar="N", help="threads of the model's process (default: 1; more rarely help a small model)"
+    )
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Replace this process by the server; returns an exit code only when it cannot be started."""
+    if "--help" in argv or "-h" in argv:
+        parser().print_help()
+        return 0
+    try:
+        threads, rest = _take_threads(argv)
+        line = command(rest)
+        variables = environment(threads)
+    except LaunchError as error:
+        print(f"sglang-adaptive serve-cpu: {error}", file=sys.stderr)
+        return 2
+    os.execve(line[0], line, {**os.environ, **variables})
+
+
+def sglang_arguments(given: Sequence[str]) -> list[str]:
+    """Return *given* without serve-cpu's own options. Raises LaunchError when one of them is wrong."""
+    return _take_threads(given)[1]
+
+
+def _take_threads(argv: Sequence[str]) -> tuple[int, list[str]]:
+    """Split `--threads N` from the arguments that go to SGLang."""
+    text = _value(argv, "--threads")
+    if text is None:
+        if _has(argv, "--threads"):
+            raise LaunchError("--threads: a number is missing")
+        return 1, list(argv)
+    if not text.isdecimal() or int(text) == 0:
+        raise LaunchError(f"--threads: got {text}; expected a whole number of at least 1")
+    rest = [a for i, a in enumerate(argv) if a.partition("=")[0] != "--threads" and argv[i - 1 : i] != ["--threads"]]
+    return int(text), rest
+
+
+def _has(arguments: Sequence[str], flag: str) -> bool:
+    return any(a.partition("=")[0] == flag for a in arguments)
+
+
+def _value(arguments: Sequence[str], flag: str) -> str | None:
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
+    return None

@@ -1,7 +1,0 @@
-"""Recorded acceptance: how far a chain of drafts gets at every position of real outputs."""
-
-from sglang_adaptive.traces.errors import TraceError
-from sglang_adaptive.traces.file import read, write
-from sglang_adaptive.traces.trace import CHAIN, LEVELS, Trace
-
-__all__ = ["CHAIN", "LEVELS", "Trace", "TraceError", "read", "write"]

@@ -1,0 +1,202 @@
+"""What serve-cpu adds to a command line and to the environment, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive import serve_cpu
+from sglang_adaptive.lab.cpu_engine.boot_log import READY, BootLog
+from sglang_adaptive.lab.cpu_engine.plugin import register
+from sglang_adaptive.serve_cpu import (
+    ATTENTION_BACKEND,
+    PLUGIN,
+    SWITCH,
+    LaunchError,
+    command,
+    default_arguments,
+    environment,
+)
+
+
+def options(arguments: list[str]) -> dict[str, str]:
+    """Flags of a command line with the word after them."""
+    after = [*arguments[1:], ""]
+    return {flag: value for flag, value in zip(arguments, after, strict=True) if flag.startswith("--")}
+
+
+def test_defaults_choose_the_cpu_and_this_package():
+    added = options(default_arguments(["--model-path", "M"]))
+    assert added["--device"] == "cpu"
+    assert added["--attention-backend"] == ATTENTION_BACKEND
+    assert added["--host"] == "127.0.0.1"
+    assert added["--dtype"] == "float32"
+    assert added["--cuda-graph-backend-decode"] == added["--cuda-graph-backend-prefill"] == "disabled"
+
+
+@pytest.mark.parametrize("given", (["--dtype", "bfloat16"], ["--dtype=bfloat16"]))
+def test_what_the_user_gives_is_left_alone(given):
+    assert "--dtype" not in options(default_arguments(given))
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a file for --config; returns the arguments that name it."""
+
+    def write(text):
+        (tmp_path / "server.yaml").write_text(text)
+        return ["--config", str(tmp_path / "server.yaml")]
+
+    return write
+
+
+@pytest.mark.parametrize("key", ["max-running-requests", "max_running_requests"])
+def test_what_the_file_gives_is_left_alone(file, key):
+    """SGLang puts the file's arguments before those of the line, so a default on the line would overrule them."""
+    assert options(default_arguments([]))["--max-running-requests"] == "32"
+    given = file(f"model-path: M\n{key}: 3\nsleep-on-idle: false\ndtype: bfloat16\ndevice: cpu\nhost: 0.0.0.0\n")
+    added = options(default_arguments(given))
+    left = {"--max-running-requests", "--sleep-on-idle", "--dtype", "--device", "--host"}
+    assert not left & added.keys() and "--max-total-tokens" in added
+    assert not options(default_arguments([])).keys() - added.keys() - left
+
+
+@pytest.mark.parametrize(("value", "left"), [("true", True), ("false", False)])
+def test_graphs_that_the_file_turns_off(file, value, left):
+    added = options(default_arguments(file(f"disable-cuda-graph: {value}\n")))
+    assert ("--cuda-graph-backend-decode" not in added) is left
+
+
+def test_an_empty_file_leaves_every_default(file):
+    assert default_arguments(file("# nothing\n")) == default_arguments([])
+
+
+def test_the_merged_line_has_the_file_s_values(file):
+    """SGLang's own parser and merger."""
+    code = (
+        "import json, sys; from sglang.srt.plugins import load_plugins; load_plugins(); "
+        "from sglang.srt.server_args import prepare_server_args as p; a = p(sys.argv[1:]); "
+        "print(json.dumps([a.max_running_requests, a.dtype, a.max_total_tokens, a.port, a.sleep_on_idle]))"
+    )
+    given = file("model-path: M\nmax-running-requests: 3\nport: 9\nsleep-on-idle: false\n")
+    line = [sys.executable, "-c", code, *command([*given, "--port", "8"])[3:]]
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **environment()})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [3, "float32", 65536, 8, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [1\n", "is not YAML ("),
+        ("- a\n", "got list; expected arguments by name"),
+        ("device: cuda\n", "--device cuda: serve-cpu runs on cpu"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(file, text, told, capsys):
+    assert serve_cpu.main(file(text)) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("argv", "told"), [(["--config", "none.yaml"], "cannot be read"), (["--config"], "missing")])
+def test_a_file_that_is_not_there_is_one_line(argv, told, capsys):
+    assert serve_cpu.main(argv) == 2
+    error = capsys.readouterr().err
+    assert f"--config{' none.yaml' if argv[1:] else ''}: " in error and told in error and error.count("\n") == 1
+
+
+def test_the_old_graph_flag_is_enough():
+    assert not [flag for flag in default_arguments(["--disable-cuda-graph"]) if "graph" in flag]
+
+
+def test_another_device_is_refused():
+    with pytest.raises(LaunchError, match="--device cuda"):
+        default_arguments(["--device", "cuda"])
+
+
+def test_the_command_keeps_the_users_arguments_in_order():
+    line = command(["--model-path", "M", "--port", "9"])
+    start = [sys.executable, "-m", "sglang_adaptive.lab.cpu_engine.start"]
+    assert line[:7] == [*start, "--model-path", "M", "--port", "9"]
+
+
+def test_the_stand_in_comes_first_and_keeps_the_users_path():
+    path = environment(base={"PYTHONPATH": "/a:/b"})["PYTHONPATH"].split(os.pathsep)
+    assert path == [str(serve_cpu.STAND_IN), "/a", "/b"]
+    assert (serve_cpu.STAND_IN / "sgl_kernel" / "__init__.py").is_file()
+
+
+def test_a_list_of_allowed_plugins_gains_this_one():
+    assert environment(base={"SGLANG_PLUGINS": "other"})["SGLANG_PLUGINS"] == f"other,{PLUGIN}"
+    assert "SGLANG_PLUGINS" not in environment(base={})
+    assert "SGLANG_PLUGINS" not in environment(base={"SGLANG_PLUGINS": PLUGIN})
+
+
+def test_a_model_package_of_the_user_is_kept():
+    assert serve_cpu.EXTERNAL_MODELS in environment(base={})
+    assert serve_cpu.EXTERNAL_MODELS not in environment(base={serve_cpu.EXTERNAL_MODELS: "theirs"})
+
+
+def test_threads_reach_the_process_and_not_sglang(monkeypatch):
+    started = {}
+    monkeypatch.setattr(os, "execve", lambda path, line, env: started.update(line=line, env=env))
+    serve_cpu.main(["--model-path", "M", "--threads", "3", "--port=1"])
+    assert started["env"]["OMP_NUM_THREADS"] == "3"
+    assert started["line"][3:6] == ["--model-path", "M", "--port=1"]
+    assert "--threads" not in started["line"]
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([], "--model-path is missing"),
+        (["--model-path", "M", "--threads", "0"], "--threads: got 0"),
+        (["--model-path", "M", "--threads", "two"], "--threads: got two"),
+        (["--model-path", "M", "--threads"], "--threads: a number is missing"),
+        (["--model-path", "M", "--device=cuda"], "--device cuda"),
+    ],
+)
+def test_a_bad_command_line_is_one_line_and_an_exit_code(argv, words, capsys):
+    assert serve_cpu.main(argv) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_an_environment_without_the_plugin_is_refused(monkeypatch):
+    monkeypatch.setattr(serve_cpu, "entry_points", lambda **_: ())
+    with pytest.raises(LaunchError, match="not installed"):
+        environment()
+
+
+def test_the_plugin_does_nothing_unless_asked(monkeypatch):
+    monkeypatch.delenv(SWITCH, raising=False)
+    before = set(sys.modules)
+    register()
+    assert not {name for name in set(sys.modules) - before if name.startswith("sglang.")}
+
+
+def test_without_the_launcher_the_stand_in_is_not_importable():
+    code = "import importlib.util as u; s = u.find_spec('sgl_kernel'); print(s.origin if s else '')"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert str(serve_cpu.STAND_IN) not in found
+
+
+def test_boot_stages_are_reported_once_and_in_order(tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_text("noise\nserver_args={}\nLoad wei")
+    log = BootLog(path)
+    assert log.new_stages() == ["arguments accepted, starting processes"]
+    with path.open("a") as out:
+        out.write("ght begin. x\nLoad weight begin. draft\n")
+    assert log.new_stages() == ["processes started", "loading weights"]
+    with path.open("a") as out:
+        out.write("The server is fired up and ready to roll!\n")
+    assert log.new_stages()[-1] == READY
+    assert log.ready and log.new_stages() == []
