@@ -55,6 +55,19 @@ PROCESSORS = {
 ABORTED = "rewards"
 
 
+def _penalize_in_one_order() -> None:
+    """Let SGLang add penalties before it scales by them, as patches/0.5.23/0020 does; else the process decides."""
+    from sglang.srt.sampling.penaltylib import BatchedPenalizerOrchestrator as Orchestrator
+
+    whole = Orchestrator.apply
+
+    def apply(self: Any, logits: torch.Tensor, repeat: int | None = None) -> None:
+        self.penalizers = dict(sorted(self.penalizers.items(), key=lambda item: item[0].is_multiplicative))
+        whole(self, logits, repeat)
+
+    Orchestrator.apply = apply
+
+
 class ExactStepper(stepping.Stepper):
     """One scheduler that drafts with *algorithm*, if any."""
 
@@ -72,6 +85,7 @@ class ExactStepper(stepping.Stepper):
             *(draft if algorithm == "EAGLE3" else ()),
         ]
         self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
+        _penalize_in_one_order()
         self.scheduler._war_barrier_enabled = False
         self.worker = self.scheduler.draft_worker
         self.reqs: dict[str, Any] = {}

@@ -126,7 +126,7 @@ class Stepper:
 
     # -- what scripts do ---------------------------------------------------------------------------------------
 
-    def ask(self, rid: str, ids: list[int], max_new_tokens: int, **sampling: Any) -> None:
+    def ask(self, rid: str, ids: list[int], max_new_tokens: int, hidden_states: bool = False, **sampling: Any) -> None:
         """Send a greedy request, which a stop token ends only with ignore_eos=False; it enters at the next turn."""
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
         from sglang.srt.sampling.sampling_params import SamplingParams
@@ -139,6 +139,7 @@ class Stepper:
                 rid=rid, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
                 token_type_ids=None, sampling_params=parameters, return_logprob=False, logprob_start_len=-1,
                 top_logprobs_num=0, token_ids_logprob=None, stream=False,
+                return_hidden_states=hidden_states,
             )
         )  # fmt: skip
         self._sent(rid)

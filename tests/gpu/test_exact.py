@@ -24,7 +24,8 @@ from tests.gpu.servers import serving, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 PROMPTS, TOKENS = 8, 64
-GREEDY = [kind for kind, sampling in KINDS.items() if "temperature" not in sampling]
+# Which of "all penalties" SGLang applies first without overlap differs from process to process: patches/0.5.23/0020.
+GREEDY = [kind for kind, sampling in KINDS.items() if "temperature" not in sampling and kind != "all penalties"]
 MARGIN = 0.2
 """More of a kind's texts than of plain ones that may diverge: 32 texts a kind."""
 

@@ -19,6 +19,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     mixed_grammar,
     on_cpu,
     override_log,
+    penalty_order,
     plan_stream,
     proposed_drafts,
     server_info,

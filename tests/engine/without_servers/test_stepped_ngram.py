@@ -27,4 +27,5 @@ def test_a_width_a_turn_in_both_loops(stepped: list[dict[str, Any]]) -> None:
     assert others[-1]["accepted"] > 100
     for found in stepped:
         assert found["outputs"] == without_drafts["outputs"]
+        assert found["hidden_states_differ_by"] < 1e-4
         assert (found["free_slots"], found["degraded"]) == (SLOTS, None)
