@@ -15,6 +15,7 @@ from sglang_adaptive.policy.config import AdaptiveConfig, TraceOptions
 from sglang_adaptive.policy.ema import SlotConfig
 from sglang_adaptive.policy.options import MAX_STEPS, reference
 from sglang_adaptive.policy.throughput import ThroughputOptions
+from sglang_adaptive.sglang_plugin.env import SWITCHES
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.hooks import hooks as declared
 from sglang_adaptive.sglang_plugin.reporting.metric_series import METRICS, PREFIX, most_series
@@ -85,10 +86,11 @@ def configuration() -> Tables:
     watch, *server = reference(AdaptiveConfig)
     options = {name: reference(kind.options) for name, kind in POLICIES.items()}
     return {
-        "top": _keys([("policy", "see Policies", names, "what decides"), watch]),
+        "top": _keys([("policy", "see below", names, "what decides"), watch]),
         "server": _keys(server),
         "trace": _keys(reference(TraceOptions)),
         "slots": _keys(reference(SlotConfig)),
+        "switches": markdown([("Variable", "What 0 turns off"), *((f"`{one.name}`", one.help) for one in SWITCHES)]),
         **{name: _keys(rows) for name, rows in options.items() if rows},  # slots are no object of options
     }
 
@@ -97,7 +99,7 @@ def _keys(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return markdown([("Key", "Default", "Accepted", "Meaning"), *((f"`{name}`", *rest) for name, *rest in rows)])
 
 
-# -- docs/architecture.md -------------------------------------------------------------------------------------------
+# -- docs/hooks.md --------------------------------------------------------------------------------------------------
 
 
 def hooks() -> Tables:

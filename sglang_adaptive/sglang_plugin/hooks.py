@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Process(Enum):
-    """The processes that install a hook; each value is the heading of their table in docs/architecture.md."""
+    """The processes that install a hook; each value is the heading of their table in docs/hooks.md."""
 
     ENTRY = "Every process, from the start"
     LAUNCHER = "Launcher, once the server is asked to be adaptive"

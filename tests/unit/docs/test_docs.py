@@ -50,7 +50,7 @@ def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
 
 
 def test_every_preset_and_profile_is_described() -> None:
-    page = (ROOT / "docs" / "presets.md").read_text()
+    page = (ROOT / "docs" / "configuration.md").read_text()
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.json")}
     assert not [path for path in shipped if f"](../{path})" not in page]
 
