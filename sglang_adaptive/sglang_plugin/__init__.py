@@ -20,6 +20,7 @@ def register() -> None:
 
     wanted = list(hooks.hooks(Process.ENTRY))
     if env.ACTIVE.get() == "1" and multiprocessing.parent_process() is not None:
+        hooks.place_at_once()
         wanted += hooks.hooks(Process.EVERY)
         # The scheduler's entry function is in this module, so only a scheduler has it loaded this early. In a
         # detokenizer the same hooks would import the whole model stack.

@@ -7,13 +7,15 @@ adaptive speculation off without a message.
 from __future__ import annotations
 
 import dataclasses
-import dis
 import inspect
 import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from dis import EXTENDED_ARG, opmap
 from functools import cache
 from typing import Any
+
+STORE_ATTR = opmap["STORE_ATTR"]
 
 RELEASES = ("0.5.22", "0.5.23")
 """The releases of SGLang that this package serves, the oldest first."""
@@ -106,4 +108,10 @@ def _assigned(method: Any) -> Iterator[str]:
     """Yield the attributes that the code of *method* assigns; none where it is no function."""
     code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
     if code is not None:
-        yield from (step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR")
+        place = 0
+        for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+            place = place << 8 | low
+            if operation == STORE_ATTR:
+                yield code.co_names[place]
+            if operation != EXTENDED_ARG:
+                place = 0

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from sglang_adaptive.sglang_plugin import bodies, env
 from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, verdict
 from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.importers import Importers
 
 logger = logging.getLogger(__name__)
 
@@ -204,6 +205,13 @@ def install(wanted: Iterable[Hook]) -> None:
         HookRegistry.register(hook.target, hook.function, HookType(hook.kind))
 
 
+def place_at_once() -> None:
+    """Let SGLang's registry find by an index of all modules where the functions that it hooks next were imported."""
+    from sglang.srt.plugins import hook_registry
+
+    hook_registry._propagate_patch = Importers()
+
+
 def install_now(wanted: Iterable[Hook]) -> None:
     """Register hooks and apply them now, once a process; used after SGLang has applied the plugins' hooks.
 
@@ -213,6 +221,7 @@ def install_now(wanted: Iterable[Hook]) -> None:
 
     wanted = tuple(wanted)
     install(hook for hook in wanted if not _is_registered(hook))
+    place_at_once()
     HookRegistry.apply_hooks()
     require_installed(wanted)
 
@@ -242,4 +251,5 @@ needs(
     Need(SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
     Need(SRT + "plugins.hook_registry.HookRegistry._patched"),
     Need(SRT + "plugins.hook_registry.HookRegistry._hooks"),
+    Need(SRT + "plugins.hook_registry._propagate_patch", ("original", "wrapped", "source_module")),
 )

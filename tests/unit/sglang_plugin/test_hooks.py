@@ -120,38 +120,55 @@ def test_each_function_has_one_hook(facts: dict[str, Any]) -> None:
     assert facts["registered"] == facts["every"] == len(facts["wanted"])
 
 
+def test_no_module_keeps_a_hooked_function_as_it_was() -> None:
+    """Where a module has imported it by name, the hook has to be put there as well."""
+    script = f"""
+import json, pkgutil, sys
+from types import ModuleType
+from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.hooks import Process
+every = hooks.hooks(*{PROCESSES})
+stock = {{id(found): found for found in (pkgutil.resolve_name(hook.target) for hook in every)}}
+def held():
+    modules = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
+    return [f"{{name}}.{{at}}" for name, module in modules for at, held in vars(module).items() if id(held) in stock]
+before = held()
+hooks.install_now(every)
+print(json.dumps([len(before), held()]))
+"""
+    places, left = checks.scripted(script)
+    assert places > 40 and not left
+
+
 def test_a_second_hook_on_one_function_is_refused() -> None:
     taken = hooks.hooks(Process.ENTRY)[0].target
     with pytest.raises(AssertionError, match="has a hook already"):
         hooks.around(taken)(lambda original: original())
 
 
-def test_plugin_hooks_more_in_a_child_only_when_told(tmp_path: Path) -> None:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+def test_plugin_hooks_more_in_a_child_only_when_told() -> None:
+    found = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout.splitlines()[-1]) == {"silent": 2, "told": 3}
 
 
 CHILD = """
 import json, multiprocessing, os
+from sglang.srt.plugins.hook_registry import HookRegistry
+from sglang_adaptive.sglang_plugin import register
 
 def registered(queue):
-    from sglang.srt.plugins.hook_registry import HookRegistry
-    from sglang_adaptive.sglang_plugin import register
     register()
     queue.put(len(HookRegistry._hooks))
 
-if __name__ == "__main__":
-    spawn = multiprocessing.get_context("spawn")
-    answers = {}
-    for name, value in (("silent", "0"), ("told", "1")):
-        os.environ["SGLANG_ADAPTIVE_ACTIVE"] = value
-        queue = spawn.Queue()
-        child = spawn.Process(target=registered, args=(queue,))
-        child.start()
-        answers[name] = queue.get()
-        child.join()
-    print(json.dumps(answers))
+fork = multiprocessing.get_context("fork")
+answers = {}
+for name, value in (("silent", "0"), ("told", "1")):
+    os.environ["SGLANG_ADAPTIVE_ACTIVE"] = value
+    queue = fork.Queue()
+    child = fork.Process(target=registered, args=(queue,))
+    child.start()
+    answers[name] = queue.get()
+    child.join()
+print(json.dumps(answers))
 """
