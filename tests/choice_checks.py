@@ -22,8 +22,9 @@ OURS, SGLANGS = (torch.zeros(2), torch.ones(2)), (torch.ones(2), torch.ones(2))
 
 def the_likeliest_token_is_chosen() -> None:
     """For vocabularies smaller than the blocks and larger than a block's first turn, and for rows of a wider table."""
-    for requests, width in ((1, 3), (2, 130), (2, 70_000), (1, 32_000)):
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+    kinds = (torch.bfloat16, torch.float16, torch.float32)
+    for requests, width, dtypes in ((1, 3, kinds), (2, 130, kinds[:1]), (1, 70_000, kinds[2:])):
+        for dtype in dtypes:
             table = torch.randn(requests, width + 16, dtype=torch.float32, device=_device()).to(dtype)
             _as_torch(table)
         _as_torch(table[:, :width])
@@ -31,8 +32,8 @@ def the_likeliest_token_is_chosen() -> None:
 
 def of_equally_likely_tokens_the_first_is_chosen() -> None:
     """As bf16 has few numbers, there are many."""
-    for width in (100, 5_000, 140_000):
-        logits = torch.randint(0, 4, (4, width), device=_device()).to(torch.bfloat16)
+    for width in (100, 140_000):
+        logits = torch.randint(0, 4, (3, width), device=_device()).to(torch.bfloat16)
         logits[1] = 0
         logits[2, -1] = 9
         _as_torch(logits)

@@ -8,6 +8,7 @@ by itself belongs here: refusals, and modules of tests that need a process of th
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import json
 import os
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglang_adaptive.lab.cpu_engine import start
 from sglang_adaptive.serve_cpu import environment
 
 ROOT = Path(__file__).parents[1]
@@ -74,9 +76,9 @@ shared = functools.cache(LaunchLab)
 
 
 def _serve() -> None:
-    import sglang.srt.entrypoints.http_server
-    import sglang.srt.speculative.eagle_worker_v2  # noqa: F401
-
+    for name in start.MODULES:
+        importlib.import_module(name)
+    gc.freeze()  # a child's collections would go through all that was imported: a second each time
     for line in sys.stdin:
         request = json.loads(line)
         with tempfile.TemporaryFile() as output:

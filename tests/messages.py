@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "sglang_adaptive"
@@ -58,14 +59,15 @@ class Message:
         return f"{self.where}: {self.text}"
 
 
-def messages() -> list[Message]:
+@cache
+def messages() -> tuple[Message, ...]:
     """Return every message of the package, in the order of the source; frames around other messages are left out."""
     found: dict[Message, None] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(INTERNAL):
             found |= dict.fromkeys(_Finder(name, ast.parse(path.read_text())).all())
-    return [message for message in found if _letters(message.text) >= LEAST_LETTERS]
+    return tuple(message for message in found if _letters(message.text) >= LEAST_LETTERS)
 
 
 class _Finder:

@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
-from scipy.stats import chi2_contingency
-
 from sglang_adaptive.client import Client
 from tests.campaign import gpu
 from tests.campaign.kinds import TEXTS, long_text, text
@@ -165,4 +163,6 @@ def _probability(ours: Counter[Any], theirs: Counter[Any]) -> float:
     columns = [column for column in zip(*table, strict=True) if sum(column)]
     if len(columns) < 2:
         return 1.0
+    from scipy.stats import chi2_contingency  # seconds to import, and every process of pytest collects this file
+
     return float(chi2_contingency(list(zip(*columns, strict=True)), correction=False).pvalue)

@@ -9,7 +9,7 @@ import pytest
 
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import DROPPED, RENAMED, REPLACED, mend
-from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launcher, lines, verdict
+from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launched, launcher, lines, verdict
 
 pytestmark = pytest.mark.engine
 
@@ -71,6 +71,12 @@ def test_a_line_that_does_not_adapt_gets_advice(name: str) -> None:
     drafts: dict[str, Any] = {"topk": 4, "steps": 3, "draft_tokens": 16, "depths": [0, 1, 2, 3, 5]}
     words = advice(expected()[name]["reason"], drafts)
     assert words is not None and ("--" in words or "decode server" in words)
+
+
+def test_no_line_drafts_with_the_target_by_mistake() -> None:
+    # A smaller model's stand-in is the target's, where that drafts.
+    others = {name: line for name, line in LINES.items() if line["algorithm"] != "STANDALONE"}
+    assert not [name for name, line in others.items() if launched(line)["hint"] is not None]
 
 
 def test_sglang_takes_the_new_names_and_not_the_old_ones() -> None:

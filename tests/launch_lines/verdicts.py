@@ -72,11 +72,20 @@ def to_try(line: dict[str, Any]) -> tuple[list[str], dict[str, str | None]]:
     return [*words, "--speculative-adaptive-config", str(path)], changed
 
 
+def launched(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what the doctor finds about *line*, which is looked at once."""
+    if line["name"] not in _launched:
+        with patch.dict(os.environ, line["env"]):
+            _launched[line["name"]] = checkup.launch(to_try(line)[0])
+    return _launched[line["name"]]
+
+
+_launched: dict[str, dict[str, Any]] = {}
+
+
 def verdict(line: dict[str, Any]) -> dict[str, Any]:
-    """Return what the doctor finds about *line*: verdict, reason, what is left out, and what to write differently."""
-    arguments, changed = to_try(line)
-    with patch.dict(os.environ, line["env"]):
-        found = checkup.launch(arguments)
+    """Return the verdict on *line*, its reason, what is left out, and what to write differently."""
+    found, changed = launched(line), to_try(line)[1]
     changes: dict[str, Any] = {"renamed": {change["flag"]: change["write"] for change in found["renamed"]}}
     changes["leave_out"] = [flag for flag, instead in changed.items() if instead is None]
     if instead := {flag: instead for flag, instead in changed.items() if instead is not None}:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests import launch_lab
+from tests.campaign import stages
 from tests.campaign.__main__ import main
 from tests.campaign.short import require_nothing_lost
 from tests.campaign.stages import STEPPED
 
 
+def forked(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """Run a module as a fork of a process that has imported SGLang."""
+    outcome = launch_lab.shared().launch(command[2:])
+    return subprocess.CompletedProcess(command, outcome.code, outcome.output, outcome.output)
+
+
 @pytest.mark.parametrize("stage", ["configuration paths", STEPPED])
-def test_nothing_is_lost(stage: str, tmp_path: Path) -> None:
+def test_nothing_is_lost(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "subprocess", SimpleNamespace(run=forked))
     require_nothing_lost(stage, tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from sglang_adaptive.serve_cpu import (
     default_arguments,
     environment,
 )
+from tests import checks
 
 
 def options(arguments: list[str]) -> dict[str, str]:
@@ -78,16 +78,16 @@ def test_an_empty_file_leaves_every_default(file):
 
 def test_the_merged_line_has_the_file_s_values(file):
     """SGLang's own parser and merger."""
-    code = (
-        "import json, sys; from sglang.srt.plugins import load_plugins; load_plugins(); "
-        "from sglang.srt.server_args import prepare_server_args as p; a = p(sys.argv[1:]); "
-        "print(json.dumps([a.max_running_requests, a.dtype, a.max_total_tokens, a.port, a.sleep_on_idle]))"
-    )
     given = file("model-path: M\nmax-running-requests: 3\nport: 9\nsleep-on-idle: false\n")
-    line = [sys.executable, "-c", code, *command([*given, "--port", "8"])[3:]]
-    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **environment()})
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [3, "float32", 65536, 8, False]
+    script = f"""
+import json
+from sglang.srt.plugins import load_plugins
+load_plugins()
+from sglang.srt.server_args import prepare_server_args
+found = prepare_server_args({command([*given, "--port", "8"])[3:]!r})
+print(json.dumps([found.max_running_requests, found.dtype, found.max_total_tokens, found.port, found.sleep_on_idle]))
+"""
+    assert checks.scripted(script) == [3, "float32", 65536, 8, False]
 
 
 @pytest.mark.parametrize(

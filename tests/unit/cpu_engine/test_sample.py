@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scipy.stats import chisquare
 
 from sglang_adaptive.lab.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
 
@@ -47,6 +46,8 @@ def target() -> torch.Tensor:
 
 
 def as_the_target(tokens: torch.Tensor, chances: torch.Tensor) -> bool:
+    from scipy.stats import chisquare  # seconds to import, and every process of pytest collects this file
+
     counts = torch.bincount(tokens, minlength=VOCABULARY)
     return (
         float(chisquare(counts.numpy(), (chances.double() / chances.double().sum() * len(tokens)).numpy()).pvalue)

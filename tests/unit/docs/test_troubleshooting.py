@@ -6,12 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.messages import GAP, LEAST_LETTERS, Message, messages
 
 PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
-MESSAGES = messages()
 
 
 def entries() -> list[str]:
@@ -33,17 +30,13 @@ def pattern(entry: str) -> re.Pattern[str]:
     return re.compile(".*".join(re.escape(part.strip()) for part in entry.split(GAP)), re.S)
 
 
-ENTRIES = entries()
-PATTERNS = {entry: pattern(entry) for entry in ENTRIES}
-
-
 def plain(message: Message) -> str:
     # The page shows code in code, where a message has its own back quotes.
     return re.sub(r"`[^`]*`", GAP, message.text)
 
 
 def test_enough_is_found() -> None:
-    where = {message.where.partition(":")[0] for message in MESSAGES}
+    where = {message.where.partition(":")[0] for message in messages()}
     expected = {
         "policy/config.py",
         "sglang_plugin/launch/activation.py",
@@ -51,22 +44,18 @@ def test_enough_is_found() -> None:
         "lab/demo/verdict.py",
     }
     assert expected <= where
-    assert len(MESSAGES) > 200
+    assert len(messages()) > 200
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=str)
-def test_message_has_an_entry(message: Message) -> None:
-    assert any(found.search(plain(message)) for found in PATTERNS.values()), (
-        f"add a row to docs/troubleshooting.md: {message}"
-    )
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_entry_is_of_a_message(entry: str) -> None:
-    assert sum(character.isalpha() for character in entry) >= LEAST_LETTERS, "it would match anything"
-    assert any(PATTERNS[entry].search(plain(message)) for message in MESSAGES), (
-        f"docs/troubleshooting.md: no message reads {entry!r}; change or delete its row"
-    )
+def test_every_message_has_an_entry_and_every_entry_a_message() -> None:
+    patterns = {entry: pattern(entry) for entry in entries()}
+    texts = {plain(message): message for message in messages()}
+    missing = [str(message) for text, message in texts.items() if not any(p.search(text) for p in patterns.values())]
+    assert not missing, "add rows to docs/troubleshooting.md"
+    stale = [entry for entry, found in patterns.items() if not any(map(found.search, texts))]
+    assert not stale, "no message reads so: change or delete these rows of docs/troubleshooting.md"
+    frames = [entry for entry in patterns if sum(character.isalpha() for character in entry) < LEAST_LETTERS]
+    assert not frames, "these rows would match anything"
 
 
 def test_no_log_line_escapes_the_search() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import torch.multiprocessing as multiprocessing
 
-from sglang_adaptive.sglang_plugin import env, guard
-from sglang_adaptive.sglang_plugin.guard import FailedAloneError, Guard
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
+from tests import checks
 
 
 def failing() -> None:
@@ -30,31 +29,42 @@ def test_a_switch_closes_it_from_the_start(monkeypatch: pytest.MonkeyPatch) -> N
         assert Guard("", env.RESERVE_AHEAD).closed is closed
 
 
-def _rank(rank: int, store: str, failed: list[int], told: multiprocessing.SimpleQueue) -> None:
-    from types import SimpleNamespace
+RANKS = """
+import json, multiprocessing
+from datetime import timedelta
+from types import SimpleNamespace
+import torch.distributed
+from sglang.srt import runtime_context
+from sglang_adaptive.sglang_plugin import guard
 
-    import torch.distributed
-    from sglang.srt import runtime_context
-
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def run(rank, told):
+    torch.distributed.init_process_group("gloo", init_method="file://STORE", rank=rank, world_size=2)
     group = SimpleNamespace(world_size=2, rank_in_group=rank, cpu_group=torch.distributed.group.WORLD)
     runtime_context.get_parallel = lambda: SimpleNamespace(tp_group=group, attn_dp_size=1)
     torch.distributed.barrier()
     try:
-        if rank in failed:
-            guard.require_of_all(ValueError("broken"), timedelta(seconds=2 if len(failed) == 1 else 60))
+        if rank in FAILED:
+            guard.require_of_all(ValueError("broken"), timedelta(seconds=2 if len(FAILED) == 1 else 60))
         told.put((rank, "goes on"))
-    except FailedAloneError as error:
+    except guard.FailedAloneError as error:
         told.put((rank, str(error)))
+
+fork = multiprocessing.get_context("fork")
+told = fork.SimpleQueue()
+ranks = [fork.Process(target=run, args=(rank, told)) for rank in range(2)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+print(json.dumps([said for _, said in sorted(told.get() for _ in ranks)]))
+"""
 
 
 @pytest.mark.parametrize("failed", [[0, 1], [0]])
 def test_ranks_that_must_do_the_same_fail_together_or_end(failed: list[int], tmp_path: Path) -> None:
-    told = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(_rank, (str(tmp_path / "store"), failed, told), nprocs=2)
-    said = dict(told.get() for _ in range(2))
-    assert said[1] == "goes on"
+    first, second = checks.scripted(RANKS.replace("STORE", str(tmp_path / "store")).replace("FAILED", str(failed)))
+    assert second == "goes on"
     if failed == [0]:
-        assert said[0] == "adaptive: rank 0 failed and another did not, so the server cannot go on: ValueError: broken"
+        assert first == "adaptive: rank 0 failed and another did not, so the server cannot go on: ValueError: broken"
     else:
-        assert said[0] == "goes on"
+        assert first == "goes on"
