@@ -15,8 +15,7 @@ from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.serve_cpu import default_arguments
-from tests.engine import stepping
+from tests.engine.stepping import Stepped
 from train import cut
 
 DEPTHS = (0, 1, 3, 7, 15)
@@ -51,27 +50,20 @@ SETUPS: dict[str, tuple[str | None, tuple[str, ...], list[str]]] = {
 """Algorithm, further arguments, and runs; the texts of "none" are those that all others must write."""
 
 
-class CapacityStepper(stepping.Stepper):
+class CapacityStepper(Stepped):
     """One scheduler with a short context, which logs where each decode round writes."""
 
+    SKIPS_ROUNDS = True
+
     def __init__(self, folder: Path, algorithm: str | None, *more: str) -> None:
-        stepping._make_cpu_fit()
-        config = folder / "stepping.json"
-        config.write_text(json.dumps({"1": {"candidate_steps": list(DEPTHS)}}))
-        argv = ["--model-path", models.target_path(), "--chunked-prefill-size", "64", "--max-running-requests", "8"]
         if algorithm is not None:
-            argv += ["--speculative-algorithm", algorithm, "--speculative-adaptive-config", str(config)]
-            argv += ["--speculative-num-steps", str(LAUNCH)]
+            more += ("--speculative-algorithm", algorithm, "--speculative-num-steps", str(LAUNCH))
         if algorithm == "EAGLE3":
-            argv += ["--speculative-draft-model-path", models.draft_path()]
+            more += ("--speculative-draft-model-path", models.draft_path())
         if algorithm == "STANDALONE":
-            argv += ["--speculative-draft-model-path", str(cut.write(folder / "draft", 2, Path(models.target_path())))]
-        argv += more
-        self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
-        self.scheduler._war_barrier_enabled = False
-        self.worker = self.scheduler.draft_worker
-        self.controller = None if self.worker is None else self.worker.adaptive_controller
-        self.reqs: dict[str, Any] = {}
+            draft = cut.write(folder / "draft", 2, Path(models.target_path()))
+            more += ("--speculative-draft-model-path", str(draft))
+        super().__init__(folder, None if algorithm is None else {"1": {"candidate_steps": list(DEPTHS)}}, *more)
         self.rounds: list[tuple[int, int]] = []
         """Steps of every decode round, and the last position that it wrote."""
         if self.worker is not None:
@@ -82,36 +74,26 @@ class CapacityStepper(stepping.Stepper):
         from sglang.srt.managers.schedule_batch import ScheduleBatch
 
         scheduler, mix = self.scheduler, ScheduleBatch.mix_with_running
-        scheduler.enable_overlap = overlap
-        if self.worker is not None:
-            self.worker.enable_overlap = overlap
-        assert scheduler.flush_cache()
-        self.reqs.clear()
         self.rounds.clear()
         turns, turn = itertools.cycle(depths), itertools.count()
         text = self.encode(" ".join(models.prompts("easy")))
 
-        def ingest(**_: Any) -> list[Any]:
+        def step() -> bool:
             now = next(turn)
             if self.controller is not None:
                 self.force(next(turns))
             for place, (arrival, length, new) in enumerate(asks):
                 if arrival == now:
                     self.ask(str(place), (text * 9)[place : place + length], new)
-            scheduler.gracefully_exit = len(self.reqs) == len(asks) and self.ended()
-            return []
+            return len(self.reqs) == len(asks) and self.ended()
 
-        scheduler.ingest_requests = ingest
-        scheduler.gracefully_exit = False
         with mock.patch.object(ScheduleBatch, "mix_with_running", side_effect=mix, autospec=True) as mixed:
-            (scheduler.event_loop_overlap if overlap else scheduler.event_loop_normal)()
-        scheduler.last_batch = None
-        pool = scheduler.token_to_kv_pool_allocator
+            self.play(step, overlap)
         return {
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
             "rounds": list(self.rounds),
             "mixed": mixed.call_count,
-            "lost": scheduler.max_total_num_tokens - pool.available_size() - scheduler.tree_cache.evictable_size(),
+            "lost": scheduler.max_total_num_tokens - self.free_slots(),
         }
 
     def ended(self) -> bool:

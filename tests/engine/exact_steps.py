@@ -19,8 +19,8 @@ from unittest import mock
 import torch
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.serve_cpu import default_arguments
-from tests.engine import processors, stepping
+from tests.engine import processors
+from tests.engine.stepping import Stepped
 
 DEPTHS = {"EAGLE3": (0, 1, 3, 7), "NGRAM": (0, 2, 5, 11), "nothing": ()}
 TOKENS = 40
@@ -68,42 +68,25 @@ def _penalize_in_one_order() -> None:
     Orchestrator.apply = apply
 
 
-class ExactStepper(stepping.Stepper):
+class ExactStepper(Stepped):
     """One scheduler that drafts with *algorithm*, if any."""
 
     def __init__(self, folder: Path, algorithm: str) -> None:
-        stepping._make_cpu_fit()
         self.depths = DEPTHS[algorithm]
-        config = folder / "stepping.json"
-        config.write_text(json.dumps({"throughput": {"candidate_steps": list(self.depths)}}))
-        draft = ("--speculative-draft-model-path", str(models.draft_path()), "--speculative-eagle-topk", "1")
-        drafting = ("--speculative-algorithm", algorithm, "--speculative-adaptive-config", str(config))
-        argv = [
-            *("--model-path", str(models.target_path()), "--max-total-tokens", str(stepping.SLOTS)),
-            *("--chunked-prefill-size", "64", "--max-running-requests", "8", "--enable-custom-logit-processor"),
-            *(drafting if self.depths else ("--disable-overlap-schedule",)),
-            *(draft if algorithm == "EAGLE3" else ()),
-        ]
-        self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
+        draft = ("--speculative-draft-model-path", models.draft_path(), "--speculative-eagle-topk", "1")
+        more = ("--speculative-algorithm", algorithm) if self.depths else ("--disable-overlap-schedule",)
+        more += draft if algorithm == "EAGLE3" else ()
+        config = {"throughput": {"candidate_steps": list(self.depths)}} if self.depths else None
+        super().__init__(folder, config, "--enable-custom-logit-processor", *more)
         _penalize_in_one_order()
-        self.scheduler._war_barrier_enabled = False
-        self.worker = self.scheduler.draft_worker
-        self.reqs: dict[str, Any] = {}
 
     def write(
         self, depths: Sequence[int] = (), overlap: bool = False, retract: bool = False, plainly: bool = False
     ) -> dict[str, Any]:
         """Run requests of all KINDS with one of *depths* after the other, a turn each; *plainly* without parameters."""
-        scheduler = self.scheduler
-        scheduler.enable_overlap = overlap
-        if hasattr(self.worker, "enable_overlap"):
-            self.worker.enable_overlap = overlap
-        scheduler.enable_skip_finishing_decode = False
-        assert scheduler.flush_cache()
-        self.reqs.clear()
         turns, turn, arrivals = itertools.cycle(depths), itertools.count(), iter(KINDS)
 
-        def ingest(**_: Any) -> list[Any]:
+        def step() -> bool:
             now = next(turn)
             if depths:
                 self.worker.adaptive_controller.force_steps(next(turns))
@@ -112,16 +95,12 @@ class ExactStepper(stepping.Stepper):
                 self._ask_for(kind, {} if plainly else KINDS[kind])
             if now == 14:
                 self.abort(ABORTED)
-            scheduler.gracefully_exit = len(self.reqs) == len(KINDS) and self.done()
-            return []
+            return len(self.reqs) == len(KINDS) and self.done()
 
-        scheduler.ingest_requests = ingest
-        scheduler.gracefully_exit = False
         from sglang.srt.managers import scheduler as module
 
         with mock.patch.object(module, "TEST_RETRACT", retract), mock.patch.object(module, "TEST_RETRACT_INTERVAL", 9):
-            (scheduler.event_loop_overlap if overlap else scheduler.event_loop_normal)()
-        scheduler.last_batch = None
+            self.play(step, overlap)
         return {
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items() if rid != ABORTED},
             "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},

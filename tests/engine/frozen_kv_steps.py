@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.serve_cpu import default_arguments
-from tests.engine import assistant, stepping
+from tests.engine import assistant
+from tests.engine.stepping import Stepped
 
 DEPTHS = (0, 1, 3, 7)
 ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
@@ -23,38 +23,22 @@ ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
 ABORTED = ("d", 14)
 
 
-class FrozenKvStepper(stepping.Stepper):
+class FrozenKvStepper(Stepped):
     """One scheduler whose draft reads the target's KV."""
 
     def __init__(self, folder: Path) -> None:
-        stepping._make_cpu_fit()
-        config = folder / "stepping.json"
-        config.write_text(json.dumps({"throughput": {"candidate_steps": list(DEPTHS)}}))
         target, draft = assistant.write(folder)
-        argv = [
-            *("--model-path", target, "--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft),
-            *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(stepping.SLOTS)),
-            *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
-        ]
-        self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
-        self.scheduler._war_barrier_enabled = False
-        self.worker = self.scheduler.draft_worker
-        self.controller = self.worker.adaptive_controller
-        self.reqs: dict[str, Any] = {}
-        self.drafts: list[tuple[int, int, list[int]]] = []
+        drafting = ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft)
+        super().__init__(folder, {"throughput": {"candidate_steps": list(DEPTHS)}}, "--model-path", target, *drafting)
         self._log_drafts()
 
     def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
         """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
-        self.scheduler.enable_overlap = overlap
-        self.scheduler.enable_skip_finishing_decode = False
-        assert self.scheduler.flush_cache()
-        self.reqs.clear()
         self.drafts.clear()
         before = self.controller.snapshot()
         turns, turn = itertools.cycle(depths), itertools.count()
 
-        def ingest(**_: Any) -> list[Any]:
+        def step() -> bool:
             now = next(turn)
             self.force(next(turns))
             if now in ARRIVALS:
@@ -63,14 +47,10 @@ class FrozenKvStepper(stepping.Stepper):
                 self.ask(name, [100 + len(self.reqs), *text], tokens)
             if now == ABORTED[1]:
                 self.abort(ABORTED[0])
-            self.scheduler.gracefully_exit = now > max(ARRIVALS) + 4 and self.done()
-            return []
+            return now > max(ARRIVALS) + 4 and self.done()
 
-        self.scheduler.ingest_requests = ingest
-        self.scheduler.gracefully_exit = False
-        (self.scheduler.event_loop_overlap if overlap else self.scheduler.event_loop_normal)()
-        self.scheduler.last_batch = None
-        after, pool = self.controller.snapshot(), self.scheduler.token_to_kv_pool_allocator
+        self.play(step, overlap)
+        after = self.controller.snapshot()
         whole = [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
         return {
             "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
@@ -78,7 +58,7 @@ class FrozenKvStepper(stepping.Stepper):
             "accepted": sum(after.accepted_by_tier.values()) - sum(before.accepted_by_tier.values()),
             "drafts": [draft for draft in self.drafts if len(draft[2]) > 1],
             "degraded": after.degraded,
-            "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
+            "free_slots": self.free_slots(),
         }
 
     def built(self) -> dict[str, Any]:

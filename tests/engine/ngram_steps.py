@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.serve_cpu import default_arguments
-from tests.engine import stepping
+from tests.engine.stepping import Stepped
 
 WIDTHS = (0, 2, 5, 11)
 ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
@@ -24,35 +23,20 @@ ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
 ABORTED = ("d", 14)
 
 
-class NgramStepper(stepping.Stepper):
+class NgramStepper(Stepped):
     """One scheduler whose worker drafts from a corpus."""
 
     def __init__(self, folder: Path) -> None:
-        stepping._make_cpu_fit()
-        config = folder / "stepping.json"
-        config.write_text(json.dumps({"throughput": {"candidate_steps": list(WIDTHS)}}))
-        argv = [
-            *("--model-path", models.target_path(), "--speculative-algorithm", "NGRAM"),
-            *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(stepping.SLOTS)),
-            *("--chunked-prefill-size", "64", "--max-running-requests", "8", "--enable-return-hidden-states"),
-        ]
-        self.scheduler = stepping._scheduler([*argv, *default_arguments(argv)])
-        self.scheduler._war_barrier_enabled = False
-        self.worker = self.scheduler.draft_worker
-        self.controller = self.worker.adaptive_controller
-        self.reqs: dict[str, Any] = {}
+        config = {"throughput": {"candidate_steps": list(WIDTHS)}}
+        super().__init__(folder, config, "--speculative-algorithm", "NGRAM", "--enable-return-hidden-states")
         self._hidden_states: dict[str, torch.Tensor] = {}
 
     def write(self, widths: Sequence[int], overlap: bool) -> dict[str, Any]:
         """Run the requests of ARRIVALS with one of *widths* after the other, a turn each."""
-        self.scheduler.enable_overlap = self.worker.enable_overlap = overlap
-        self.scheduler.enable_skip_finishing_decode = False
-        assert self.scheduler.flush_cache()
-        self.reqs.clear()
         before = self.controller.snapshot().rounds_by_tier
         turns, turn = itertools.cycle(widths), itertools.count()
 
-        def ingest(**_: Any) -> list[Any]:
+        def step() -> bool:
             now = next(turn)
             self.force(next(turns))
             if now in ARRIVALS:
@@ -65,14 +49,10 @@ class NgramStepper(stepping.Stepper):
                 )
             if now == ABORTED[1]:
                 self.abort(ABORTED[0])
-            self.scheduler.gracefully_exit = now > max(ARRIVALS) + 4 and self.done()
-            return []
+            return now > max(ARRIVALS) + 4 and self.done()
 
-        self.scheduler.ingest_requests = ingest
-        self.scheduler.gracefully_exit = False
-        (self.scheduler.event_loop_overlap if overlap else self.scheduler.event_loop_normal)()
-        self.scheduler.last_batch = None
-        after, pool = self.controller.snapshot(), self.scheduler.token_to_kv_pool_allocator
+        self.play(step, overlap)
+        after = self.controller.snapshot()
         whole = [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
         return {
             "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
@@ -80,7 +60,7 @@ class NgramStepper(stepping.Stepper):
             "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.get(tier, 0)],
             "accepted": sum(after.accepted_by_tier.values()),
             "degraded": after.degraded,
-            "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
+            "free_slots": self.free_slots(),
         }
 
     def _differ_by(self, name: str, req: Any) -> float:

@@ -28,103 +28,60 @@ SLOTS = 8192
 Script = Callable[["Stepper"], Iterator[None]]
 
 
-class Stepper:
+class Stepped:
     """One scheduler, for any number of runs, with a slot for each of SLOTS tokens."""
 
-    CONFIG: Mapping[str, Any] = {"1": {"candidate_steps": TIERS}}
+    SKIPS_ROUNDS = False
+    """Whether it leaves out rounds whose requests have all that they asked for, as SGLang does."""
 
-    def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None, *more: str) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any] | None, *more: str) -> None:
+        """*config* is the adaptive configuration, if any; of a flag in *more* that is here as well *more* counts."""
         _make_cpu_fit()
-        config = folder / "stepping.json"
-        config.write_text(json.dumps(self.CONFIG))
-        argv = [
-            *("--model-path", str(models.target_path()), "--speculative-algorithm", algorithm),
-            *("--speculative-draft-model-path", draft or models.draft_path(), "--speculative-eagle-topk", "1"),
-            *("--speculative-adaptive-config", str(config), "--max-total-tokens", str(SLOTS)),
-            *("--chunked-prefill-size", "64", "--max-running-requests", "8"),
-            *more,
-        ]
+        argv = ["--model-path", models.target_path(), "--max-total-tokens", str(SLOTS), "--chunked-prefill-size", "64"]
+        argv += ["--max-running-requests", "8", *more]
+        if config is not None:
+            path = folder / "stepping.json"
+            path.write_text(json.dumps(config))
+            argv += ["--speculative-adaptive-config", str(path)]
         self.scheduler = _scheduler([*argv, *default_arguments(argv)])
         self.scheduler._war_barrier_enabled = False  # set where the loop starts; a CPU has one stream
+        if not self.SKIPS_ROUNDS:
+            self.scheduler.enable_skip_finishing_decode = False
         self.worker = self.scheduler.draft_worker
-        self.controller = self.worker.adaptive_controller
-        self._well_drafted = algorithm == "EAGLE3"
-        now = current()
-        assert now is not None and now.deferred is not None, "rows are not held back"
-        self.round, self.deferred = now, now.deferred
-        self.drafts: list[tuple[int, int, list[int]]] = []
-        """(prompt's first token, position, tokens proposed) of every request in every round that drafts."""
-        self.chosen: list[tuple[int, int, int]] = []
-        """The same of the draft's choice after every extend of a zero-step round: one token."""
-        self.shadow_drafts: list[tuple[Any, int, int]] = []
-        """(request, position, token) of every shadow draft that a zero-step round checked."""
-        self.shadow_accepts: list[int] = []
-        """What the policy was told of them: 1 for right, 0 for wrong."""
-        self.cycles = 0
-        """Zero-step rounds of which the policy was told that they ended a cycle."""
-        self.lengths = {"known": 0, "waited for": 0, "wrong": 0}
-        """Decode rounds by where the host had the lengths of their requests from; and those with wrong ones."""
+        self.controller = None if self.worker is None else self.worker.adaptive_controller
         self.reqs: dict[str, Any] = {}
-        self._log_lengths()
-        self._log_drafts()
-        self._log_choices()
-        self._log_shadow_drafts()
+        self.drafts: list[tuple[int, int, list[int]]] = []
+        """(prompt's first token, position, tokens proposed) of every request in rounds that draft, where logged."""
+
+    def play(self, turn: Callable[[], bool], overlap: bool) -> None:
+        """Run SGLang's loop from an empty cache; *turn* is called before each of its turns, and says which is the last.
+
+        *overlap* is SGLang's overlapping loop, in which results are processed a round late.
+        """
+        scheduler = self.scheduler
+        scheduler.enable_overlap = overlap
+        if hasattr(self.worker, "enable_overlap"):
+            self.worker.enable_overlap = overlap
+        assert scheduler.flush_cache()
+        self.reqs.clear()
+
+        def ingest(**_: Any) -> list[Any]:
+            scheduler.gracefully_exit = turn()
+            return []
+
+        scheduler.ingest_requests = ingest
+        scheduler.gracefully_exit = False
+        (scheduler.event_loop_overlap if overlap else scheduler.event_loop_normal)()
+        scheduler.last_batch = None
+
+    def free_slots(self) -> int:
+        """Return how many slots no request holds."""
+        free, cached = self.scheduler.token_to_kv_pool_allocator, self.scheduler.tree_cache
+        return int(free.available_size() + cached.evictable_size())
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.scheduler.tokenizer.encode(text, add_special_tokens=False)
         return ids
-
-    def run(self, script: Script, *, every: int, overlap: bool = True) -> dict[str, Any]:
-        """Run *script* from an empty cache; it is resumed before every turn and ends the run by ending.
-
-        *overlap* is SGLang's overlapping loop, in which results are processed a round late.
-        """
-        self.scheduler.enable_overlap = overlap
-        self.scheduler.enable_skip_finishing_decode = False
-        self.deferred.set_every(every)
-        self.controller.force_steps(None)
-        assert self.scheduler.flush_cache()
-        self._forget_keys_and_values()
-        for log in (self.drafts, self.chosen, self.shadow_drafts, self.shadow_accepts, self.reqs):
-            log.clear()
-        self.cycles = 0
-        self.deferred._kv_only_since_output = 0
-        self.lengths = dict.fromkeys(self.lengths, 0)
-        before = dict(self.deferred.snapshot())
-        steps = script(self)
-        ended = False
-
-        def ingest(**_: Any) -> list[Any]:
-            nonlocal ended
-            if next(steps, "end") == "end":
-                ended = True
-            self.scheduler.gracefully_exit = ended
-            return []
-
-        self.scheduler.ingest_requests = ingest
-        self.scheduler.gracefully_exit = False
-        (self.scheduler.event_loop_overlap if overlap else self.scheduler.event_loop_normal)()
-        self.scheduler.last_batch = None
-        after, pool = self.deferred.snapshot(), self.scheduler.token_to_kv_pool_allocator
-        return {
-            # A last round may accept more than was asked for; nobody is sent that.
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
-            "cached": {rid: req.cached_tokens for rid, req in self.reqs.items()},
-            "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
-            "drafts": sorted(self.drafts),
-            "chosen": list(self.chosen),
-            "shadow_drafts": [(*_next_token(req, position), token) for req, position, token in self.shadow_drafts],
-            "shadow_accepts": list(self.shadow_accepts),
-            "cycles": self.cycles,
-            "lengths": self.lengths,
-            "held_rounds": after["held_rounds"] - before["held_rounds"],
-            "extends": after["extends"] - before["extends"],
-            "writes": after["writes"] - before["writes"],
-            "reason": after["reason"],
-            "free_slots": pool.available_size() + self.scheduler.tree_cache.evictable_size(),
-        }
-
-    # -- what scripts do ---------------------------------------------------------------------------------------
 
     def ask(self, rid: str, ids: list[int], max_new_tokens: int, hidden_states: bool = False, **sampling: Any) -> None:
         """Send a greedy request, which a stop token ends only with ignore_eos=False; it enters at the next turn."""
@@ -152,10 +109,6 @@ class Stepper:
     def force(self, steps: int) -> None:
         self.controller.force_steps(steps)
 
-    def tokens_of(self, rounds: int, steps: int) -> int:
-        """Return about how many tokens *rounds* write: most drafts of EAGLE-3 are right, few of another draft's are."""
-        return rounds * (1 + steps if self._well_drafted else 2)
-
     def verified(self, rid: str) -> int:
         """Return the request's tokens so far."""
         return len(self.reqs[rid].output_ids)
@@ -169,6 +122,85 @@ class Stepper:
         req = self.reqs[rid] = next(req for req in waiting if req.rid == rid)
         if isinstance(req.grammar, Future):
             wait([req.grammar])
+
+    def _log_drafts(self) -> None:
+        draft_worker = self.worker._draft_worker
+        draft = draft_worker.draft
+
+        def logged(batch: Any, **kwargs: Any) -> Any:
+            positions = batch.seq_lens.tolist()
+            verify_input = draft(batch, **kwargs)
+            tokens = verify_input.draft_token.view(len(positions), -1).tolist()
+            for req, position, row in zip(batch.reqs, positions, tokens, strict=True):
+                self.drafts.append((req.origin_input_ids[0], position, row))
+            return verify_input
+
+        draft_worker.draft = logged
+
+
+class Stepper(Stepped):
+    """The shipped pair, or another draft, whose rows are held back after rounds of zero steps."""
+
+    CONFIG: Mapping[str, Any] = {"1": {"candidate_steps": TIERS}}
+
+    def __init__(self, folder: Path, algorithm: str = "EAGLE3", draft: str | None = None, *more: str) -> None:
+        drafting = ("--speculative-algorithm", algorithm, "--speculative-eagle-topk", "1")
+        model = ("--speculative-draft-model-path", draft or models.draft_path())
+        super().__init__(folder, self.CONFIG, *drafting, *model, *more)
+        self._well_drafted = algorithm == "EAGLE3"
+        now = current()
+        assert now is not None and now.deferred is not None, "rows are not held back"
+        self.round, self.deferred = now, now.deferred
+        self.chosen: list[tuple[int, int, int]] = []
+        """The same of the draft's choice after every extend of a zero-step round: one token."""
+        self.shadow_drafts: list[tuple[Any, int, int]] = []
+        """(request, position, token) of every shadow draft that a zero-step round checked."""
+        self.shadow_accepts: list[int] = []
+        """What the policy was told of them: 1 for right, 0 for wrong."""
+        self.cycles = 0
+        """Zero-step rounds of which the policy was told that they ended a cycle."""
+        self.lengths = {"known": 0, "waited for": 0, "wrong": 0}
+        """Decode rounds by where the host had the lengths of their requests from; and those with wrong ones."""
+        self._log_lengths()
+        self._log_drafts()
+        self._log_choices()
+        self._log_shadow_drafts()
+
+    def run(self, script: Script, *, every: int, overlap: bool = True) -> dict[str, Any]:
+        """Run *script* from an empty cache; it is resumed before every turn and ends the run by ending."""
+        self.deferred.set_every(every)
+        self.controller.force_steps(None)
+        self._forget_keys_and_values()
+        for log in (self.drafts, self.chosen, self.shadow_drafts, self.shadow_accepts):
+            log.clear()
+        self.cycles = 0
+        self.deferred._kv_only_since_output = 0
+        self.lengths = dict.fromkeys(self.lengths, 0)
+        before = dict(self.deferred.snapshot())
+        steps = script(self)
+        self.play(lambda: next(steps, "end") == "end", overlap)
+        after = self.deferred.snapshot()
+        return {
+            # A last round may accept more than was asked for; nobody is sent that.
+            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "cached": {rid: req.cached_tokens for rid, req in self.reqs.items()},
+            "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
+            "drafts": sorted(self.drafts),
+            "chosen": list(self.chosen),
+            "shadow_drafts": [(*_next_token(req, position), token) for req, position, token in self.shadow_drafts],
+            "shadow_accepts": list(self.shadow_accepts),
+            "cycles": self.cycles,
+            "lengths": self.lengths,
+            "held_rounds": after["held_rounds"] - before["held_rounds"],
+            "extends": after["extends"] - before["extends"],
+            "writes": after["writes"] - before["writes"],
+            "reason": after["reason"],
+            "free_slots": self.free_slots(),
+        }
+
+    def tokens_of(self, rounds: int, steps: int) -> int:
+        """Return about how many tokens *rounds* write: most drafts of EAGLE-3 are right, few of another draft's are."""
+        return rounds * (1 + steps if self._well_drafted else 2)
 
     def _forget_keys_and_values(self) -> None:
         """Overwrite the draft's, or a run would find those of the one before it where it wrote none itself."""
@@ -194,20 +226,6 @@ class Stepper:
             return found
 
         future_map.resolve_seq_lens_cpu, lengths._known = logged, asked
-
-    def _log_drafts(self) -> None:
-        draft_worker = self.worker._draft_worker
-        draft = draft_worker.draft
-
-        def logged(batch: Any, **kwargs: Any) -> Any:
-            positions = batch.seq_lens.tolist()
-            verify_input = draft(batch, **kwargs)
-            tokens = verify_input.draft_token.view(len(positions), -1).tolist()
-            for req, position, row in zip(batch.reqs, positions, tokens, strict=True):
-                self.drafts.append((req.origin_input_ids[0], position, row))
-            return verify_input
-
-        draft_worker.draft = logged
 
     def _log_choices(self) -> None:
         draft_worker = self.worker._draft_worker

@@ -1,10 +1,15 @@
-"""What the documentation shows is what the package does."""
+"""What the documentation shows is what the package does, and every page is in the site."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +18,7 @@ from scripts import tables
 from sglang_adaptive import __version__
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError
+from tests.messages import GAP, messages
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,3 +70,84 @@ def test_the_citation_is_of_this_version() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+COMPATIBILITY = " ".join((ROOT / "docs" / "compatibility.md").read_text().split())
+
+
+def test_our_reasons() -> None:
+    files = ("launch/activation.py", "repairs/hybrids.py", "workers/choice.py")
+    for file in files:
+        found = {message.text for message in messages() if message.where.startswith(f"sglang_plugin/{file}")}
+        reasons = {text for text in found if not text.startswith(("adaptive speculation", "sglang-adaptive", "got "))}
+        assert len(reasons) >= 2, file
+        assert not [reason for reason in reasons if f"`{reason}`" not in COMPATIBILITY]
+
+
+def test_reasons_of_sglang() -> None:
+    package = find_spec("sglang")
+    assert package is not None and package.submodule_search_locations
+    file = Path(package.submodule_search_locations[0], "srt", "speculative", "adaptive_spec_params.py")
+    functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+    asked = next(function for function in functions if function.name == "adaptive_unsupported_reason")
+    returned = [node.value for node in ast.walk(asked) if isinstance(node, ast.Return)]
+    reasons = [text(value) for value in returned if value is not None and text(value)]
+    assert len(reasons) == 7
+    assert not [reason for reason in reasons if f"`{reason}`" not in COMPATIBILITY]
+
+
+def text(value: ast.expr) -> str:
+    if isinstance(value, ast.JoinedStr):
+        parts = [str(part.value) if isinstance(part, ast.Constant) else GAP for part in value.values]
+        return re.sub(r"\s+", " ", "".join(parts))
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+
+
+RESULTS = ROOT / "benchmarks" / "results"
+PERFORMANCE = " ".join((ROOT / "docs" / "performance.md").read_text().split())
+
+
+def results(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+def test_results_are_listed() -> None:
+    listed = (RESULTS / "h200" / "README.md").read_text()
+    kept = [path.name for path in (RESULTS / "h200").iterdir() if path.name != "README.md"]
+    assert [name for name in kept if f"`{name}" not in listed] == []
+
+
+def test_costs() -> None:
+    policies = results("policy/overhead.json")["policies"]
+    ours, theirs, sync = policies["throughput"], policies["SGLang EMA"], policies["throughput hand-over"]
+    assert f"median {ours['median_us']:.1f} us, p99 {ours['p99_us']:.0f} us" in PERFORMANCE
+    assert f"(SGLang's EMA: {theirs['median_us']:.1f} us, {theirs['p99_us']:.1f} us)" in PERFORMANCE
+    assert f"median {sync['median_us']:.0f} us, p99 {sync['p99_us']:.0f} us" in PERFORMANCE
+    size = results("policy/memory.json")["bytes_by_rounds"]["200000"]
+    assert f"200,000 rounds | {size / 1000:.0f} kB |" in PERFORMANCE
+    look = re.search(r"open page \| ([\d.]+ to [\d.]+ ms) of", PERFORMANCE)
+    assert look and look[1] in (RESULTS / "page" / "README.md").read_text()
+
+
+INDEX = ROOT / "docs" / "index.md"
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = {(INDEX.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+\.md)\)", INDEX.read_text())}
+    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / name / "README.md" for name in ("patches", "train"))}
+    pages |= {*(ROOT / "benchmarks").rglob("*.md"), ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "README.md"}
+    missing = {page.relative_to(ROOT).as_posix() for page in pages - linked - {INDEX}}
+    assert not missing
+
+
+@pytest.mark.skipif(not find_spec("sphinx"), reason="the extra `docs` is not installed: the site is not built")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    options = ["--quiet", "--fail-on-warning", "--keep-going", "--doctree-dir", str(tmp_path / "trees")]
+    command = [sys.executable, "-m", "sphinx", *options, "--conf-dir", "docs", ".", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "site" / "docs" / "index.html").read_text()
+    assert "Contribute" in page and 'href="troubleshooting.html"' in page
+    assert "docs/index.html" in (tmp_path / "site" / "index.html").read_text()
+    outside = re.findall(r"<(?:link|script|img)[^>]+(?:href|src)=\"(https?:[^\"]+)", page)
+    assert not outside, "the site has to be readable without a network"

@@ -1,14 +1,23 @@
-"""Cutting NGRAM's trees, and the links of the CPU engine's kernel, against trees of objects."""
+"""NGRAM's trees of any width: links and masks, roots, and the lengths that the host knows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sglang.srt.managers.overlap_utils import decide_needs_cpu_seq_lens
+from sglang.srt.runtime_context import get_context, get_spec
 
 from sglang_adaptive.lab.cpu_engine.kernels.tree_links import reconstruct_indices_from_tree_mask
-from sglang_adaptive.sglang_plugin.workers.ngram_inputs import cut
+from sglang_adaptive.sglang_plugin.workers.ngram_inputs import cut, last_tokens, read_lengths, tokens_at_most
+from sglang_adaptive.sglang_plugin.workers.ngram_setup import needs_lengths_on_host
 from tests.token_trees import links, tree_batches
 
 WIDEST = 12
@@ -76,3 +85,50 @@ def test_links_of_a_mask_are_those_of_its_tree(batch: tuple, length: int) -> Non
     for got, wanted in zip(found, links(trees), strict=True):
         assert torch.equal(got, wanted)
     assert torch.equal(positions.view(bs, n), lengths[:, None] + mask.sum(-1) - 1)
+
+
+def test_the_last_accepted_token_of_rounds_of_different_widths() -> None:
+    accepted = torch.tensor([[5, 0, 0, 0], [6, 7, 8, 0], [9, 10, 11, 12]], dtype=torch.int32)
+    handed_over = SimpleNamespace(accept_tokens=accepted.flatten(), accept_lens=torch.tensor([1, 3, 4]).int())
+    assert last_tokens(handed_over).tolist() == [5, 8, 12]
+
+
+def test_a_mask_is_never_too_short() -> None:
+    slots = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=slots)) for slots in (96, 4000)]
+    batch = SimpleNamespace(reqs=slots, seq_lens_cpu=torch.tensor([80, 1000]))
+    assert tokens_at_most(batch, context_len=1024) == 1080
+    batch.seq_lens_cpu = None
+    assert tokens_at_most(batch, context_len=1024) == 96 + 1024
+
+
+DEVICE_ONLY, ON_HOST = SimpleNamespace(needs_cpu_seq_lens=False), SimpleNamespace(needs_cpu_seq_lens=True)
+
+
+@contextmanager
+def launched(**flags: Any) -> Iterator[None]:
+    with get_context().override_server_args(), get_spec().override(**flags):
+        yield
+
+
+@pytest.mark.parametrize(("backends", "needed"), [((DEVICE_ONLY,), False), ((DEVICE_ONLY, ON_HOST), True)])
+def test_an_adaptive_ngram_needs_what_its_backends_need(backends: tuple[Any, ...], needed: bool) -> None:
+    with launched(speculative_algorithm="NGRAM", speculative_adaptive=True):
+        assert needs_lengths_on_host(decide_needs_cpu_seq_lens, backends) is needed
+        assert decide_needs_cpu_seq_lens(backends)  # SGLang's own answer, which this replaces
+        assert get_spec().speculative_algorithm == "NGRAM"
+
+
+def test_others_get_sglang_s_answer() -> None:
+    with launched(speculative_algorithm="NGRAM", speculative_adaptive=False):
+        assert needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
+    with launched(speculative_algorithm="EAGLE3", speculative_adaptive=True):
+        assert not needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
+
+
+def test_lengths_are_read_once() -> None:
+    batch = SimpleNamespace(seq_lens=torch.tensor([5, 7]), seq_lens_cpu=None, seq_lens_sum=None)
+    read_lengths(batch)
+    assert (batch.seq_lens_cpu.tolist(), batch.seq_lens_sum) == ([5, 7], 12)
+    batch.seq_lens = None
+    read_lengths(batch)
+    assert batch.seq_lens_sum == 12
