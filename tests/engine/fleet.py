@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Condition, Event, Thread
 from typing import Any, Protocol
@@ -74,9 +74,15 @@ class Fleet:
     """Servers of which those run that are needed next."""
 
     def __init__(
-        self, make: Make, *, available: Callable[[], int] = available_bytes, wait_seconds: float = WAIT_SECONDS
+        self,
+        make: Make,
+        *,
+        late: Collection[str] = (),
+        available: Callable[[], int] = available_bytes,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        self._make, self._available = make, available
+        """*late* names the servers that start no earlier than the first test that needs them."""
+        self._make, self._late, self._available = make, late, available
         self._patience = defaultdict(lambda: wait_seconds)  # seconds, by the name of a server
         self._changed = Condition()  # holds the lock of everything below
         self._lives: dict[str, _Life] = {}
@@ -152,7 +158,8 @@ class Fleet:
             for name in needs:
                 if len(wanted) >= most:
                     return list(wanted)
-                wanted.setdefault(name)
+                if name not in self._late or name in self._lives:
+                    wanted.setdefault(name)
         return list(wanted)
 
     def _memory(self) -> bool:
