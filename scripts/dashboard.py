@@ -184,6 +184,31 @@ GRAPHS = (
         "none",
     ),
     Panel(
+        "Drafts from a request's own text",
+        "Not in use: what such drafts would have brought in finished requests.",
+        (
+            (
+                per_second("lookup_run_tokens_total", "instance")
+                + " / "
+                + per_second("lookup_tokens_total", "instance"),
+                "share of tokens in rounds that accept 8 or more, {{instance}}",
+            ),
+        ),
+        "percentunit",
+    ),
+    Panel(
+        "Worth of drafts from a request's own text",
+        "Tokens a round of them alone, and the rate with them where they pay, one request at a time, at least.",
+        (
+            (
+                per_second("lookup_tokens_total", "instance") + " / " + per_second("lookup_rounds_total", "instance"),
+                "tokens a round, {{instance}}",
+            ),
+            (one("lookup_speedup_ratio"), "rate over the best depth, {{instance}}"),
+        ),
+        "none",
+    ),
+    Panel(
         "Switches per minute by cause",
         "Probes go to another depth for a few rounds and come back: two switches each.",
         ((f"60 * {per_second('switches_total', 'cause')}", "{{cause}}"),),

@@ -10,6 +10,7 @@ from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.calibrate.state_words import because, ladder
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed
+from sglang_adaptive.lookups.words import lookup_words
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 
 
@@ -62,6 +63,8 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
         yield from _slot(slot)
     if "rates" in state:
         yield from _rates(state)
+    if state.get("lookups"):
+        yield from lookup_words(state["lookups"])
 
 
 def _last_switch(state: dict[str, Any]) -> Iterator[str]:

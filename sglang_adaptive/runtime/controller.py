@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from types import MappingProxyType
@@ -16,6 +17,8 @@ from sglang_adaptive.runtime.rounds import Rounds
 from sglang_adaptive.runtime.snapshot import ControllerSnapshot
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker
+
+logger = logging.getLogger(__name__)
 
 
 class AdaptiveController(Rounds):
@@ -129,6 +132,7 @@ class AdaptiveController(Rounds):
             policy_state=MappingProxyType(self._policy_state()),
             startup=MappingProxyType(self._startup()),
             speedup=self._speedup(),
+            lookups=self.lookup_report(),
         )
 
     def history(self, span: int) -> dict[str, Any] | None:
@@ -140,6 +144,17 @@ class AdaptiveController(Rounds):
         """Return what rounds with a budget came to, and how right the draft's chances were; see ``budget_report``."""
         return budget_report(self.budget, self._counters, self.calibration)
 
+    def lookup_report(self) -> dict[str, Any] | None:
+        """Return what lookups would have got accepted; see ``LookupCounter.report``. None where nobody counts it."""
+        if self.lookups is None:
+            return None
+        try:
+            return self.lookups(self.params if self._degraded is None else None, self._counters.by_position())
+        except Exception:
+            self.lookups = None
+            logger.exception("adaptive: nothing is told of lookups from here on, the policy could not price them")
+            return None
+
     def read_meters(self) -> MeterReading:
         """Return the values of the metrics; cheaper than a snapshot."""
         return read_meters(
@@ -150,6 +165,7 @@ class AdaptiveController(Rounds):
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
             verify_budget=self.budget_report() if self.budgets_allowed else None,
+            lookups=self.lookup_report(),
         )
 
     def _speedup(self) -> dict[str, Any] | None:

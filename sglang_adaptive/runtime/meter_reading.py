@@ -53,6 +53,9 @@ class MeterReading:
     verify_budget: Mapping[str, Any] | None = None
     """As ``budget_report`` has it; None where rounds may have no budget."""
 
+    lookups: Mapping[str, Any] | None = None
+    """As ``LookupCounter.report`` has it; None where nobody counts lookups."""
+
 
 def read_meters(
     policy: AdaptivePolicy | None,
@@ -63,6 +66,7 @@ def read_meters(
     profile_saved_at: float | None,
     hour: Mapping[str, Any] | None = None,
     verify_budget: Mapping[str, Any] | None = None,
+    lookups: Mapping[str, Any] | None = None,
 ) -> MeterReading:
     """Read *counters* and *policy*, which is None after it failed."""
     forecaster = policy if isinstance(policy, Forecasts) else None
@@ -84,6 +88,7 @@ def read_meters(
         profile_saved_at=profile_saved_at,
         hour=hour,
         verify_budget=verify_budget,
+        lookups=lookups,
     )
 
 

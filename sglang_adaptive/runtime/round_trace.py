@@ -5,6 +5,9 @@ The file is lines of text. The first is a JSON object with ``format`` and ``vers
     @ 3f0c... 91ab...    the requests of the rounds that follow, in this order, under salted ids
     3 20                 a round of 3 steps: the first request had 2 drafts accepted, the second none
     ! 12                 12 rounds were not written: the disk was too slow, or they did not verify all drafts
+    ? 31 0:9:9 16:2:31   a finished request: what drafts from its own text would have brought. Of its output, 31 tokens
+                         would lie in runs of lookups. By the tokens that agree before the drafts, at least 0 and at
+                         least 16, so many rounds would have yielded so many tokens; see ``lookups.tally``
 
 Accepted drafts are one base-36 digit each. The salt is drawn when the server starts and never written, so ids of two
 starts are unrelated. A file that reaches half of the allowed size replaces ``FILE.1``, and a new file begins; ids stay.
@@ -19,7 +22,7 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -27,8 +30,8 @@ from sglang_adaptive.policy.observation import RoundObservation
 
 logger = logging.getLogger(__name__)
 
-FORMAT, VERSION = "sglang-adaptive rounds", 1
-WHO, LOST = "@", "!"
+FORMAT, VERSION = "sglang-adaptive rounds", 2
+WHO, LOST, LOOKED_UP = "@", "!", "?"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 WRITE_SECONDS = 0.5
 """Seconds between two writes; a killed server loses at most as many."""
@@ -47,6 +50,7 @@ class RoundTrace:
         self._most = max_bytes / 2.0
         self._key = secrets.token_bytes(16)
         self._waiting: deque[RoundObservation] = deque()
+        self._looked_up: deque[str] = deque(maxlen=MOST_WAITING)
         self._lost = 0
         self._who: Sequence[Hashable] | None = None
         self._written = 0
@@ -63,6 +67,11 @@ class RoundTrace:
             self._waiting.append(observation)
         else:
             self._lost += 1
+
+    def add_lookups(self, rows: Iterable[tuple[int, int, int]], run_tokens: int) -> None:
+        """Add a finished request, from any thread; *rows* are (least match, rounds, tokens) of its lookups."""
+        told = " ".join(f"{match}:{rounds}:{tokens}" for match, rounds, tokens in rows if rounds)
+        self._looked_up.append(f"{LOOKED_UP} {run_tokens} {told}")
 
     def end(self) -> None:
         """Accept no more rounds; the thread writes those that wait."""
@@ -106,6 +115,8 @@ class RoundTrace:
                 self._line(f"{WHO} {' '.join(map(self._salted, done.requests))}")
             digits = "".join([DIGITS[count] for count in done.num_correct_drafts_per_req])
             self._line(f"{done.steps} {digits}")
+        for _ in range(len(self._looked_up)):
+            self._line(self._looked_up.popleft())
         if self._lost:
             lost, self._lost = self._lost, 0
             self._line(f"{LOST} {lost}")

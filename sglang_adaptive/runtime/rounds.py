@@ -54,6 +54,9 @@ class Rounds(RuntimeStates):
         """None before :meth:`init_states`, and after an error in the history."""
         self.trace: RoundTrace | None = None
         """Records each round; None for no trace."""
+        self.lookups: Callable[[object, list[dict[str, int]]], dict[str, Any]] | None = None
+        """Returns what lookups would have got accepted, priced by a policy and by what its drafts got accepted; None
+        where nobody counts that."""
         self.agreed_steps: int | None = None
         """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
         self.agreed_most: int | None = None

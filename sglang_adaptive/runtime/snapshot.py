@@ -55,6 +55,9 @@ class ControllerSnapshot:
     speedup: Mapping[str, Any] | None = None
     """Speedup of the last hour over fixed steps; see ``History.speedup``."""
 
+    lookups: Mapping[str, Any] | None = None
+    """What lookups in the own text would have got accepted of finished requests; see ``LookupCounter.report``."""
+
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins; object keys are strings."""
         return {
@@ -80,6 +83,7 @@ class ControllerSnapshot:
             "config_changed": None if self.config_changed is None else dict(self.config_changed),
             "startup": dict(self.startup),
             "speedup": None if self.speedup is None else dict(self.speedup),
+            "lookups": None if self.lookups is None else dict(self.lookups),
             **self.policy_state,
         }
 

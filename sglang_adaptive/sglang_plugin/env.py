@@ -61,6 +61,7 @@ NGRAM_ROOTS = Switch("SGLANG_ADAPTIVE_NGRAM_ROOTS", "NGRAM's zero-step rounds pr
 LENGTH_KERNEL = Switch("SGLANG_ADAPTIVE_LENGTH_KERNEL", "fa3's lengths and page tables filled in by one kernel")
 VERIFY_SCHEDULE = Switch("SGLANG_ADAPTIVE_VERIFY_SCHEDULE", "fa3's tile schedule computed once a verify pass")
 QUERIES_IN_PLACE = Switch("SGLANG_ADAPTIVE_QUERIES_IN_PLACE", "queries that fa3 reads where they lie")
+LOOKUP_COUNTER = Switch("SGLANG_ADAPTIVE_LOOKUP_COUNTER", "the count of what lookups would have got accepted")
 EXTEND_METADATA = Switch("SGLANG_ADAPTIVE_EXTEND_METADATA", "the draft extend's page table built once a round")
 
 SWITCHES = tuple(value for value in tuple(globals().values()) if isinstance(value, Switch))

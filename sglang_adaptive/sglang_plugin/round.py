@@ -39,6 +39,7 @@ from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
+    from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
     from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 
 
@@ -66,6 +67,8 @@ class Round:
         """Verifies unequal numbers of drafts; None where all requests verify alike."""
         self.why_no_budgets: str | None = None
         self.metrics: AdaptiveMetrics | None = None
+        self.texts: FinishedTexts | None = None
+        """Counts what lookups would have got accepted; None where nobody does."""
         self._resolving: RoundNote | None = None
 
     @cached_property
@@ -251,6 +254,11 @@ class Round:
     def owned_length(self, owned: int, req: Any) -> int:
         """Leave tokens whose draft extend is pending out of what the prefix cache keeps of a leaving request."""
         return owned if self.deferred is None else self.deferred.owned_length(owned, req)
+
+    def released(self, req: Any) -> None:
+        """Let the text of a request that has given back its KV be counted, if it is done."""
+        if self.texts is not None:
+            self.texts.add(req)
 
     # -- beside rounds --------------------------------------------------------------------------------------------
 

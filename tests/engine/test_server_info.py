@@ -46,6 +46,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "profile_saved_at": type(None),
         "startup": dict,
         "speedup": type(found["speedup"]),  # None until a round of the last hour could be priced
+        "lookups": dict,
         "zero_steps": dict,
         "round_times": list,
         "profile_key": dict,

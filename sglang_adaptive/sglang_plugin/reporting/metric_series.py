@@ -114,6 +114,17 @@ METRICS = (
     ),
     Metric("chance_believed_total", COUNTER, "The sum of their chances.", CHANCE, throughput_only=True),
     Metric("chance_accepted_total", COUNTER, "Those of them that were accepted.", CHANCE, throughput_only=True),
+    Metric("lookup_rounds_total", COUNTER, "Rounds that drafts from a finished request's own text would have taken."),
+    Metric("lookup_tokens_total", COUNTER, "Output tokens of these requests."),
+    Metric(
+        "lookup_run_tokens_total", COUNTER, "Those of them in rounds that would have accepted 8 such drafts or more."
+    ),
+    Metric(
+        "lookup_speedup_ratio",
+        GAUGE,
+        "Rate of one request with such drafts where they pay, over the best depth, by the cost model; at least.",
+        throughput_only=True,
+    ),
     Metric("degraded", GAUGE, "1 when the policy failed and the depth is back at the one given at launch, else 0."),
     Metric(
         "profile_age_seconds",
@@ -154,6 +165,7 @@ def series(reading: MeterReading, now: float) -> Iterator[Series]:
     for cause in (*CAUSES, *(reading.switches_by_cause.keys() - set(CAUSES))):
         yield "switches_total", label_of(cause), reading.switches_by_cause.get(cause, 0)
     yield from _of_budgets(reading)
+    yield from _of_lookups(reading)
     if reading.speedup is not None:
         yield "expected_speedup_ratio", None, reading.speedup
     for one in reading.hour["against"] if reading.hour is not None else ():
@@ -186,6 +198,15 @@ def _of_budgets(reading: MeterReading) -> Iterator[Series]:
         yield "chance_trials_total", name, trials
         yield "chance_believed_total", name, trials * (one["believed"] or 0.0)
         yield "chance_accepted_total", name, trials * (one["accepted"] or 0.0)
+
+
+def _of_lookups(reading: MeterReading) -> Iterator[Series]:
+    if reading.lookups is None:
+        return
+    for name in ("rounds", "tokens", "run_tokens"):
+        yield f"lookup_{name}_total", None, reading.lookups[name]
+    if reading.lookups["worth"] is not None:
+        yield "lookup_speedup_ratio", None, reading.lookups["worth"]["least"]
 
 
 def _by_position(reading: MeterReading) -> Iterator[Series]:

@@ -106,6 +106,13 @@ def prebuilt_result(now: Round, original: Callable[..., Any], *args: Any, **kwar
     return original(*args, **kwargs)
 
 
+@event(SRT + "mem_cache.common.release_kv_cache", "req")
+def release(now: Round, original: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
+    """Give back the KV of a request that is done, or was retracted."""
+    original(req, *args, **kwargs)
+    now.released(req)
+
+
 @event(SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
 def owned_length(now: Round, original: Callable[..., int], req: Any) -> int:
     """Say how many tokens of a leaving request the prefix cache may keep."""
@@ -156,7 +163,10 @@ needs(
     Need(_PENALTIES + "repetition_penalty.apply_scaling_penalties", ("logits", "scaling_penalties")),
     Need(
         SRT + "managers.schedule_batch.Req",
-        attributes=("origin_input_ids", "output_ids", "retraction_count", "sampling_params"),
+        attributes=(
+            *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished", "retraction_count"),
+            "sampling_params",
+        ),
     ),
     Need(SRT + "mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size", ("self",)),
     Need(SRT + "managers.schedule_batch.ScheduleBatch.check_decode_mem", ("self",)),

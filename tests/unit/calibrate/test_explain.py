@@ -8,7 +8,7 @@ from sglang_adaptive.calibrate.explain import explain, main
 from sglang_adaptive.calibrate.state_words import because
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from tests.live_controllers import controller, ema, serve
+from tests.live_controllers import controller, ema, serve, with_lookups
 
 
 def test_before_the_first_round() -> None:
@@ -27,6 +27,16 @@ def test_ema_names_average_and_both_ways_out() -> None:
 def test_ema_at_zero_steps_says_what_it_does_next() -> None:
     state = serve(ema(warmup_batches=0, update_interval=1, ema_alpha=1.0), 1, accepted=0.0)
     assert "Without drafts nothing is learnt, so the next decision tries the next depth." in "\n".join(explain(state))
+
+
+def test_lookups_are_said_not_to_be_in_use() -> None:
+    state = serve(with_lookups(controller(ThroughputPolicy(3))), 60, accepted=0.4)
+    lines = list(explain(state))
+    assert lines[-2].startswith("Not in use: drafts looked up in a request's own text would yield")
+    assert f"{100 * state['lookups']['run_share']:.0f}% of them in rounds that accept 8 drafts or more" in lines[-2]
+    assert lines[-1].startswith(
+        f"Where they pay, one request at a time would be {state['lookups']['worth']['least']:.2f}"
+    )
 
 
 def test_switch_and_its_reason() -> None:

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[3] / "sglang_adaptive"
-HEIGHT = {"policy": 0, "runtime": 1, "helper": 2, "serve_cpu": 3, "sglang_plugin": 3, "lab/cpu_engine": 5, "lab": 6}
+HEIGHT = {
+    "policy": 0,
+    "runtime": 1,
+    "lookups": 1,
+    "helper": 2,
+    "serve_cpu": 3,
+    "sglang_plugin": 3,
+    "lab/cpu_engine": 5,
+    "lab": 6,
+}
 TOP = 4
 """Commands of the product. What lies above, the lab, is imported by nothing outside of it."""
 PURE = ("policy", "runtime", "helper")

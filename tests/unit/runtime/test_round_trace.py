@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.lab.simulate.errors import SimulationError
 from sglang_adaptive.lab.simulate.traffic.rounds import read_rounds
+from sglang_adaptive.lookups.lookup import Text
+from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime import round_trace
 from sglang_adaptive.runtime.round_note import RoundNote
@@ -34,6 +37,25 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert b == [[(3, 0), (3, 1), (0, 0), (12, 11)]]
     assert c == [[(12, 12)]]
     assert found.steps == {3: 2, 0: 1, 12: 1} and found.batches == {2: 3, 1: 1}
+
+
+def test_lookups_of_finished_requests_are_written_beside_the_rounds(tmp_path: Path) -> None:
+    one, other = (Tally.of(Text(text, 4).rounds()) for text in ([1, 2, 3, 4, *[1, 2, 3, 4] * 9, 5], [9, 8, 9, 8, 7, 6]))
+    trace = RoundTrace(tmp_path / "t", 1e6)
+    trace.add(seen(3, a=2))
+    for tally in (one, other):
+        trace.add_lookups(tally.rows(), tally.run_tokens)
+    trace.close()
+    assert one.run_tokens and read_rounds(tmp_path / "t").lookups == one + other
+
+
+@pytest.mark.parametrize("line", ["?", "? 3", "? x 0:1:1", "? 3 0:1", "? 3 0:1:1:1 2:2", "? 3 5:1:1", "? 3 0:1:-1"])
+def test_a_line_of_lookups_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+    written(tmp_path / "t", seen(3, a=2))
+    with (tmp_path / "t").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(SimulationError, match=r"line 4: .*lookups after"):
+        read_rounds(tmp_path / "t")
 
 
 def test_ids_are_salted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from sglang_adaptive.lab.simulate.setting import LARGEST_BATCH
 from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.lab.simulate.traffic.recut import NAME, Seen, batches, seen, texts_of
 from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, read_rounds
+from sglang_adaptive.lookups.tally import ROWS, worth
 
 POLICIES = ("throughput", "ema", "ema-all")
 """Policies that play where none is named; every fixed depth plays anyway."""
@@ -43,6 +44,8 @@ class Replay:
     """By batch size."""
     seconds: dict[int, dict[int, float]]
     """Round times that were used, by batch size and steps."""
+    lookups: dict[str, Any]
+    """What lookups would have got accepted, with their ``worth`` on these times; see `sglang_adaptive.lookups`."""
     source: dict[str, Any]
 
 
@@ -61,7 +64,18 @@ def replay(options: argparse.Namespace, words: list[str]) -> Replay:
     source = about(words) | {"profile": name, "rounds": count, "seed": options.seed}
     source |= {"left_out": left_out} if left_out else {}
     seconds = {size: {steps: float(table[size, steps]) for steps in cost.steps} for size in sizes}
-    return Replay(rounds, texts, seen(rounds, texts, cost.steps), cells, seconds, source)
+    found = seen(rounds, texts, cost.steps)
+    return Replay(rounds, texts, found, cells, seconds, _lookups(rounds, found, cost), source)
+
+
+def _lookups(rounds: Rounds, found: list[Seen], cost: RoundCost) -> dict[str, Any]:
+    """Return the lookups of *rounds* as builtins, priced where there are times of ROWS requests: see `worth`."""
+    if cost.batches[-1] < ROWS:
+        return rounds.lookups.as_dict() | {"worth": None}
+    table = cost.table(ROWS)
+    alone = {steps: float(table[1, steps]) for steps in cost.steps}
+    tokens = {one.steps: one.tokens_recut for one in found}
+    return rounds.lookups.as_dict() | {"worth": worth(rounds.lookups, alone, tokens, float(table[ROWS, 0]))}
 
 
 def _cell(

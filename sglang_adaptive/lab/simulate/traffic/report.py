@@ -10,6 +10,7 @@ from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.report_text import table
 from sglang_adaptive.lab.simulate.traffic.command import Replay, lines_of
 from sglang_adaptive.lab.simulate.traffic.recut import FEWEST_ROUNDS, Seen
+from sglang_adaptive.lookups.words import lookup_words
 from sglang_adaptive.report.page_style import STYLE
 from sglang_adaptive.report.svg import Chart
 
@@ -28,6 +29,7 @@ def text_report(replay: Replay) -> str:
         _summary(replay),
         "What was seen\n" + table(SEEN_HEAD, [_seen_row(one) for one in replay.seen]),
         *(_cell_text(cell, replay) for cell in replay.cells),
+        *lookup_words(replay.lookups),
         HOW,
     ]
     return "\n\n".join([*parts, *_doubts(replay)])
@@ -44,6 +46,7 @@ def json_report(replay: Replay) -> dict[str, Any]:
         "requests": len(replay.rounds.requests),
         "rounds_by_batch_size": {str(size): count for size, count in sorted(replay.rounds.batches.items())},
         "doubts": _doubts(replay),
+        "lookups": replay.lookups,
         "depths": [
             {
                 "steps": one.steps,
@@ -83,6 +86,7 @@ def html_report(replay: Replay) -> str:
         f'<h1>{TITLE}</h1><p class="soft">{escape(_summary(replay))}</p>{doubts}'
         f'<h2>Tokens a second over the best single depth</h2><div class="cards">{cards}</div>'
         f"<h2>What was seen of each depth</h2>{_seen_table(replay.seen)}"
+        f"{''.join(f'<p>{escape(line)}</p>' for line in lookup_words(replay.lookups))}"
         f"<h2>How to read and repeat this</h2><p>{escape(HOW)}</p><dl>{listed}</dl>"
     )
     return (

@@ -6,12 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lookups.tally import MATCHES, Tally
 from sglang_adaptive.policy.options import MAX_STEPS
-from sglang_adaptive.runtime.round_trace import DIGITS, FORMAT, LOST, VERSION, WHO
+from sglang_adaptive.runtime.round_trace import DIGITS, FORMAT, LOOKED_UP, LOST, VERSION, WHO
 
+VERSIONS = (1, VERSION)
+"""Versions of the format that are read; the first had no lookups."""
 _VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
 
@@ -27,6 +31,8 @@ class Rounds:
     """Rounds by their steps."""
     lost: int = 0
     """Rounds that the server could not write down."""
+    lookups: Tally = field(default_factory=Tally)
+    """What lookups would have got accepted in its finished requests."""
 
     @property
     def count(self) -> int:
@@ -63,12 +69,12 @@ class _Reader:
             about = json.loads(first)
         except ValueError:
             about = None
-        if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
-            expected = f'"format": "{FORMAT}", "version": {VERSION}'
+        if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") not in VERSIONS:
+            expected = f'"format": "{FORMAT}", "version": {" or ".join(map(str, VERSIONS))}'
             raise SimulationError(f"--trace {self._file}: line 1: {first[:60]!r}; expected {expected}")
         for number, line in enumerate(lines, 2):
             if not self._take(*line.split(" ")):
-                expected = "requests after @, or steps and one digit a request"
+                expected = "requests after @, lookups after ?, or steps and one digit a request"
                 raise SimulationError(f"--trace {self._file}: line {number}: {line[:60]!r}; expected {expected}")
 
     def _lines(self) -> Iterator[str]:
@@ -84,6 +90,8 @@ class _Reader:
         if first == WHO:
             self._who = list(rest)
             return bool(rest)
+        if first == LOOKED_UP:
+            return self._look_up(*rest)
         if len(rest) != 1:
             return False
         if first == LOST:
@@ -100,6 +108,18 @@ class _Reader:
         for stretches in self._found.requests.values():
             if stretches[-1]:
                 stretches.append([])
+        return True
+
+    def _look_up(self, in_runs: str = "", *rows: str) -> bool:
+        parts = [row.split(":") for row in rows]
+        if any(len(part) != 3 for part in parts) or not all(map(str.isdecimal, [in_runs, *chain(*parts)])):
+            return False
+        found = {int(match): (int(rounds), int(tokens)) for match, rounds, tokens in parts}
+        if not found or not found.keys() <= set(MATCHES):
+            return False
+        by_match = [found.get(match, (0, 0)) for match in MATCHES]
+        rounds, tokens = (tuple(column) for column in zip(*by_match, strict=True))
+        self._found.lookups += Tally(1, rounds, tokens, int(in_runs))
         return True
 
     def _round(self, steps: int, digits: str) -> bool:

@@ -91,6 +91,19 @@ function drawBudgets({ verify_budget: budget }) {
   fillTable(byId("budgets-table"), ["Chance", element("td"), "Believed", "Accepted", "Drafts"], rows);
 }
 
+function drawLookups({ lookups: found }) {
+  const { worth } = found;
+  const counted = found.rounds
+    ? `Not in use. Over ${plural(found.requests, "finished request")} they would have yielded ${found.tokens_per_round.toFixed(2)} tokens a round, and ${percent(found.run_share)} of the tokens lie in rounds that accept 8 or more.`
+    : "Not in use. No finished request was counted yet.";
+  const worthIt = worth ? ` Where they pay, one request at a time would be ${worth.least.toFixed(2)} to ${worth.most.toFixed(2)} times as fast as ${worth.steps ? `at ${stepsInWords(worth.steps)}` : "without drafts"}.` : "";
+  write(byId("lookups-note"), `${counted}${worthIt}${found.error ? ` The count has ended: ${found.error}.` : ""}`);
+  const rows = found.by_match.map(({ from, rounds, tokens }) =>
+    row({}, from ? `from ${from}` : "none", rounds.toLocaleString("en"), rounds ? (tokens / rounds).toFixed(2) : "-", percent(found.tokens ? tokens / found.tokens : null)),
+  );
+  fillTable(byId("lookups-table"), ["Tokens that agree", "Rounds", "Tokens a round", "Of the output"], rows);
+}
+
 function drawSwitches(rank, now) {
   const recent = [...rank.recent_switches].reverse();
   const count = recent.length;

@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload, routes
 from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
-from tests.live_controllers import controller
+from tests.live_controllers import controller, with_lookups
 from tests.unit.runtime.test_controller import Ticks
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "page.md"
@@ -67,7 +67,7 @@ def served(policy: AdaptivePolicy) -> AdaptiveController:
 
 
 def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
-    return {**served(policy).snapshot().as_dict(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
+    return {**with_lookups(served(policy)).snapshot().as_dict(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
 
 
 def ema() -> AdaptiveSpeculativeParams:

@@ -23,6 +23,7 @@ from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.reporting import metrics
 from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
+from tests.live_controllers import with_lookups
 from tests.unit.runtime.test_controller import Ticks, Worker, state
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
@@ -190,11 +191,26 @@ def test_cardinality_is_bounded_whatever_is_served() -> None:
 def test_every_metric_that_is_named_is_reported() -> None:
     made = Served(saved_at=0.0)
     made.controller.allow_budgets()
+    with_lookups(made.controller)
     made.serve([2, 3, 1])
     hour = {"against": [{"steps": 0, "times": 1.0}]}
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour), 1.0)}
     lacking = {metric.name for metric in METRICS} - reported
     assert not lacking, f"yield a value for {sorted(lacking)} in series() of metric_series.py"
+
+
+def test_lookups_are_counted_as_they_are_reported() -> None:
+    made = Served()
+    attached = made.metrics()
+    assert attached is not None and made.value("lookup_rounds_total") is None
+    with_lookups(made.controller)
+    made.serve([2, 3, 1])
+    attached._write_all()
+    report = made.controller.lookup_report()
+    assert report is not None and report["run_tokens"] > 0
+    for name in ("rounds", "tokens", "run_tokens"):
+        assert made.value(f"lookup_{name}_total") == report[name]
+    assert made.value("lookup_speedup_ratio") == report["worth"]["least"] > 1.0
 
 
 def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.real.work import Live
 from sglang_adaptive.lab.simulate.traffic.recut import batches, runs_of, seen, texts_of
 from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, read_rounds
+from sglang_adaptive.lookups.lookup import Text
+from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.drawn_texts import drawn_trace
@@ -24,7 +27,7 @@ LADDER = (0, 1, 2, 3, 5, 7)
 HEAD = '{"format": "sglang-adaptive rounds", "version": 1}\n'
 
 
-def served(file: Path, steps: list[int], batch: int = 4) -> Rounds:
+def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally] = ()) -> Rounds:
     """Serve requests at random, each depth for 50 rounds, as a server would that writes its rounds to *file*."""
     work = next(work for work in scenes(TEXTS, batch, 800, seed=1) if work.name == "at random")
     live, trace, now = Live(work), RoundTrace(file, 64e6), 0
@@ -36,6 +39,8 @@ def served(file: Path, steps: list[int], batch: int = 4) -> Rounds:
         trace.add(RoundObservation(depth, counts, batch, requests=requests))
         live.leave(now)
         live.join(now)
+    for tally in lookups:
+        trace.add_lookups(tally.rows(), tally.run_tokens)
     trace.close()
     return read_rounds(file)
 
@@ -100,6 +105,19 @@ def test_a_report_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert page.count("<svg") == 1 and "http" not in page.replace("http://www.w3.org", "")
 
 
+def test_lookups_of_a_trace_are_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Tally.of(Text([*range(300), *range(50, 250)], 300).rounds())
+    served(tmp_path / "t", [3], lookups=[tally, tally])
+    words = ["--trace", str(tmp_path / "t"), "--rounds", "100", "--no-progress"]
+    assert main([*words, "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]) == 0
+    found = json.loads((tmp_path / "r.json").read_text())["lookups"]
+    priced = found.pop("worth")
+    assert found == (tally + tally).as_dict()
+    assert 1.0 < priced["least"] < priced["most"]
+    said = f"{priced['least']:.2f} to {priced['most']:.2f} times as fast as at {priced['steps']} steps"
+    assert said in capsys.readouterr().out and said in (tmp_path / "r.html").read_text()
+
+
 def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:
     file = tmp_path / "t"
     served(file, [3])
@@ -114,7 +132,7 @@ def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:
         (None, "cannot be read (No such file or directory)"),
         ("", "line 1: ''; expected"),
         ("some text\n", "line 1: 'some text'; expected"),
-        (HEAD.replace("1}", "2}"), "line 1: "),
+        (HEAD.replace("1}", "3}"), "line 1: "),
         (HEAD, "no round in it"),
         (f"{HEAD}3 1\n", "line 2: '3 1'; expected"),
         (f"{HEAD}@ a b\n3 1\n", "line 3: '3 1'; expected"),

@@ -1,0 +1,115 @@
+"""Counts what lookups would have got accepted in finished requests, beside the serving thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from sglang_adaptive.lookups.lookup import Text
+from sglang_adaptive.lookups.tally import ROWS, Tally, worth
+from sglang_adaptive.policy.base import Prices
+
+logger = logging.getLogger(__name__)
+
+SHARE = 0.05
+"""Share of one core that counting may take: a request is followed by a pause 19 times as long."""
+MOST_WAITING = 1 << 20
+"""Tokens that may wait to be counted, 8 MB. While more do, requests that finish are left out, whatever their length."""
+LONGEST_TEXT = 1 << 17
+"""Tokens of a request that are looked at; of a longer prompt the last ones."""
+
+
+class LookupCounter:
+    """Looks up the text of each finished request in a thread of its own; its first error ends the counting."""
+
+    def __init__(self, told: Callable[[Tally], None] = lambda tally: None) -> None:
+        """*told* gets the tally of each request, in the thread."""
+        self.error: str | None = None
+        """What ended the counting."""
+        self.left_out = 0
+        """Requests that came while too many tokens waited."""
+        self.tally = Tally()
+        self._told = told
+        self._waiting: SimpleQueue[tuple[array[int], array[int]] | None] = SimpleQueue()
+        self._over = threading.Event()
+        # Each number has one thread that writes it.
+        self._added = self._done = 0
+        self._seconds, self._read = 0.0, 0
+        self._thread = threading.Thread(target=self._run, name="lookup-counter", daemon=True)
+        self._thread.start()
+
+    def add(self, prompt: array[int], output: array[int]) -> None:
+        """Count a finished request; takes a microsecond. The arrays have to stay as they are."""
+        if self.error is not None or len(output) < 2:
+            return
+        if self._added - self._done > MOST_WAITING:
+            self.left_out += 1
+            return
+        self._added += len(prompt) + len(output)
+        self._waiting.put((prompt, output))
+
+    def close(self) -> None:
+        """Count what waits, without pauses, and end."""
+        self._over.set()
+        self._waiting.put(None)
+        self._thread.join()
+
+    def report(self, policy: object, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+        """Return the counts as JSON builtins; docs/page.md lists them.
+
+        *policy* prices them if it has ``Prices``; *by_position* says what its drafts got accepted, as
+        ``Counters.by_position``.
+        """
+        tally = self.tally
+        return {
+            **tally.as_dict(),
+            "left_out": self.left_out,
+            "error": self.error,
+            "seconds_per_token": self._seconds / self._read if self._read else None,
+            "worth": _priced(tally, policy, by_position) if isinstance(policy, Prices) else None,
+        }
+
+    def _run(self) -> None:
+        try:
+            while (request := self._waiting.get()) is not None:
+                begin = time.perf_counter()
+                self._count(*request)
+                self._over.wait((time.perf_counter() - begin) * (1.0 / SHARE - 1.0))
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            logger.exception("adaptive: lookups are not counted from here on")
+
+    def _count(self, prompt: array[int], output: array[int]) -> None:
+        begin = time.thread_time()
+        kept = prompt[max(0, len(prompt) + len(output) - LONGEST_TEXT) :]
+        text = Text(np.concatenate((kept, output[:LONGEST_TEXT])), len(kept))
+        found = Tally.of(text.rounds())
+        self.tally += found
+        self._told(found)
+        self._done += len(prompt) + len(output)
+        self._read += len(text)
+        self._seconds += time.thread_time() - begin
+
+
+def _priced(tally: Tally, policy: Prices, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any] | None:
+    """Return what lookups are worth on *policy*'s round times; None where it has none without drafts.
+
+    A round of lookups is taken to need what ROWS requests need without drafts: as many tokens are verified.
+    """
+    alone, wide = policy.prices(1, 0), policy.prices(ROWS, 0)
+    if 0 not in wide.seconds:
+        return None
+    tokens = [1.0]
+    reach = 1.0
+    for position in by_position:
+        reach *= position["accepted"] / position["reached"] if position["reached"] else 0.0
+        tokens.append(tokens[-1] + reach)
+    seconds = {steps: taken for steps, taken in alone.seconds.items() if steps < len(tokens)}
+    return worth(tally, seconds, tokens, wide.seconds[0])

@@ -1,0 +1,111 @@
+"""What lookups would have got accepted, added up over finished requests, and what drafting by them would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.lookups.lookup import DRAFTS, Round
+
+MATCHES = (0, 2, 4, 8, 16, 32, 64)
+"""Least match of each row of a tally; 0: nothing was found."""
+RUN = 8
+"""Accepted drafts from which a round counts as part of a run."""
+ROWS = DRAFTS + 1
+"""Tokens that the target verifies of a request in a round of lookups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Rounds of lookups alone, one after the other, over the decoded tokens of some requests."""
+
+    requests: int = 0
+    rounds: tuple[int, ...] = (0,) * len(MATCHES)
+    """By row of MATCHES."""
+    tokens: tuple[int, ...] = (0,) * len(MATCHES)
+    """Output tokens of these rounds; the first of a request comes from its prefill and is not among them."""
+    run_tokens: int = 0
+    """Output tokens of rounds that accept RUN drafts or more."""
+
+    @classmethod
+    def of(cls, found: Iterable[Round]) -> Tally:
+        """Return the tally of one request."""
+        rounds, tokens, run_tokens = [0] * len(MATCHES), [0] * len(MATCHES), 0
+        for match, got in found:
+            row = max(0, match.bit_length() - 1)
+            rounds[row] += 1
+            tokens[row] += got
+            run_tokens += got if got > RUN else 0
+        return cls(1, tuple(rounds), tuple(tokens), run_tokens)
+
+    def __add__(self, other: Tally) -> Tally:
+        """Return the tally of both."""
+        return Tally(
+            self.requests + other.requests,
+            tuple(map(int.__add__, self.rounds, other.rounds)),
+            tuple(map(int.__add__, self.tokens, other.tokens)),
+            self.run_tokens + other.run_tokens,
+        )
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Output tokens a round; None without a round."""
+        rounds = sum(self.rounds)
+        return sum(self.tokens) / rounds if rounds else None
+
+    @property
+    def run_share(self) -> float | None:
+        """Share of the output tokens that lie in runs; None without a token."""
+        tokens = sum(self.tokens)
+        return self.run_tokens / tokens if tokens else None
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Return (least match, rounds, output tokens) of each row."""
+        return list(zip(MATCHES, self.rounds, self.tokens, strict=True))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the tally as JSON builtins."""
+        return {
+            "requests": self.requests,
+            "rounds": sum(self.rounds),
+            "tokens": sum(self.tokens),
+            "run_tokens": self.run_tokens,
+            "tokens_per_round": self.tokens_per_round,
+            "run_share": self.run_share,
+            "by_match": [{"from": least, "rounds": rounds, "tokens": tokens} for least, rounds, tokens in self.rows()],
+        }
+
+
+def worth(
+    tally: Tally, seconds: Mapping[int, float], tokens: Mapping[int, float] | Sequence[float], looked_up: float
+) -> dict[str, Any] | None:
+    """Return what lookups would bring one request at a time, over the best depth; None without a token or a depth.
+
+    *seconds* are those of a round by draft steps, *tokens* what such a round is expected to yield, and *looked_up* the
+    seconds of a round of lookups. With t = min seconds/tokens, the text now takes t a token. A row of the tally whose
+    rounds take less than that for its tokens is looked up, the rest drafted as before. How well the draft itself does
+    in copied text is not known: ``most`` takes it to be as good as everywhere, ``least`` to get all its drafts
+    accepted there, which leaves min seconds/(steps + 1) a token. Neither has the round that a server may need to find
+    out that text is being copied.
+    """
+    depths = [steps for steps in seconds if steps and steps < ROWS] or list(seconds)
+    count = sum(tally.tokens)
+    if not count or not depths:
+        return None
+    usual, steps = min((seconds[steps] / tokens[steps], steps) for steps in seconds)
+    perfect = min(seconds[steps] / (steps + 1) for steps in depths)
+    return {
+        "least": _gain(tally, usual, min(perfect, usual), looked_up),
+        "most": _gain(tally, usual, usual, looked_up),
+        "steps": steps,
+        "seconds": seconds[steps],
+        "lookup_seconds": looked_up,
+    }
+
+
+def _gain(tally: Tally, usual: float, copying: float, looked_up: float) -> float:
+    """Return how many times as long the text takes now; *usual* and *copying* are seconds a token without lookups."""
+    saved = sum(max(0.0, tokens * copying - rounds * looked_up) for match, rounds, tokens in tally.rows() if match)
+    now = sum(tally.tokens) * usual
+    return now / (now - saved)

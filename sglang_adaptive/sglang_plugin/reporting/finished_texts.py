@@ -1,0 +1,47 @@
+"""Hands the text of each finished request to the counter of lookups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_adaptive.lookups.counter import LookupCounter
+from sglang_adaptive.lookups.tally import Tally
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
+
+
+class FinishedTexts:
+    """The finished requests of one rank; of ranks that have the same requests the first one counts."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        """Begin to count, unless that is turned off, and let *controller* report it."""
+        self.guard = Guard("adaptive: lookups are not counted from here on", env.LOOKUP_COUNTER)
+        self._controller = controller
+        self._counter = self.guard.attempt(self._begin)
+
+    def add(self, req: Any) -> None:
+        """Count SGLang's *req* if it is done, in another thread."""
+        if self._counter is not None:
+            self.guard.attempt(self._add, self._counter, req)
+
+    def _begin(self) -> LookupCounter | None:
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
+        group = parallel.tp_group if parallel.attn_dp_size == 1 else parallel.attn_tp_group
+        if group.rank_in_group:
+            return None
+        counter = LookupCounter(self._write)
+        self._controller.lookups = counter.report
+        return counter
+
+    def _add(self, counter: LookupCounter, req: Any) -> None:
+        if req.finished() and not self._controller.warms_up:
+            counter.add(req.origin_input_ids, req.output_ids_through_stop)
+
+    def _write(self, tally: Tally) -> None:
+        """Write a request's tally into the trace of rounds, in the counter's thread."""
+        trace = self._controller.trace
+        if trace is not None:
+            trace.add_lookups(tally.rows(), tally.run_tokens)

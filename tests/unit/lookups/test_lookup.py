@@ -1,0 +1,97 @@
+"""Lookups, against the definition written out: every earlier place is tried, and the drafts are made."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Round, Text
+
+
+def agreement(text: list[int], one: int, other: int) -> int:
+    """How many tokens at and before *one* are those at and before *other*, up to LONGEST; *one* is the earlier."""
+    found = 0
+    while found < LONGEST and found <= one and text[one - found] == text[other - found]:
+        found += 1
+    return found
+
+
+def written_out(text: list[int], place: int) -> Round:
+    """The round that begins at *place*, from the definition."""
+    match, source = max(((agreement(text, q, place), q) for q in range(place)), default=(0, -1))
+    drafts: list[int] = []
+    if match >= SHORTEST:
+        known = text[: place + 1]
+        for _ in range(DRAFTS):
+            drafts.append(known[source + 1])
+            known.append(known[source + 1])
+            source += 1
+    follows = text[place + 1 :]
+    accepted = 0
+    while accepted < min(len(drafts), len(follows)) and drafts[accepted] == follows[accepted]:
+        accepted += 1
+    return Round(match if match >= SHORTEST else 0, min(accepted + 1, len(follows)))
+
+
+def drawn(seed: int) -> tuple[list[int], int]:
+    """A text of few words that copies itself now and then, and the length of its prompt."""
+    random = Random(seed)
+    words, text = random.choice([2, 3, 8, 40]), [random.randrange(3) for _ in range(2)]
+    length = random.randrange(3, 260)
+    while len(text) < length:
+        if random.random() < 0.15:
+            begin = random.randrange(len(text))
+            text += text[begin : begin + random.randrange(1, 120)]
+        elif random.random() < 0.05:
+            text += [random.randrange(words)] * random.randrange(1, 90)  # a loop
+        else:
+            text.append(random.randrange(words))
+    return text, random.randrange(len(text) + 1)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_round_is_the_one_of_the_definition(seed: int) -> None:
+    text, prompt = drawn(seed)
+    indexed = Text(text, prompt)
+    for place in range(prompt, len(text) - 1):
+        assert indexed.at(place) == written_out(text, place), (place, prompt, text)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 6))
+def test_rounds_follow_one_another_to_the_end(seed: int) -> None:
+    text, prompt = drawn(seed)
+    place = prompt
+    for found in Text(text, prompt).rounds():
+        assert found == written_out(text, place)
+        place += found.tokens
+    assert place == max(prompt, len(text) - 1)
+
+
+def test_of_many_places_that_agree_as_far_as_is_looked_at_the_latest_counts() -> None:
+    copied = list(range(100, 100 + LONGEST))
+    text = [token for piece in range(1100) for token in (*copied, 500 + piece, 7)] + [*copied, 1599, 7]
+    place = len(text) - 3
+    assert Text(text, place).at(place) == written_out(text, place) == Round(LONGEST, 2)
+
+
+def test_of_many_places_the_one_that_agrees_furthest_counts() -> None:
+    copied = list(range(100, 160))
+    text = [*copied, 9, 9, *(token for piece in range(1100) for token in (*copied[-9:], 500 + piece, 7)), *copied, 9, 9]
+    place = len(text) - 3
+    assert Text(text, place).at(place) == written_out(text, place) == Round(60, 2)
+
+
+def test_a_loop_is_drafted_beyond_what_is_known() -> None:
+    text = [1, 2, *([5, 6, 7] * 30)]
+    assert Text(text, 7).at(7) == Round(3, DRAFTS + 1)
+
+
+def test_ids_of_images_beyond_any_vocabulary_are_tokens_too() -> None:
+    text = [3, 10**12, 4, 5, 9, 3, 10**12, 4, 5, 8]
+    assert [tuple(found) for found in Text(text, 6).rounds()] == [(2, 3)]
+
+
+@pytest.mark.parametrize(("text", "prompt"), [([], 0), ([4], 1), ([4], 0), ([4, 4], 1), ([1, 2, 3], 3)])
+def test_an_output_without_a_decoded_token_has_no_round(text: list[int], prompt: int) -> None:
+    assert list(Text(text, prompt).rounds()) == []
