@@ -124,6 +124,7 @@ class AdaptiveController(Rounds):
             accepted_by_tier=MappingProxyType(counters.accepted()),
             tokens_by_tier=MappingProxyType(counters.tokens()),
             accepted_by_position=tuple(counters.by_position()),
+            accepted_by_length=tuple(self._context_lengths.snapshot()),
             round_times=tuple(counters.round_times.as_list()),
             degraded=self._degraded,
             profile_saved_at=self._profile_saved_at(),

@@ -22,6 +22,9 @@ class RoundNote:
     requests: Sequence[Hashable] = ()
     """Ids of the requests, in the order of the accept counts; empty when unknown."""
 
+    lengths: Sequence[int] = ()
+    """Sequence lengths of the requests before the round, in the order of the accept counts; empty when unknown."""
+
     largest_batch: int | None = None
     """Requests of the rank with most, where ranks run their rounds together; None where a round is this rank's own."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from sglang_adaptive.policy.base import AdaptivePolicy, ChoosesBudgets, LearnsAcceptance, LearnsCost, Probes
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.calibration import Calibration
+from sglang_adaptive.runtime.context_lengths import ContextLengths
 from sglang_adaptive.runtime.counters import Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.round_clock import RoundClock
@@ -75,6 +76,7 @@ class Rounds(RuntimeStates):
         self._limited = False
         """Whether the last round had no room for the steps that were chosen for it."""
         self.calibration = Calibration()
+        self._context_lengths = ContextLengths()
         self._adopt(policy)
 
     def allow_budgets(self, allowed: bool = True) -> None:
@@ -152,6 +154,8 @@ class Rounds(RuntimeStates):
         note = note or RoundNote(self.worker.speculative_num_steps)
         # Rounds of several ranks take as long as that of the largest batch.
         batch_size = note.largest_batch or batch_size
+        if note.steps and note.lengths:
+            self._context_lengths.add(note.lengths, counts, note.verified or [note.steps] * len(counts))
         if note.trials:
             self.calibration.add(note.trials, note.believed, note.accepted)
         return RoundObservation(

@@ -33,6 +33,9 @@ class ControllerSnapshot:
     accepted_by_position: tuple[Mapping[str, int], ...]
     """How often each position was reached and accepted; see ``Counters.by_position``."""
 
+    accepted_by_length: tuple[Mapping[str, int], ...]
+    """Drafts verified and accepted by the requests' lengths; see ``ContextLengths.snapshot``."""
+
     round_times: tuple[Mapping[str, Any], ...]
     """Median seconds of a round by batch size and steps, with the number of rounds; see ``RoundTimes``."""
 
@@ -75,6 +78,7 @@ class ControllerSnapshot:
             "accepted_by_tier": _string_keys(self.accepted_by_tier),
             "tokens_by_tier": _string_keys(self.tokens_by_tier),
             "accepted_by_position": [dict(position) for position in self.accepted_by_position],
+            "accepted_by_length": [dict(lengths) for lengths in self.accepted_by_length],
             "round_times": [dict(cell) for cell in self.round_times],
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,

@@ -41,6 +41,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "accepted_by_tier": dict,
         "tokens_by_tier": dict,
         "accepted_by_position": list,
+        "accepted_by_length": list,
         "degraded": bool,
         "degraded_reason": type(None),
         "profile_saved_at": type(None),
@@ -74,6 +75,9 @@ def test_counts_agree(state: dict[str, Any]) -> None:
         assert 0 <= accepted[tier] <= drafted[tier]
         assert found["tokens_by_tier"][tier] >= accepted[tier] + count  # a bonus token for each request of a round
     assert accepted[str(TIERS[-1])] > 0
+    lengths = found["accepted_by_length"]
+    assert len(lengths) == 8 and 0 < sum(length["requests"] for length in lengths) < sum(drafted.values())
+    assert all(0 <= length["accepted"] <= length["drafted"] for length in lengths)
 
 
 def test_latest_switches(state: dict[str, Any]) -> None:

@@ -98,6 +98,8 @@ function draw() {
     if (rank[key]) show(rank);
   }
   drawAcceptance(rank, history);
+  byId("lengths").hidden = rank.accepted_by_length.filter((bin) => bin.requests).length < 2;
+  if (!byId("lengths").hidden) drawLengths(rank);
   drawSwitches(rank, answer.time);
 }
 

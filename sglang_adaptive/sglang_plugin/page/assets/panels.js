@@ -81,6 +81,21 @@ function drawAcceptance(rank, history) {
   fillTable(byId("acceptance-table"), ["Position", element("td"), ...believed, "Last minute", "Since start"], rows);
 }
 
+/** Draw tokens a round by the requests' lengths, for the bins in which something was drafted. */
+function drawLengths(rank) {
+  const bins = rank.accepted_by_length.filter((bin) => bin.requests);
+  const lengths = bins.map((bin) => 1 + bin.accepted / bin.requests);
+  const longest = Math.max(...lengths);
+  const window = rank.draft_window;
+  const seen = window && window.reason === null ? ` Beyond ${window.trained.toLocaleString("en")} tokens the draft attends to the first ${window.sinks} and the latest ${window.window.toLocaleString("en")}.` : "";
+  write(byId("lengths-note"), `Of every eighth round that drafted, by the tokens of the request, since the start.${seen}`);
+  const rows = bins.map((bin, index) => {
+    const name = bin.to === undefined ? `from ${bin.from.toLocaleString("en")}` : `${bin.from.toLocaleString("en")} to ${(bin.to - 1).toLocaleString("en")}`;
+    return row({}, name, barCell(lengths[index] / longest), lengths[index].toFixed(2), percent(bin.accepted / bin.drafted), bin.requests.toLocaleString("en"));
+  });
+  fillTable(byId("lengths-table"), ["Tokens", element("td"), "Accept length", "Drafts accepted", "Requests of rounds"], rows);
+}
+
 function drawBudgets({ verify_budget: budget }) {
   const now = budget.budget === null ? "all drafts of a round are verified now" : `${plural(budget.budget, "draft")} a request are verified now`;
   const note = budget.reason === null ? `The drafts of the batch that are most likely right; ${now}.` : `Every draft is verified: ${budget.reason}.`;
