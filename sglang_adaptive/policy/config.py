@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from sglang_adaptive.policy import options as opt
 from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES, TakesOver
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.policy.options import MAX_STEPS, PolicyOptions, flag, integer, nested, number, pathname
+from sglang_adaptive.policy.options import MAX_STEPS, PolicyOptions, flag, integer, integer_or, nested, number, pathname
 
 BUILT_IN = "built-in default"
 """Source of a configuration without a file."""
@@ -24,6 +24,9 @@ MOST_SHOWN = 8
 _EXPECTED_FILE = "a readable JSON file"
 _EXPECTED_OBJECT = 'a JSON object, as in {"1": {"candidate_steps": [1, 3, 7]}}'
 _ABSENT = object()
+AUTO = "auto"
+MAX_LENGTH = 1 << 24
+"""Longest context that an option may speak of, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,22 @@ class AdaptiveConfig:
     zero_step_extend_every: Annotated[
         int, integer("rounds at 0 steps between two runs of the draft", 1, MAX_STEPS + 1)
     ] = 8
+    draft_window: Annotated[
+        int | str | None,
+        integer_or(
+            AUTO,
+            "latest tokens that an EAGLE draft attends to, beside the first ones, in a request longer than what it was "
+            "trained on; read when the server starts ([long contexts](long-contexts.md))",
+            *(16, MAX_LENGTH, "all tokens"),
+        ),
+    ] = None
+    draft_trained_on: Annotated[
+        int | None,
+        integer(
+            "tokens that the draft was trained on: up to them it attends to all of a request",
+            *(64, MAX_LENGTH, "`max_position_embeddings` of the draft's `config.json`"),
+        ),
+    ] = None
     trace: Annotated[
         TraceOptions | None,
         nested(

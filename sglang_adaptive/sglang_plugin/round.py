@@ -18,6 +18,7 @@ from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.attention_dp import ballots
 from sglang_adaptive.sglang_plugin.capacity import Capacity
+from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
@@ -66,6 +67,8 @@ class Round:
         self.budgets: PackedRounds | None = None
         """Verifies unequal numbers of drafts; None where all requests verify alike."""
         self.why_no_budgets: str | None = None
+        self.draft_window: DraftWindow | None = None
+        """Lets the draft attend to a part of long requests; None where it attends to all of them."""
         self.metrics: AdaptiveMetrics | None = None
         self.texts: FinishedTexts | None = None
         """Counts what lookups would have got accepted; None where nobody does."""
@@ -102,6 +105,7 @@ class Round:
             build(worker)
         self.ranks = ballots.joint_steps(self.controller)
         self.deferred = DeferredDraftExtend.where_it_can(worker, self.controller)
+        self.draft_window = DraftWindow.where_it_can(worker)
         if verify_budget.asked():
             self.budgets = PackedRounds.where_it_can(worker, self.controller, self.longest_rows, self.all_verify_alike)
 
@@ -165,6 +169,26 @@ class Round:
         """Run the draft extends that zero-step rounds have left for later."""
         if self.deferred is not None:
             self.deferred.before_draft(drafter, batch)
+
+    def draft_prepared(
+        self, prepare: Callable[..., Any], draft_input: Any, pool: Any, batch: Any, *args: Any, **kw: Any
+    ) -> Any:
+        """Prepare the draft's steps; for long requests, over a part of them."""
+        found = prepare(draft_input, pool, batch, *args, **kw)
+        if self.draft_window is not None:
+            self.draft_window.shorten(found[0], batch)
+        return found
+
+    def draft_extend_prepared(
+        self, prepare: Callable[..., Any], extend_input: Any, batch: Any, predict: Any, width: int, runner: Any,
+        graphs: Any, *args: Any, **kw: Any,
+    ) -> Any:  # fmt: skip
+        """Prepare the draft's extend; for long requests, over a part of them."""
+        found = prepare(extend_input, batch, predict, width, runner, graphs, *args, **kw)
+        window = self.draft_window
+        if window is not None and window.shorten(found, batch) and not (graphs and graphs.can_run_graph(found)):
+            runner.attn_backend.init_forward_metadata(found)  # SGLang has made those of the whole requests
+        return found
 
     def draft_forward(self, run: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
         """Run the draft's steps; for budgets keep the chance that it gives each token."""
@@ -233,6 +257,7 @@ class Round:
         note = self.note(result)
         note.context_tokens = None if batch.seq_lens_sum is None else int(batch.seq_lens_sum)
         note.requests = [req.rid for req in batch.reqs]
+        note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
         note.arrived(result)
         self._resolving = note
         if result.cap_lens is None:

@@ -42,6 +42,8 @@ def add_adaptive(state: dict[str, Any]) -> None:
         state["adaptive"] = {**now.controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
         if now.deferred is not None:
             state["adaptive"]["zero_steps"] = now.deferred.snapshot()
+        if now.draft_window is not None:
+            state["adaptive"]["draft_window"] = now.draft_window.snapshot()
         if asked():
             packed = 0 if now.budgets is None else now.budgets.rounds
             budgets = {"reason": now.why_no_budgets, "packed_rounds": packed}

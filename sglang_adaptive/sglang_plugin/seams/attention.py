@@ -17,6 +17,12 @@ _DECODING = (
 )
 """Backends that can run a zero-step round with the kernel of a plain decode."""
 
+_DRAFTING = (
+    SRT + "layers.attention.triton_backend.TritonMultiStepDraftBackend.",
+    SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend.",
+)
+"""Backends of the draft's steps that take a request's length from its position."""
+
 
 @around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")
 def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +67,18 @@ def _forward_extend(
     if now.decode_kernel.runs(backend, forward_batch):
         return backend.forward_decode(q, k, v, layer, forward_batch, *args, **kwargs)
     return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+
+
+def _draft_indices(
+    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> None:
+    """List the KV slots that each step of the draft reads, on SGLang's Triton and FlashInfer backends."""
+    seen = forward_batch if now.draft_window is None else now.draft_window.placed(forward_batch)
+    original(backend, seen, *args, **kwargs)
+
+
+for _backend in _DRAFTING:
+    event(_backend + "common_template", "self", "forward_batch", process=Process.SCHEDULER_CUDA)(_draft_indices)
 
 
 for _backend in _DECODING:

@@ -100,6 +100,21 @@ def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **
     return original(drafter, batch, **kwargs)
 
 
+@event(WORKER + "prepare_for_draft", "draft_input", "req_to_token_pool", "batch")
+def prepare_draft(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Prepare the draft's steps."""
+    return now.draft_prepared(original, *args, **kwargs)
+
+
+@event(
+    WORKER + "prepare_for_draft_extend",
+    *("draft_extend_input", "batch", "predict", "num_draft_tokens", "draft_model_runner", "cuda_graph_runner"),
+)
+def prepare_draft_extend(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Prepare the draft's extend over what was accepted."""
+    return now.draft_extend_prepared(original, *args, **kwargs)
+
+
 @event(WORKER + "EagleDraftWorker.draft_forward", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
 def draft_forward(now: Round, original: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
     """Run the draft's steps, also while they are captured; keep the chance that it gives each token."""

@@ -210,6 +210,17 @@ def test_the_servers_key_stands_beside_either_policy() -> None:
             check_config({"zero_step_extend_every": value}, "f")
 
 
+def test_a_draft_window_is_tokens_or_a_word() -> None:
+    assert check_config({}, "f").draft_window is None
+    for window in ("auto", 16, 512):
+        assert check_config({"draft_window": window, "draft_trained_on": 2048}, "f").draft_window == window
+    for value in (0, 15, 512.0, True, "all", None, [512]):
+        with pytest.raises(ConfigError, match=r'draft_window: got .*; expected an integer from 16 to .*, or "auto"'):
+            check_config({"draft_window": value}, "f")
+    with pytest.raises(ConfigError, match=r"draft_trained_on: got 63; expected an integer from 64 to"):
+        check_config({"draft_trained_on": 63}, "f")
+
+
 def test_values_and_defaults_arrive(tmp_path: Path) -> None:
     path = tmp_path / "adaptive.json"
     config = {"ema_alpha": 1, "up_hysteresis": 0.5, "32": {"candidate_steps": [5, 0, 5, 32]},
