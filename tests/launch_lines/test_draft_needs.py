@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -106,3 +108,27 @@ def test_a_line_that_has_what_it_needs_is_none(target: str, more: list[str]) -> 
 def test_what_starts_and_is_wasteful_is_hinted_at(more: list[str], told: str) -> None:
     found = asked(model("llama"), ALGORITHM, *more)
     assert "refused" not in found and told in found["hint"]
+
+
+def test_contexts_beyond_what_the_draft_was_trained_on_are_told(tmp_path: Path) -> None:
+    """By the draft's own configuration, or by the server's; and not where a window is asked for."""
+
+    def told(draft: dict[str, Any], config: dict[str, Any], *more: str) -> str | None:
+        folder, file = tmp_path / "draft", tmp_path / "adaptive.json"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(draft))
+        file.write_text(json.dumps({"policy": "throughput", **config}))
+        line = ["--model-path", model("llama"), ALGORITHM, "EAGLE3", DRAFT, str(folder), *more]
+        found: str | None = checkup.launch([*line, "--speculative-adaptive-config", str(file)])["long_contexts"]
+        return found
+
+    own = json.loads((HERE / "configs" / "llama-eagle3" / "config.json").read_text())
+    short, long = {**own, "max_position_embeddings": 2048}, {**own, "max_position_embeddings": 1 << 24}
+    words = told(short, {}, "--context-length", "8192")
+    assert words is not None and words.startswith("requests may have 8192 tokens, and the draft was trained on 2048: ")
+    assert '"draft_window": "auto"' in words
+    assert "trained on 512" in str(told(long, {"draft_trained_on": 512}, "--context-length", "1024"))
+    assert "cannot have" in str(told({**short, "sliding_window": 512}, {}, "--context-length", "8192"))
+    for draft, config in ((long, {}), (short, {"draft_window": "auto"}), (short, {"draft_window": 256})):
+        assert told(draft, config, "--context-length", "8192") is None
+    assert told(short, {}, "--context-length", "2048") is None

@@ -20,7 +20,7 @@ from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
-from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, dspark, without_device
+from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, dspark, long_contexts, without_device
 from sglang_adaptive.sglang_plugin.launch.left_out import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
 from sglang_adaptive.sglang_plugin.notes import NOTE
@@ -108,6 +108,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``dspark``: see `dspark.planner`;
     - ``left_out``: see `left_out`;
     - ``hint``: see `draft_needs.hint`;
+    - ``long_contexts``: see `long_contexts.hint`;
     - ``attention_backend``: SGLang's choice;
     - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
       and model configurations alone.
@@ -130,6 +131,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         "left_out": left_out(server_args),
         "dspark": dspark.planner(server_args),
         "hint": draft_needs.hint(server_args),
+        "long_contexts": long_contexts.hint(server_args),
     }
     if (missing := draft_needs.missing(server_args)) is not None:
         return {**found, "refused": missing}
