@@ -395,7 +395,7 @@ def _unlikely(record: Content) -> str:
     return f"{worst:.1%}, {record['reference']['unlikely_tokens']:.1%}"
 
 
-# -- docs/attention-dp.md and docs/verify-budget.md -----------------------------------------------------------------
+# -- docs/attention-dp.md, long-contexts.md and verify-budget.md ------------------------------------------------------
 
 
 def attention_dp() -> Lines:
@@ -405,6 +405,34 @@ def attention_dp() -> Lines:
     for scene, one in load("attention_dp_served", "rates.json")["ratios"].items():
         best = f"{one['policy_over_best']:.3f} ({steps(one['best'].removeprefix('static-'))})"
         yield row(scene, f"{one['tokens_per_second']['policy']:.0f}", best, f"{one['policy_over_none']:.2f}")
+
+
+def draft_reaches() -> Lines:
+    """Yield tokens a round at 3 / 7 steps, by what the draft attends to and by the length of documents."""
+    cells = load("long_contexts", "reach.json")["cells"]
+    lengths = list(dict.fromkeys(cell["length"] for cell in cells))
+    found = {(cell["reach"], cell["length"]): cell["tokens_a_round"] for cell in cells}
+    yield from table("the draft attends to", *(f"{length:,} tokens" for length in lengths))
+    for reach in dict.fromkeys(cell["reach"] for cell in cells):
+        rates = (found.get((reach, length), {}) for length in lengths)
+        yield row(reach, *(" / ".join(f"{rate:.2f}" for rate in pair.values()) for pair in rates))
+
+
+def long_contexts() -> Lines:
+    """Yield the same of live servers, by attention backend; a line where none is kept."""
+    files = sorted(path.name for path in (RESULTS / "long_contexts").glob("real-*.json"))
+    cells = [{"file": file, **cell} for file in files for cell in load("long_contexts", file)["cells"]]
+    if not cells:
+        yield "None is kept yet."
+        return
+    found = {tuple(cell[key] for key in ("file", "length", "seen", "steps")): cell["accept_length"] for cell in cells}
+    seen = list(dict.fromkeys(name for _, _, name, _ in found))
+    titles = ("everything" if name == "whole" else f"{name.removeprefix('window-')} and sinks" for name in seen)
+    yield from table("on", "tokens", *titles)
+    for file, length in dict.fromkeys((file, length) for file, length, _, _ in found):
+        rates = ([found.get((file, length, name, depth)) for depth in (3, 7)] for name in seen)
+        shown = (" / ".join("" if rate is None else f"{rate:.2f}" for rate in pair) for pair in rates)
+        yield row(file.removeprefix("real-").removesuffix(".json"), f"{length:,}", *shown)
 
 
 def budgets_served() -> Lines:

@@ -27,6 +27,9 @@ PAGES: dict[str, Callable[[], Parts]] = {
     },
     "docs/configuration.md": of_source.configuration,
     "docs/hooks.md": of_source.hooks,
+    "docs/long-contexts.md": lambda: {
+        "draft-reach": of_results.draft_reaches(), "long-contexts": of_results.long_contexts(),
+    },
     "docs/monitoring.md": of_source.metrics,
     "docs/measurements.md": of_results.measurements,
     "docs/performance.md": of_results.performance,

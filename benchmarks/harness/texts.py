@@ -86,10 +86,10 @@ def switching(server: Client, depths: Sequence[int], seconds: float) -> Iterator
 
 
 def score(reference: Client, prompt: Ids, output: Ids) -> dict[str, Any]:
-    """Return the reference's log-probabilities of every token of *prompt* and *output*, read as one prompt."""
+    """Return the reference's log-probabilities of every token of *output* after *prompt*, read as one prompt."""
     body = {"input_ids": [*prompt, *output], "sampling_params": greedy(1)}
     answer: dict[str, Any] = reference.post(
-        "/generate", {**body, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+        "/generate", {**body, "return_logprob": True, "logprob_start_len": len(prompt) - 1, "top_logprobs_num": 1}
     )
     return answer
 

@@ -1,0 +1,149 @@
+"""Tokens a round of an EAGLE-3 draft by what it attends to, along a target's own long texts, in plain PyTorch.
+
+    python -m benchmarks.draft_reach [--lengths 1000,3000,6000] [--device cuda] [--json F]
+
+The documents are those of ``benchmarks.long_contexts``. Sinks are turned to the places right before the window, or left
+where they are, or put farther away, as in a longer request. SmolLM2 and its draft.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness.results import origin, write
+from benchmarks.harness.start import ints
+from benchmarks.long_contexts import documents, smollm2
+from benchmarks.traces.eagle3 import Eagle3
+from benchmarks.traces.llama import rotate
+from benchmarks.traces.recorder import Recorder
+from benchmarks.traces.weights import config_of
+from benchmarks.traces.writing import Writing
+from benchmarks.traces.writing import write as written
+from sglang_adaptive.lab.traces.trace import CHAIN
+from sglang_adaptive.sglang_plugin.draft_window.shape import SINKS
+
+DEPTHS = (3, 7)
+BATCH = 4
+"""Documents that are written about together."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the draft attends to: everything, or *window* tokens and *sinks*."""
+
+    name: str
+    window: int | None = None
+    sinks: int = SINKS
+    away: int | None = None
+    """Tokens by which sinks are farther away than in the text; None where they are right before the window."""
+
+
+def reaches() -> Iterator[Reach]:
+    """Yield what is compared."""
+    yield Reach("everything")
+    for window in (256, 512, 1024, 1536):
+        yield Reach(f"{window}", window, 0)
+        yield Reach(f"{window} and sinks", window)
+    for sinks in (4, 16, 256):
+        yield Reach(f"1024 and {sinks} sinks", 1024, sinks)
+    for away in (0, 30_000, 120_000):
+        yield Reach(f"1024 and sinks {away} tokens farther away", 1024, away=away)
+
+
+class Reaching(Eagle3):
+    """The draft, of which every chain sees what `reach` says."""
+
+    reach = Reach("everything")
+    theta = 10000.0
+
+    def _attend(
+        self, q: Tensor, keys: Tensor, values: Tensor, own: list[tuple[Tensor, Tensor]], later: Tensor
+    ) -> Tensor:
+        reach, (chains, rows) = self.reach, later.shape
+        if reach.window is None:
+            return super()._attend(q, keys, values, own, later)
+        columns = torch.arange(rows, device=later.device)
+        # A chain knows the rows up to its own, which is one of the window's.
+        lengths = torch.arange(rows - chains, rows, device=later.device) + 1
+        left = (lengths - reach.window - reach.sinks).clamp(min=0)
+        hidden = later | ((columns >= reach.sinks) & (columns < reach.sinks + left[:, None]))
+        q = q * self.head_dim**-0.5
+        scores = q @ keys[:, None].transpose(-1, -2)
+        if reach.sinks and reach.away != 0:
+            by = left if reach.away is None else torch.full_like(left, -reach.away)
+            turned = self._turned(keys[:, None, : reach.sinks], by)  # [kv heads, chains, sinks, head_dim]
+            scores[..., : reach.sinks] = (q[..., None, :] * turned[:, None]).sum(-1)
+        every = [scores.masked_fill(hidden, float("-inf"))]
+        every += [(q * k[:, None]).sum(-1, keepdim=True) for k, _ in own]
+        weights = torch.cat(every, dim=-1).softmax(dim=-1)
+        out = weights[..., :rows] @ values[:, None]
+        for i, (_, v) in enumerate(own):
+            out = out + weights[..., rows + i, None] * v[:, None]
+        return out.flatten(0, 1).transpose(0, 1).flatten(1)
+
+    def _turned(self, keys: Tensor, by: Tensor) -> Tensor:
+        """Return *keys* [kv heads, 1, sinks, head_dim] turned on by each of *by* [chains] tokens."""
+        exponents = torch.arange(0, self.head_dim, 2, device=keys.device, dtype=torch.float64) / self.head_dim
+        angles = by[:, None].double() * self.theta**-exponents
+        angles = torch.cat([angles, angles], dim=-1)[None, :, None]
+        return rotate(keys, angles.cos().to(keys.dtype), angles.sin().to(keys.dtype))
+
+
+def rounds(draft: Reaching, embedding: Tensor, one: Writing, steps: int) -> tuple[int, int]:
+    """Return the rounds that a text takes at *steps*, and the tokens that they bring."""
+    output = one.ids[one.prompt :]
+    kept = len(output) - (1 if one.ended else CHAIN)
+    drafts, _ = draft.chains(embedding, one.ids, one.features.to(embedding.dtype), one.prompt - 1, CHAIN)
+    padded = torch.cat([output, output.new_full((CHAIN,), -1)])
+    truth = padded.unfold(0, CHAIN, 1)[1 : kept + 1]
+    right = (drafts[:kept] == truth).long().cumprod(dim=-1).sum(dim=-1).tolist()
+    at = done = 0
+    while at < kept:
+        at += min(right[at], steps) + 1
+        done += 1
+    return done, at
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print and write the tokens a round of every reach and length."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser.add_argument("--lengths", type=ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens of a document")
+    parser.add_argument("--documents", type=int, default=16, help="of a length")
+    parser.add_argument("--tokens", type=int, default=160, help="most tokens of an answer")
+    parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="folder that may have smollm2/")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    given = parser.parse_args(argv)
+    target, folder = smollm2(given.models)
+    recorder = Recorder(target, folder, given.device, torch.float32, 0.0, 0)
+    draft = Reaching(folder, recorder.device, torch.float32)
+    draft.theta = config_of(folder).rope_parameters["rope_theta"]
+    cells: list[dict[str, Any]] = []
+    for length in given.lengths:
+        asked = documents(recorder.tokenizer, given.documents, length)
+        texts: list[Writing] = []
+        for first in range(0, len(asked), BATCH):
+            some = asked[first : first + BATCH]
+            texts += written(recorder.target, some, given.tokens + CHAIN, recorder.ends, 0.0, recorder.generator)
+        texts = [one for one in texts if len(one.ids) > one.prompt + CHAIN]  # a shorter answer has no whole chain
+        for reach in reaches():
+            draft.reach = reach
+            found = {steps: [rounds(draft, recorder.target.embedding, one, steps) for one in texts] for steps in DEPTHS}
+            rates = {steps: sum(at for _, at in own) / sum(done for done, _ in own) for steps, own in found.items()}
+            cells.append({"length": length, "reach": reach.name, "tokens_a_round": rates})
+            print(f"{length:6d}  {reach.name:36s} " + "  ".join(f"{rate:.3f}" for rate in rates.values()), flush=True)
+        if given.json is not None:
+            write(given.json, {"provenance": origin("draft_reach", argv), "documents": given.documents, "cells": cells})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,244 @@
+"""What sinks and a window are worth to a draft beyond its trained length. See benchmarks/README.md.
+
+real     SmolLM2 and its draft on documents of several lengths: tokens a round by window, and whether texts are the same
+times    round times of an 8B shape by context and batch size, dummy weights, simulated acceptance
+
+    python -m benchmarks.long_contexts real [--host cpu] [--backends fa3,flashinfer,triton] [--windows 512,1024]
+    python -m benchmarks.long_contexts times [--backends fa3]
+
+The documents are pages of Python's language reference, which this interpreter carries; the model is asked to summarize
+or to explain them. A *window* of 0 is a draft that attends to everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import load, start, texts
+from benchmarks.harness.results import REAL, SIMULATED, Report
+from benchmarks.harness.start import Host, Policy, Server
+from sglang_adaptive.lab.models.smollm2 import target_folder
+
+TRAINED = 2048
+"""Tokens that SmolLM2's draft was trained on, and most published EAGLE-3 drafts."""
+DEPTHS = (0, 1, 3, 7)
+MEASURED = (3, 7)
+ASKS = ("Summarize the text above.", "Explain the text above to a beginner.")
+SWITCH_SECONDS = 0.02
+CELLS = {1: (1024, 8192, 32768, 130048), 16: (1024, 8192, 16384), 64: (1024, 4096)}
+"""Contexts, in tokens, by batch size: what fits on a GPU beside an 8B model."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one subcommand; returns 0, or 1 when something failed."""
+    given = parser().parse_args(argv)
+    end = start.begin(given)
+    about = REAL if given.what == "real" else SIMULATED
+    on = given.backends if given.host == "gpu" else ["cpu"]
+    name = "-".join([given.what, *on, *([f"page-{given.page}"] if given.page else [])])
+    report = Report(given.results / f"{name}.json", "long_contexts", argv, acceptance=about)
+    try:
+        for backend in on:
+            (real if given.what == "real" else times)(given, backend, report, end)
+    except Exception as problem:
+        report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
+    finally:
+        report.write()
+    return int(bool(report.content["notes"]))
+
+
+def policies(windows: Sequence[int]) -> dict[int, Policy]:
+    """Return a server by window, of forced depths."""
+    config: dict[str, Any] = {"policy": "throughput", "throughput": {"candidate_steps": list(DEPTHS)}, "warm_up": False}
+    seen = {window: {"draft_window": window, "draft_trained_on": TRAINED} if window else {} for window in windows}
+    return {
+        window: Policy(f"window-{window}" if window else "whole", config={**config, **more}, ours=True)
+        for window, more in seen.items()
+    }
+
+
+# -- the models' own acceptance ----------------------------------------------------------------------------------
+
+
+def smollm2(models: Path) -> tuple[Path, Path]:
+    """Return the folders of SmolLM2 and of its draft: below *models*, else those of ``models get smollm2``."""
+    folder = models / "smollm2" if (models / "smollm2" / "target").exists() else target_folder().parent
+    return folder / "target", max(folder.glob("draft*"))
+
+
+def documents(tokenizer: Any, count: int, length: int) -> list[list[int]]:
+    """Return *count* prompts of about *length* tokens, the same ones for one version of Python."""
+    from pydoc_data.topics import topics
+
+    names = sorted(topics, key=lambda name: (-len(topics[name]), name))
+    found = []
+    for number in range(count):
+        page = tokenizer("\n\n".join(topics[name] for name in names[number::count]))["input_ids"][: length - 40]
+        words = f"{tokenizer.decode(page)}\n\n{ASKS[number % len(ASKS)]}"
+        turn = [{"role": "user", "content": words}]
+        found.append(list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)))
+    return found
+
+
+def real(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
+    """Ask every server for the same answers, at each length and depth; compare them with those without speculation."""
+    from transformers import AutoTokenizer
+
+    target, draft = smollm2(given.models)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    extra = ["--sleep-on-idle", "--chunked-prefill-size", "2048", *given.server_arguments]
+    more: dict[str, Any] = {"prefix_cache": True}
+    if given.host == "cpu":
+        more |= {"cpu": True}
+        extra += ["--skip-tokenizer-init", "--max-total-tokens", "40000"]
+    else:
+        extra += ["--attention-backend", backend, *(("--page-size", str(given.page)) if given.page else ())]
+        more |= {"weights": ("--dtype", given.dtype), "kv_tokens": 120_000}
+    host = Host(str(target), str(draft), given.documents, extra=extra, **more)
+    folder = given.work / f"real-{backend}"
+    wanted = [Policy("none", speculate=False), *policies(given.windows).values()]
+    servers = start.start_all(wanted, lambda one: start.policy_server(one, host, folder, simulate=False), end)
+    cells = report.content.setdefault("cells", [])
+    try:
+        by_name = {server.name: server for server in servers}
+        reference = by_name.pop("none", None)
+        for length in given.lengths:
+            asked = documents(tokenizer, given.documents, length)
+            expected = None if reference is None else _ask(reference, asked, given.tokens)
+            judge = None
+            if reference is not None and given.host != "cpu":
+                judge = texts.Judge(reference.client, asked)
+                judge.expect(backend, [answer["output_ids"] for answer in expected or ()])
+                # Texts of another batch size have gaps too: those are what rounding alone brings.
+                alone = [_ask(reference, [one], given.tokens)[0] for one in asked]
+                judge.expect("alone", [answer["output_ids"] for answer in alone])
+                report.add(**{f"reference {backend} {length}": judge.about()})
+            for name, server in by_name.items():
+                for steps in (*MEASURED, None):
+                    if time.monotonic() > end - 15:
+                        raise TimeoutError("out of time")
+                    found = _cell(server, asked, given.tokens, steps, expected, (judge, backend))
+                    cells.append({"backend": backend, "length": length, "seen": name, **found})
+                    report.say(_words(cells[-1]))
+                    report.write()
+        report.add(**{f"servers {backend}": {server.name: server.described() for server in servers}})
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def _ask(server: Server, asked: list[list[int]], tokens: int) -> list[dict[str, Any]]:
+    answers = server.client.generate(asked, tokens, ignore_eos=True)  # texts of other lengths could not be judged
+    return answers if isinstance(answers, list) else [answers]
+
+
+def _cell(
+    server: Server, asked: list[list[int]], tokens: int, steps: int | None, expected: Any, judging: tuple[Any, str]
+) -> dict[str, Any]:
+    """Return what came of *asked* at *steps*, None for a depth that changes all the time."""
+    server.process.full_from = len(asked)
+    before = server.process.read()
+    if steps is None:
+        with texts.switching(server.client, DEPTHS, SWITCH_SECONDS):
+            answers = _ask(server, asked, tokens)
+    else:
+        server.force(steps)
+        answers = _ask(server, asked, tokens)
+    rounds = sum(int(answer["meta_info"].get("spec_verify_ct") or 0) for answer in answers)
+    outputs = [list(answer["output_ids"]) for answer in answers]
+    seconds = server.process.round_seconds(before)
+    same = None if expected is None else [one["output_ids"] == own for one, own in zip(expected, outputs, strict=True)]
+    judge, key = judging
+    return {
+        "steps": "switching" if steps is None else steps,
+        "accept_length": (sum(map(len, outputs)) - len(outputs)) / max(1, rounds),
+        "rounds": rounds,
+        "round_ms": median(seconds) * 1e3 if seconds else None,
+        "texts": len(outputs),
+        "equal": None if same is None else sum(same),
+        **({} if judge is None else {"judged": judge.judge(key, outputs)}),
+    }
+
+
+def _words(cell: dict[str, Any]) -> str:
+    milliseconds = "" if cell["round_ms"] is None else f", a round {cell['round_ms']:.2f} ms"
+    judged = cell.get("judged", {})
+    verdict = f"; {judged['tie']} ties, {judged['different']} different" if judged else ""
+    return (
+        f"{cell['backend']} {cell['length']:5d} tokens, {cell['seen']:12s} steps {cell['steps']!s:9s} "
+        f"{cell['accept_length']:.3f} tokens a round{milliseconds}; {cell['equal']} of {cell['texts']} equal{verdict}"
+    )
+
+
+# -- times ---------------------------------------------------------------------------------------------------------
+
+
+def times(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
+    """Measure rounds of forced depths by context and batch size, one server after the other."""
+    cells = report.content.setdefault("cells", [])
+    wanted = CELLS if given.host == "gpu" else {1: (512, 1024), 2: (512,)}
+    wanted = {batch: contexts for batch, contexts in wanted.items() if batch <= given.batch}
+    most = max(batch * (max(contexts) + 512) for batch, contexts in wanted.items())
+    extra = ["--chunked-prefill-size", "8192", *given.server_arguments]
+    if given.host == "gpu":
+        extra += ["--attention-backend", backend, *(("--page-size", str(given.page)) if given.page else ())]
+        host = start.gpu(given.models, max(wanted), prefix_cache=True, kv_tokens=most, extra=extra)
+    else:
+        host = start.cpu(max(wanted), prefix_cache=True, extra=extra)
+    for policy in policies(given.windows).values():
+        server = start.policy_server(policy, host, given.work / f"times-{backend}")
+        try:
+            server.launch()
+            server.wait(end)
+            report.say(f"{backend} {policy.name} ready after {server.start_seconds} s")
+            for batch, contexts in wanted.items():
+                for context in contexts:
+                    for steps in (1, *MEASURED):
+                        if time.monotonic() > end - 15:
+                            raise TimeoutError("out of time")
+                        found = {"backend": backend, "seen": policy.name, "batch": batch, "context": context}
+                        cells.append({**found, "steps": steps, **_timed(server, batch, context, steps)})
+                        report.say(" ".join(f"{key} {value}" for key, value in cells[-1].items()))
+                        report.write()
+                    server.client.flush_cache()
+            report.add(**{f"server {backend} {policy.name}": server.described()})
+        finally:
+            server.stop()
+
+
+def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, Any]:
+    """Return the median round of *batch* requests of *context* tokens; a second call finds their prompts cached."""
+    server.force(steps)
+    server.process.full_from = batch
+    before = server.process.read()
+    asked = [load.prompt(number, context - 300) for number in range(batch)]
+    server.client.generate(asked, 40 * (steps + 1) // 2 + 40, ignore_eos=True)
+    found = server.process.round_seconds(before)[5:]
+    return {"round_ms": round(median(found) * 1e3, 3) if found else None, "rounds": len(found)}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    found.add_argument("what", choices=("real", "times"))
+    start.add_options(found, 560.0)
+    add = found.add_argument
+    add("--backends", type=start.names, default=["fa3"], help="SGLang's attention backends (default: fa3)")
+    add("--windows", type=start.ints, default=[0, 512, 1024], help="tokens; 0 for none (default: 0,512,1024)")
+    add("--lengths", type=start.ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens of the documents")
+    add("--documents", type=int, default=8, help="documents of a length, asked about together")
+    add("--tokens", type=int, default=160, help="most tokens of an answer")
+    add("--batch", type=int, default=64, help="largest batch whose rounds are timed")
+    add("--page", type=int, help="tokens of a page of KV slots")
+    add("--dtype", default="bfloat16", help="of SmolLM2 on a GPU")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
