@@ -1,14 +1,15 @@
 """Real text on live servers. See benchmarks/README.md.
 
 start SCENE    start all servers of smollm2 or replay together, and leave them running
-drive PHASE    greedy, sampled, poisson, equal, sampling or host-time (smollm2), replay or host-time (replay): drive
-               them, write one JSON file
+drive PHASE    greedy, sampled, poisson, equal, sampling, pace or host-time (smollm2), replay or host-time (replay):
+               drive them, write one JSON file
 stop SCENE     stop them
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import hook_times, load, start, texts
+from benchmarks.harness import hook_times, load, stacks, start, texts
 from benchmarks.harness.acceptance import QUESTION, TRACE_FILE, VERIFY_BUDGET
 from benchmarks.harness.load import Body, Make, greedy
 from benchmarks.harness.results import Report
@@ -44,6 +45,11 @@ SCENES = {
 
 TIMED = "throughput-timed"
 """Our server once more, with a clock around each of our hooks; it takes part in no comparison."""
+
+BEFORE = "throughput-before"
+"""Our server with SWITCHED_OFF: what the newest parts are worth is measured in one run."""
+
+SWITCHED_OFF = tuple(f"SGLANG_ADAPTIVE_{name}" for name in ("SHORT_VERIFY", "SHORT_DRAFT", "RELAY", "ISOLATION"))
 
 BUDGET = "budget-"
 """With a number of drafts: our server with that verify budget, forced."""
@@ -100,6 +106,10 @@ def _start(given: argparse.Namespace, end: float) -> int:
     if replayed:
         traced = {TRACE_FILE: str(given.trace)}
         policies = [replace(policy, variables={**policy.variables, **traced}) for policy in policies]
+    policies = [
+        replace(one, variables={**one.variables, stacks.FILE: str(given.folder / f"{one.name}.stacks")})
+        for one in policies
+    ]
     given.folder.mkdir(parents=True, exist_ok=True)
 
     def make(policy: Policy) -> Server:
@@ -115,6 +125,8 @@ def _policy(name: str, folder: Path) -> Policy:
     """Return what a contender is started with. Raises KeyError for another name."""
     if name.startswith(BUDGET):
         return replace(POLICIES[OURS], name=name, variables={VERIFY_BUDGET: name.removeprefix(BUDGET)})
+    if name == BEFORE:
+        return replace(POLICIES[OURS], name=name, variables=dict.fromkeys(SWITCHED_OFF, "0"))
     if name == TIMED:
         return replace(POLICIES[OURS], name=name, variables={hook_times.FILE: str(folder / "hook-times")})
     return POLICIES[name]
@@ -527,10 +539,62 @@ def _by_hook(phase: Phase, server: Server, make_of: Callable[[int, int], Make]) 
         phase.report.write()
 
 
+def pace(phase: Phase) -> None:
+    """Rounds that the host paces: every contender in turn, our depths held; then where the host's time goes.
+
+    A third of the time is for the stacks, which are kept beside the JSON.
+    """
+    given = phase.given
+    phase.attach(REAL, temperature=0)
+    everyone, make_of = paced(phase.servers, given.depths or [0, 3]), phase.text(0.0)
+    zero = next((one.name for one in everyone if one.steps == 0), NONE)
+    now = time.monotonic()
+    race = phase.race(everyone, make_of, zero, now + 0.67 * (phase.end - now))
+    phase.report.content["batches"] = race.turns
+    race.run()
+    parts = phase.report.content["host_ms_a_round"] = {}
+    for size in given.batches:
+        for one in everyone:
+            if time.monotonic() > phase.end:
+                phase.report.note(f"no time for the stacks of {one.name}, batch {size}")
+                continue
+            try:
+                parts[f"{one.name}, batch {size}"] = _stacks(phase, one, size, make_of(0, size), race.turns[size])
+            except Exception as problem:
+                phase.report.note(f"stacks of {one.name}, batch {size}: {type(problem).__name__}: {problem}")
+            phase.report.write()
+    for one in everyone:
+        if one.steps is not None:
+            one.server.force(None)
+
+
+def paced(servers: Sequence[Server], depths: Sequence[int]) -> list[Contender]:
+    """Return stock servers as they are, and each of ours once for each of *depths*, held."""
+    stock = [Contender(server) for server in servers if not server.policy.ours]
+    ours = [server for server in servers if server.policy.ours]
+    return [*stock, *(Contender(server, steps, f"{server.name}-{steps}") for steps in depths for server in ours)]
+
+
+def _stacks(phase: Phase, one: Contender, size: int, make: Make, turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    passes = [turn["passes"][one.name]["round_ms"] for turn in turns if one.name in turn["passes"]]
+    with stacks.sampled(Path(one.server.policy.variables[stacks.FILE])) as found:
+        slowed = one_pass(one, phase.requests_of(size), size, make)
+    path = phase.given.results / f"{phase.report.path.stem}-{one.name}-{size}.stacks.gz"
+    path.write_bytes(gzip.compress("\n".join(f"{stack} {1e6 * s:.0f}" for stack, s in sorted(found.items())).encode()))
+    return {"round_ms_while_sampled": slowed["round_ms"], **stacks.tally(found, fmean(passes or [slowed["round_ms"]]))}
+
+
 PHASES: dict[str, Callable[[Phase], None]] = {
     "greedy": lambda phase: _text(phase, 0.0),
     "sampled": lambda phase: _text(phase, 1.0),
-    **{"poisson": poisson, "equal": equal, "sampling": sampling, "host-time": host_time, "replay": replay},
+    **{
+        "poisson": poisson,
+        "equal": equal,
+        "sampling": sampling,
+        "pace": pace,
+        "host-time": host_time,
+        "replay": replay,
+    },
 }
 
 

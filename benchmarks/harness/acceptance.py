@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import hook_times, internals, plugin
+from benchmarks.harness import hook_times, internals, plugin, stacks
 from sglang_adaptive.lab.simulate.acceptance import expected_tokens, hazards
 from sglang_adaptive.lab.traces import LEVELS, read
 
@@ -73,6 +73,8 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    if stacks.FILE in os.environ:
+        stacks.install(os.environ[stacks.FILE])
     process = Process(os.environ[PROCESS_FILE])
     results = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
     real = os.environ.get(REAL) == "1"
