@@ -63,6 +63,11 @@ VERIFY_SCHEDULE = Switch("SGLANG_ADAPTIVE_VERIFY_SCHEDULE", "fa3's tile schedule
 QUERIES_IN_PLACE = Switch("SGLANG_ADAPTIVE_QUERIES_IN_PLACE", "queries that fa3 reads where they lie")
 LOOKUP_COUNTER = Switch("SGLANG_ADAPTIVE_LOOKUP_COUNTER", "the count of what lookups would have got accepted")
 EXTEND_METADATA = Switch("SGLANG_ADAPTIVE_EXTEND_METADATA", "the draft extend's page table built once a round")
+SHORT_VERIFY = Switch("SGLANG_ADAPTIVE_SHORT_VERIFY", "verify passes replayed without SGLang's preparation")
+SHORT_DRAFT = Switch("SGLANG_ADAPTIVE_SHORT_DRAFT", "the draft's passes replayed without SGLang's preparation")
+GREEDY_COMMIT = Switch("SGLANG_ADAPTIVE_GREEDY_COMMIT", "greedy drafts accepted by two kernels")
+RELAY = Switch("SGLANG_ADAPTIVE_RELAY", "what rounds start from handed on by one kernel each way")
+ISOLATION = Switch("SGLANG_ADAPTIVE_ISOLATION", "a batch kept and put back by its dictionary")
 
 SWITCHES = tuple(value for value in tuple(globals().values()) if isinstance(value, Switch))
 """All switches, in the order above."""

@@ -10,7 +10,7 @@ straight to it: what a batch has room for (`capacity`), the reservation of KV sl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -21,6 +21,7 @@ from sglang_adaptive.sglang_plugin.capacity import Capacity
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
 from sglang_adaptive.sglang_plugin.graphs.captures import Captures
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, draft_parts_in_their_scope
@@ -40,6 +41,9 @@ from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
+    from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
+    from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
+    from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
     from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
     from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 
@@ -55,6 +59,7 @@ class Round:
         self.captures = Captures()
         self.capacity = Capacity(controller)
         self.reserve = ReserveAhead(controller)
+        self.isolation = Isolation()
         self.lengths = KnownLengths()
         self.inputs = ZeroStepInputs()
         self.decode_kernel = DecodeKernel()
@@ -87,6 +92,27 @@ class Round:
         from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 
         return LikeliestTokens()
+
+    @cached_property
+    def short_verify(self) -> ShortVerify:
+        """What verifies rounds that need nothing but a graph; its kernels need Triton."""
+        from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
+
+        return ShortVerify()
+
+    @cached_property
+    def short_draft(self) -> ShortDraft:
+        """The same for the draft's passes."""
+        from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
+
+        return ShortDraft()
+
+    @cached_property
+    def relay(self) -> Relay:
+        """What hands the start of a round to the next; its kernels need Triton."""
+        from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
+
+        return Relay()
 
     @cached_property
     def exact(self) -> ExactVerify | None:
@@ -165,10 +191,14 @@ class Round:
         made = self.inputs.made(build, worker, batch)
         return zero_step_sampling.with_draft_probs(made, worker, batch)
 
-    def before_draft(self, drafter: Any, batch: Any) -> None:
-        """Run the draft extends that zero-step rounds have left for later."""
+    def draft(self, draft: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
+        """Draft, after the draft extends that zero-step rounds have left for later."""
         if self.deferred is not None:
             self.deferred.before_draft(drafter, batch)
+        found = None
+        if self._drafts_whole and batch.seq_lens.is_cuda and not kwargs:
+            found = self.short_draft.drafted(drafter, batch)
+        return draft(drafter, batch, **kwargs) if found is None else found
 
     def draft_prepared(
         self, prepare: Callable[..., Any], draft_input: Any, pool: Any, batch: Any, *args: Any, **kw: Any
@@ -205,6 +235,13 @@ class Round:
         if self.budgets is not None and not forward_batch.forward_mode.is_idle():
             self.budgets.note_drafts(self.chances.replayed(graphs, forward_batch.batch_size))
 
+    def verify(self, verify: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
+        """Run the verify pass and accept drafts."""
+        found = None
+        if self.budgets is None and batch.seq_lens.is_cuda and kwargs.get("pp_proxy_tensors") is None:
+            found = self.short_verify.verified(worker, batch)
+        return verify(worker, batch, **kwargs) if found is None else found
+
     def before_verify(self, prepare: Callable[..., Any], verify_input: Any, pool: Any, batch: Any, target: Any) -> Any:
         """Prepare the verify pass; with a budget, of the batch's likeliest drafts alone."""
         if self.budgets is None or batch.forward_mode.is_idle():
@@ -236,12 +273,25 @@ class Round:
     def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft over the accepted tokens; at zero steps that may wait for later rounds."""
         if self.deferred is not None and self.deferred.applies(drafter, batch):
-            self.deferred.after_verify(extend, batch, result, self.note(result), **kwargs)
+            run = partial(self._extend, extend)
+            self.deferred.after_verify(run, batch, result, self.note(result), **kwargs)
         elif self.budgets is not None and drafter.speculative_num_steps:
             self.budgets.attach(self.note(result))
             self.chances.extend(extend, drafter, batch, result, **kwargs)
         else:
-            extend(drafter, batch, result, **kwargs)
+            self._extend(extend, drafter, batch, result, **kwargs)
+
+    @property
+    def _drafts_whole(self) -> bool:
+        """Whether drafts read the whole of each request, and nobody asks for more of them than the tokens."""
+        return self.budgets is None and self.draft_window is None
+
+    def _extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        if batch.seq_lens.is_cuda:
+            if self._drafts_whole and self.short_draft.extended(drafter, batch, result):
+                return
+            self.short_verify.take_slots(batch, drafter.speculative_num_draft_tokens)
+        extend(drafter, batch, result, **kwargs)
 
     def launched(self, result: Any) -> None:
         """Note how many requests the largest rank of the round has."""
@@ -284,6 +334,11 @@ class Round:
         """Let the text of a request that has given back its KV be counted, if it is done."""
         if self.texts is not None:
             self.texts.add(req)
+
+    def short_rounds(self) -> dict[str, int]:
+        """Return how many passes were replayed without SGLang's preparation, for /server_info."""
+        made = {"verifies": self.short_verify.rounds, "accepts": self.short_verify.commit.rounds}
+        return made | {"drafts": self.short_draft.drafts, "extends": self.short_draft.extends}
 
     # -- beside rounds --------------------------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ def add_adaptive(state: dict[str, Any]) -> None:
             state["adaptive"]["zero_steps"] = now.deferred.snapshot()
         if now.draft_window is not None:
             state["adaptive"]["draft_window"] = now.draft_window.snapshot()
+        if now.worker.device == "cuda":
+            state["adaptive"]["short_rounds"] = now.short_rounds()
         if asked():
             packed = 0 if now.budgets is None else now.budgets.rounds
             budgets = {"reason": now.why_no_budgets, "packed_rounds": packed}

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 BLOCK, PARTS = 512, 4
@@ -25,7 +26,11 @@ LEAST_REQUESTS = 256
 """Batches up to this size share a variant of the prefix sum, which is compiled for a power of two of requests."""
 
 
-@triton.jit(do_not_specialize=["requests", "most_pages"])  # type: ignore[untyped-decorator, unused-ignore]
+_NUMBERS = ("request_stride", "page_stride", "requests", "most_pages")
+_POINTERS = ("seq_lens", "query_lens", "request_table", "rows", "lengths", "key_ends", "query_ends", "page_table")
+
+
+@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
 def _fill(  # type: ignore[no-untyped-def, unused-ignore]
     seq_lens, query_lens, request_table, request_stride, rows, lengths, key_ends, query_ends, page_table, page_stride,
     requests, most_pages,
@@ -52,6 +57,9 @@ def _fill(  # type: ignore[no-untyped-def, unused-ignore]
         tl.store(page_table + request.to(tl.int64) * page_stride + page, slots // PAGE, mask=live)
 
 
+_launch_fill = Launches(_fill)
+
+
 def fill(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
     most_pages: int, query_lens: Any = None, query_ends: Any = None,
@@ -67,10 +75,12 @@ def fill(
     - with *query_lens*, [b]: *query_ends*, [b + 1] int32, its prefix sums from 0.
     """
     requests = lengths.shape[0]
-    _fill[(requests, PARTS)](
-        seq_lens, query_lens, request_table, request_table.stride(0), rows, lengths, key_ends, query_ends,
-        page_table, page_table.stride(0), requests, most_pages, MORE=more, PAGE=page,
-        REQUESTS=max(LEAST_REQUESTS, triton.next_power_of_2(requests)), BLOCK=BLOCK, PARTS=PARTS,
+    most = LEAST_REQUESTS if requests <= LEAST_REQUESTS else triton.next_power_of_2(requests)
+    queries = None if query_lens is None else query_lens.dtype
+    kind = (more, page, most, seq_lens.dtype, rows.dtype, request_table.dtype, queries)
+    _launch_fill(
+        kind, (requests, PARTS), seq_lens, query_lens, request_table, request_table.stride(0), rows, lengths, key_ends,
+        query_ends, page_table, page_table.stride(0), requests, most_pages, more, page, most, BLOCK, PARTS,
     )  # fmt: skip
 
 

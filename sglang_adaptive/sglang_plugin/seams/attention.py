@@ -183,9 +183,18 @@ needs(
         ),
         on_cuda=True,
     ),
+    Need(FA3 + "FlashAttentionBackend._spec_read_seq_len_delta", ("self", "forward_mode", "spec_info"), on_cuda=True),
+    Need(
+        FA3 + "FlashAttentionBackend",
+        attributes=(
+            *("needs_cpu_seq_lens", "use_sliding_window_kv_pool", "kv_index_translator", "max_num_pages"),
+            *("req_to_token", "page_size", "target_verify_metadata", "decode_cuda_graph_metadata"),
+        ),
+        on_cuda=True,
+    ),
     Need(
         FA3 + "FlashAttentionMetadata",
-        attributes=("cache_seqlens_int32", "cu_seqlens_q", "max_seq_len_q", "page_table"),
+        attributes=("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "max_seq_len_q", "page_table"),
         on_cuda=True,
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, around, event, needs
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, event, needs
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
@@ -53,6 +53,24 @@ def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, 
     now.lengths.resolve(original, future_map, batch, **kwargs)
 
 
+@event(
+    "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras",
+    *("indices", "topk_p_buf", "topk_index_buf", "output_tokens_buf", "hidden_states_buf"),
+    process=Process.SCHEDULER_CUDA,
+)
+def read_relay(now: Round, original: Callable[..., Any], *args: Any) -> Any:
+    """Read what the round before has left for this one."""
+    return now.relay.read(original, *args)
+
+
+@event(
+    SRT + "managers.overlap_utils.FutureMap.stash", "self", "future_indices", "payload", process=Process.SCHEDULER_CUDA
+)
+def write_relay(now: Round, original: Callable[..., None], *args: Any) -> None:
+    """Leave for the next round what it starts from."""
+    now.relay.write(original, *args)
+
+
 @around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
 def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
     """Say whether pending results are processed before a batch is launched."""
@@ -63,6 +81,12 @@ def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, la
         return True
     now = current()
     return now is not None and now.waits(scheduler, batch)
+
+
+@event(SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
+def isolate(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any, *, overlap: bool) -> Any:
+    """Keep what a batch was before its round, and put it back."""
+    return now.isolation.of(original, scheduler, batch, overlap)
 
 
 @event(SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
@@ -168,6 +192,15 @@ needs(
             "sampling_params",
         ),
     ),
+    Need(
+        SRT + "managers.overlap_utils.FutureMap",
+        attributes=(
+            *("need_topk", "need_hidden_states", "output_tokens_buf"),
+            *("topk_index_buf", "topk_p_buf", "hidden_states_buf"),
+        ),
+    ),
+    Need(SRT + "managers.scheduler.Scheduler.record_batch_in_overlap", ("self", "batch")),
+    Need(SRT + "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward", ("self",)),
     Need(SRT + "mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size", ("self",)),
     Need(SRT + "managers.schedule_batch.ScheduleBatch.check_decode_mem", ("self",)),
     Need(SRT + "mem_cache.allocator.token.TokenToKVPoolAllocator.available_size", ("self",)),

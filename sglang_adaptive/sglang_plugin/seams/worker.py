@@ -96,8 +96,7 @@ def zero_step_input(now: Round, original: Callable[..., Any], worker: Any, batch
 @event(WORKER + "EagleDraftWorker.draft", "self", "batch")
 def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
     """Draft; first run what the draft has left out at zero steps."""
-    now.before_draft(drafter, batch)
-    return original(drafter, batch, **kwargs)
+    return now.draft(original, drafter, batch, **kwargs)
 
 
 @event(WORKER + "prepare_for_draft", "draft_input", "req_to_token_pool", "batch")
@@ -119,6 +118,12 @@ def prepare_draft_extend(now: Round, original: Callable[..., Any], *args: Any, *
 def draft_forward(now: Round, original: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
     """Run the draft's steps, also while they are captured; keep the chance that it gives each token."""
     return now.draft_forward(original, drafter, forward_batch)
+
+
+@event(WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
+def verify(now: Round, original: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
+    """Verify the drafts of a round."""
+    return now.verify(original, worker, batch, **kwargs)
 
 
 @event(
@@ -248,6 +253,13 @@ needs(
             *("next_draft_input", "prepared_draft_extend_inputs"),
         ),
     ),
+    Need(
+        SRT + "speculative.eagle_worker_common.prepare_verify_commit_outputs",
+        ("predict", "accept_index", "accept_lens", "seq_lens", "num_draft_tokens"),
+    ),
+    Need(WORKER + "EagleDraftWorker", attributes=("hot_token_id", "plan_stream", "seed_dsa_topk_from_draft_extend")),
+    Need(SRT + "mem_cache.kv_index_translator.KVIndexTranslator.reads_are_translated"),
+    Need(SRT + "mem_cache.kv_index_translator.KVIndexTranslator.space", ("self", "kind")),
     Need(SRT + "mem_cache.kv_loc_plan.KVLocPlan.__init__", ("seq_lens", "write_virtual")),
     Need(SRT + "layers.attention.verify_mask.VerifyMask", attributes=("buffer", "is_read")),
     Need(SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),

@@ -49,7 +49,7 @@ def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int)
     *states* ascend by draft tokens; the last has at least *tokens*.
     """
     wide = [state for state in states if state.speculative_num_draft_tokens >= tokens]
-    with_graph = (state for state in wide if _has_graph(state, requests))
+    with_graph = (state for state in wide if has_graph(state, requests))
     return next(with_graph, wide[0])
 
 
@@ -105,7 +105,8 @@ def _gathered(blocks: list[Tensor], sources: Tensor | None) -> Tensor:
     return torch.stack(blocks, dim=1).flatten(0, 1) if sources is None else torch.cat(blocks)[sources]
 
 
-def _has_graph(state: SpecRuntimeState, requests: int) -> bool:
+def has_graph(state: SpecRuntimeState, requests: int) -> bool:
+    """Whether the draft extend of *state* has a CUDA graph for so many requests."""
     runner = state.cuda_graph_runner_for_draft_extend
     return runner is not None and requests <= runner.max_bs
 

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.batches import is_plainly_greedy
+from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 if TYPE_CHECKING:
@@ -59,6 +60,23 @@ def _best_of_rows(best, places, width, chosen, accept_lens, accept_index, PARTS:
     tl.store(accept_index + row, row)
 
 
+_launch_best_of_parts, _launch_best_of_rows = Launches(_best_of_parts), Launches(_best_of_rows)
+
+
+def best_of_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest logit of each of PARTS parts of each row, float32 [rows, PARTS], and its place, int32.
+
+    *logits* are [rows, vocabulary], rows dense. The place of an empty part is the vocabulary's size or more.
+    """
+    rows, width = logits.shape
+    best = logits.new_empty((rows, PARTS), dtype=torch.float32)
+    places = logits.new_empty((rows, PARTS), dtype=torch.int32)
+    stride = logits.stride(0)
+    kind = (logits.dtype, logits.data_ptr() % 16 == 0, stride % 16 == 0, width % 16 == 0)
+    _launch_best_of_parts(kind, (rows, PARTS), logits, stride, width, best, places, PARTS, BLOCK)
+    return best, places
+
+
 def choose(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what SGLang's eagle_sample returns for a greedy batch of b > 0 requests with one node each.
 
@@ -67,12 +85,10 @@ def choose(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     tensors on the device of *logits*; nothing waits for them.
     """
     requests, width = logits.shape
-    best = logits.new_empty((requests, PARTS), dtype=torch.float32)
-    places = logits.new_empty((requests, PARTS), dtype=torch.int32)
+    best, places = best_of_parts(logits)
     # Separate allocations, because kernels are compiled again for pointers of another alignment.
     chosen, accept_lens, accept_index = (logits.new_empty(requests, dtype=torch.int32) for _ in range(3))
-    _best_of_parts[(requests, PARTS)](logits, logits.stride(0), width, best, places, PARTS=PARTS, BLOCK=BLOCK)
-    _best_of_rows[(requests,)](best, places, width, chosen, accept_lens, accept_index, PARTS=PARTS)
+    _launch_best_of_rows(width, (requests, 1), best, places, width, chosen, accept_lens, accept_index, PARTS)
     return chosen, accept_lens, accept_index.unsqueeze(1)
 
 

@@ -11,15 +11,18 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.extend_schedule import extend_schedule
 from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.zero_steps import kv_only_backend
-from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_state, run_catch_up
+from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_state, has_graph, run_catch_up
 from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
 from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
 
@@ -47,6 +50,8 @@ class DeferredDraftExtend:
         self.guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
         self._can_write = kv_only_backend.fits(self._draft)
         self._pairs = int(worker.speculative_algorithm.is_eagle())  # the prefix cache's keys are pairs of tokens
+        self._alone = _is_alone(self._draft)
+        self._device_waits = False  # it had done all that it was given when this round began
         self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
         self._rounds = self._extends = self._writes = 0
 
@@ -113,7 +118,7 @@ class DeferredDraftExtend:
             elif self._can_write and self._kv_only_since_output < writes:
                 note.extended = False
                 self._leave_out(batch, result)
-                self._write(extend, batch, keys, ahead=1)
+                self._write(extend, batch, keys, ahead=1, whole=self._device_waits)
             else:
                 self._shadow_drafts = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
         except Exception as error:
@@ -143,6 +148,8 @@ class DeferredDraftExtend:
         """Before a zero-step round verifies: clear the read event, so that the one found afterwards is this round's."""
         if not self.guard.closed:
             self._worker.target_worker.model_runner.shared_read_done_event = None
+            due = self._pending.rounds + 1 >= self._every
+            self._device_waits = due and self._alone and torch.cuda.current_stream().query()
 
     def owned_length(self, owned: int, req: Any) -> int:
         """Return how many of a leaving request's *owned* tokens the prefix cache may keep.
@@ -191,16 +198,20 @@ class DeferredDraftExtend:
         self._held.clear()
         return shadow_drafts
 
-    def _write(self, extend: Callable[..., None], batch: Any, keys: list[_Key], ahead: int) -> None:
+    def _write(
+        self, extend: Callable[..., None], batch: Any, keys: list[_Key], ahead: int, whole: bool = False
+    ) -> None:
         """Write the keys and values of the pending rows of the requests *keys* of *batch*.
 
-        Each request has a row of the latest round. It stays pending, for the output of a full draft extend.
+        Each request has a row of the latest round. It stays pending, for the output of a full draft extend. A *whole*
+        pass does more on the device, but is a graph: where the device waits for the host, it is over sooner.
         """
         plan = self._pending.catch_up(keys)
         assert plan is not None
         tokens = max(self._every, *plan.counts)
         state = next(state for state in self._states if state.speculative_num_draft_tokens >= tokens)
-        self._catch_up(extend, state, batch, plan, ahead, kv_only=True)
+        kv_only = not (whole and has_graph(state, len(plan.rows)))
+        self._catch_up(extend, state, batch, plan, ahead, kv_only)
         self._pending.keep_latest(keys)
         del self._held[:-1]
         self._kv_only_since_output += 1
@@ -242,6 +253,13 @@ class DeferredDraftExtend:
         self._held.clear()
         self._shadow_drafts = None
         self.guard.close(error)
+
+
+def _is_alone(draft: Any) -> bool:
+    """Whether this rank may choose how it runs a pass of *draft*, which others do not share, and a graph is quick."""
+    from sglang.srt.runtime_context import get_parallel
+
+    return torch.device(draft.device).type == "cuda" and get_parallel().tp_size == 1 and not env.SHORT_DRAFT.is_off
 
 
 def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:

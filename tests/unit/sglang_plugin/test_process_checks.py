@@ -16,10 +16,13 @@ INTERPRETED = {"TRITON_INTERPRET": "1"}
 MODULES: dict[str, dict[str, str]] = {
     "worker_checks": {},
     "reserve_checks": {},
+    "isolation_checks": {},
     "metadata_checks": INTERPRETED,
     "window_checks": INTERPRETED,
     "ragged_checks": INTERPRETED,
     "choice_checks": INTERPRETED,
+    "commit_checks": INTERPRETED,
+    "graph_input_checks": INTERPRETED,
     "layer_checks": INTERPRETED,
     "decode_kernel_checks": INTERPRETED,
 }

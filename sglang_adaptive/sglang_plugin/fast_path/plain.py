@@ -1,0 +1,81 @@
+"""Why a pass of a model needs more than its graph; nothing where the graph's inputs and its replay are all of it.
+
+What is asked here never changes while a server runs. A setup that is not understood keeps SGLang's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_WATCHERS = ("canary_manager", "watermark_state", "hisparse_coordinator", "eplb_manager", "device_timer")
+"""Parts of SGLang's ModelRunner that do something around each pass, where there are any."""
+
+
+def of_the_server() -> Iterator[str]:
+    """Yield what ranks share before a pass, and what watches passes."""
+    from sglang.srt.environ import envs
+    from sglang.srt.eplb.expert_distribution import get_global_expert_distribution_recorder
+    from sglang.srt.layers.moe.utils import get_moe_a2a_backend
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    if parallel.pp_size > 1 or parallel.attn_dp_enabled or parallel.dcp_enabled:
+        yield "pipeline, attention data or decode context parallelism"
+    if not get_moe_a2a_backend().is_none():
+        yield "experts are reached by an all-to-all"
+    if "Noop" not in type(get_global_expert_distribution_recorder()).__name__:
+        yield "the distribution of experts is recorded"
+    watched = (envs.SGLANG_LOG_DECODE_GRAPH_KEY, envs.SGLANG_ENABLE_ASYNC_ASSERT, envs.SGLANG_ENABLE_NAN_LOGITS_CHECK)
+    if any(variable.get() for variable in watched):
+        yield "SGLang's debugging looks at each pass"
+
+
+def of_a_model(runner: Any) -> Iterator[str]:
+    """Yield what SGLang does around the passes of the model of *runner*, its ModelRunner."""
+    from sglang.srt.configs.hybrid_arch import mambaish_config
+
+    for name in (*_WATCHERS, "lora_manager", "msprobe_debugger"):
+        if getattr(runner, name, None) is not None:
+            yield f"the model has a {name}"
+    if runner.model_config.is_multimodal or runner.model_config.model_is_mrope:
+        yield "the model is multimodal"
+    if mambaish_config(runner.model_config) is not None:
+        yield "the model keeps states beside its KV"
+    if (
+        runner.enable_elastic_ep
+        or runner.ngram_embedding_manager.enabled
+        or hasattr(runner.model, "prepare_for_forward")
+    ):
+        yield "the model is prepared before each pass"
+
+
+def of_attention(backend: Any) -> Iterator[str]:
+    """Yield what *backend* needs of a pass beside lengths and page tables as fa3 reads them from one pool."""
+    from sglang.srt.mem_cache.kv_loc_plan import IdSpaceKind
+
+    if type(backend).__name__ != "FlashAttentionBackend":
+        yield f"{type(backend).__name__} plans its passes"
+    translator = backend.kv_index_translator
+    if backend.needs_cpu_seq_lens:
+        yield "attention is planned by lengths on the host"
+    if backend.use_sliding_window_kv_pool or backend.local_attn_builder is not None:
+        yield "attention is to a window"
+    if translator.reads_are_translated or translator.space(IdSpaceKind.FULL).write is not None:
+        yield "the KV pool is virtual"
+    if backend.is_encoder_decoder or backend.topk > 1:
+        yield "attention is to more than a chain"
+
+
+def of_a_graph(runner: Any) -> Iterator[str]:
+    """Yield what a replay of *runner*, a runner of graphs, needs beside its inputs."""
+    if type(runner.backend).__name__ != "FullCudaGraphBackend":
+        yield f"{type(runner.backend).__name__} replays graphs"
+    if runner.require_mlp_sync or runner.enable_pdmux or runner.disable_padding or runner.record_nolora_graph:
+        yield "a graph is chosen by more than the number of requests"
+    if (
+        runner.attention_graph_variants is not None
+        or runner.is_dllm
+        or getattr(runner, "_metadata_glue", None) is not None
+    ):
+        yield "graphs come in variants"

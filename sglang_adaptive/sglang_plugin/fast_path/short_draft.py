@@ -1,0 +1,240 @@
+"""Runs the draft and the draft extend of a round from their CUDA graphs, without what SGLang does around them.
+
+As for the verify pass (`short_verify.py`), SGLang 0.5.23 makes a ForwardBatch for each of them, and copies eight to
+twelve tensors into the graph's buffers from others that it has made for that. Here one kernel fills in all of a graph
+(`graph_inputs.py`). A round without this draws the same drafts; the target verifies them in either case.
+SGLANG_ADAPTIVE_SHORT_DRAFT=0 in the server's environment restores SGLang's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
+from sglang_adaptive.sglang_plugin.fast_path.short_verify import plans_unless
+from sglang_adaptive.sglang_plugin.guard import Guard
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one graph needs for one number of requests. It must not hold the graph's runner, whose life ends earlier."""
+
+    requests: int
+    padded: int
+    key: Any
+    ones: torch.Tensor
+    """[requests, 1] float32: what SGLang says of the chances of drafts."""
+    addresses: torch.Tensor | None = None
+    """Of a draft, where the lengths of its passes lie; see `graph_inputs.fill_draft`."""
+
+    @classmethod
+    def of(cls, runner: Any, requests: int) -> _Plan:
+        padded = runner._pad_to_bucket(requests, runner.capture_bs)
+        ones = torch.ones((requests, 1), dtype=torch.float32, device=runner.device)
+        return cls(requests, padded, runner._make_graph_key(padded), ones)
+
+
+class ShortDraft:
+    """Drafts, and extends the draft, in the rounds of one worker that need nothing but graphs."""
+
+    def __init__(self) -> None:
+        # A rank that failed behind its replay would run the pass once more, and wait for the others in it.
+        self.guard = Guard(
+            "adaptive: the draft's passes are prepared by SGLang from now on", env.SHORT_DRAFT, ranks_alike=True
+        )
+        self._plans: WeakKeyDictionary[Any, dict[int, _Plan] | None] = WeakKeyDictionary()
+        self.drafts = self.extends = 0
+
+    # -- the draft ------------------------------------------------------------------------------------------------
+
+    def drafted(self, drafter: Any, batch: Any) -> Any:
+        """Return the verify input that SGLang's draft returns; None for a round that needs SGLang's way."""
+        return self.guard.attempt(self._drafted, drafter, batch)
+
+    def _drafted(self, drafter: Any, batch: Any) -> Any:
+        from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+        given, steps = batch.spec_info, drafter.speculative_num_steps
+        target = drafter.target_worker.model_runner.attn_backend
+        if not _is_plain(batch) or steps + 1 != drafter.speculative_num_draft_tokens:
+            return None
+        if given.hidden_states is None or given.topk_p.shape[1] != 1 or not self._may_link(drafter, target, batch):
+            return None
+        drafts = self._first(drafter, given) if steps == 1 else self._replayed_drafts(drafter, batch, steps)
+        if drafts is None:
+            return None
+        self.drafts += 1
+        table = batch.req_to_token_pool.req_to_token
+        tokens, positions, links, slots = graph_inputs.linked(
+            given.bonus_tokens, drafts, batch.req_pool_indices, batch.seq_lens, table
+        )
+        return EagleVerifyInput(
+            draft_token=tokens, positions=positions, retrieve_index=links[0], retrieve_next_token=links[1],
+            retrieve_next_sibling=links[2], retrieve_cum_len=None, spec_steps=steps, topk=1, draft_token_num=steps + 1,
+            custom_mask=target.verify_mask.buffer,  # nobody reads it
+            capture_hidden_mode=None, seq_lens_sum=None, seq_lens_cpu=None, prepared_out_cache_loc=slots,
+        )  # fmt: skip
+
+    def _may_link(self, drafter: Any, target: Any, batch: Any) -> bool:
+        """Whether the verify pass takes a chain as `graph_inputs.linked` makes it."""
+        if target not in self._plans:
+            self._plans[target] = plans_unless("chains of drafts", _why_no_chain(drafter, target))
+        return self._plans[target] is not None and batch.seq_lens.shape[0] <= target.verify_mask.max_bs
+
+    def _first(self, drafter: Any, given: Any) -> torch.Tensor:
+        """Return the drafts of one step, [requests, 1]: the last draft extend has made them."""
+        hot: torch.Tensor | None = drafter.hot_token_id
+        chosen: torch.Tensor = given.topk_index
+        return chosen if hot is None else hot[chosen]
+
+    def _replayed_drafts(self, drafter: Any, batch: Any, steps: int) -> torch.Tensor | None:
+        """Replay the draft's graph and return its drafts, [requests, steps]; None where SGLang has to prepare it."""
+        given, runner = batch.spec_info, drafter.cuda_graph_runner
+        plan = self._plan(drafter, runner, batch.seq_lens.shape[0], "drafts", _why_no_draft, _draft_plan)
+        if plan is None or runner.speculative_num_steps != steps:
+            return None
+        requests, first = plan.requests, runner.draft_attn_backend.attn_backends[0]
+        graph_inputs.fill_draft(
+            runner.buffers, plan.addresses, first.decode_cuda_graph_metadata[plan.padded].page_table, given.topk_index,
+            given.topk_p, batch.req_pool_indices, batch.seq_lens, batch.req_to_token_pool.req_to_token,
+            padded=plan.padded, steps=steps, filler=runner.seq_len_fill_value, page=first.page_size,
+            most_pages=first.max_num_pages,
+        )  # fmt: skip
+        runner.buffers.hidden_states[:requests].copy_(given.hidden_states)
+        runner.raw_bs, runner.bs = requests, plan.padded
+        drafts: torch.Tensor = runner.backend.replay(plan.key, None)[2][:requests]
+        return drafts
+
+    # -- the draft extend -----------------------------------------------------------------------------------------
+
+    def extended(self, drafter: Any, batch: Any, result: Any) -> bool:
+        """Run the draft over the accepted tokens and complete *result*; False for a pass that needs SGLang's way."""
+        return bool(self.guard.attempt(self._extended, drafter, batch, result))
+
+    def _extended(self, drafter: Any, batch: Any, result: Any) -> bool:
+        runner, width = drafter.cuda_graph_runner_for_draft_extend, drafter.speculative_num_draft_tokens
+        given = result.prepared_draft_extend_inputs
+        if not _is_plain(batch) or given is None:
+            return False
+        plan = self._plan(drafter, runner, batch.seq_lens.shape[0], "draft extends", _why_no_extend, _Plan.of)
+        hidden = result.logits_output.hidden_states
+        if plan is None or hidden is None or width != runner.captured_req_width:
+            return False
+        buffers, requests, (correct, select, ids) = runner.buffers, plan.requests, given
+        if hidden.shape != (requests * width, buffers.hidden_states.shape[1]):
+            return False
+        graph_inputs.fill_extend(
+            buffers, ids, correct, result.accept_lens, select, batch.req_pool_indices, batch.seq_lens,
+            batch.req_to_token_pool.req_to_token, padded=plan.padded, width=width, filler=runner.seq_len_fill_value,
+        )  # fmt: skip
+        buffers.hidden_states[: requests * width].copy_(hidden)
+        self.extends += 1
+        output = self._replayed(runner, plan)
+        made = result.next_draft_input
+        made.topk_index = torch.argmax(output.next_token_logits[:requests], dim=-1, keepdim=True)
+        made.topk_p = plan.ones
+        made.hidden_states = output.hidden_states[:requests].clone()  # the next replay overwrites them
+        made.cuda_graph_compatible = True
+        return True
+
+    def _replayed(self, runner: Any, plan: _Plan) -> Any:
+        from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
+
+        backend = runner.draft_extend_attn_backend
+        # The graph fills in all metadata itself, as _why_no_extend has made sure.
+        backend.forward_metadata = backend.draft_extend_metadata[plan.padded]
+        backend.forward_metadata_spec_decode_expand = None
+        ends, runner.model_runner.shared_read_done_event = backend.shared_read_ends(runner.forward_mode), None
+        if ends is SharedReadEnds.PRE_REPLAY:
+            runner._publish_read_done(in_graph=False)
+        runner.raw_bs, runner.bs = plan.requests, plan.padded
+        output = runner.backend.replay(plan.key, None)
+        if ends in (SharedReadEnds.IN_REPLAY, SharedReadEnds.POST_REPLAY):
+            runner._publish_read_done(in_graph=False)
+        return output
+
+    def _plan(self, drafter: Any, runner: Any, requests: int, what: str, why_not: Any, plan_of: Any) -> _Plan | None:
+        if not runner:
+            return None
+        if runner not in self._plans:
+            self._plans[runner] = plans_unless(what, why_not(drafter, runner))
+        plans = self._plans[runner]
+        if plans is None or requests > runner.max_bs:
+            return None
+        if requests not in plans:
+            plans[requests] = plan_of(runner, requests)
+        return plans[requests]
+
+
+def _is_plain(batch: Any) -> bool:
+    absent = (batch.seq_lens_cpu, batch.hisparse_coordinator, batch.mamba_track_indices, batch.input_embeds)
+    return not batch.forward_mode.is_idle() and all(part is None for part in absent)
+
+
+def _draft_plan(runner: Any, requests: int) -> _Plan:
+    plan = _Plan.of(runner, requests)
+    passes = [one.decode_cuda_graph_metadata[plan.padded] for one in runner.draft_attn_backend.attn_backends]
+    parts = [one.cache_seqlens_int32 for one in passes] + [one.cu_seqlens_k for one in passes]
+    assert all(part.is_contiguous() and part.dtype == torch.int32 for part in parts)
+    plan.addresses = torch.tensor([part.data_ptr() for part in parts], dtype=torch.int64, device=runner.device)
+    return plan
+
+
+def _why_no_chain(drafter: Any, target: Any) -> Iterator[str]:
+    """Yield why drafts need more than to be linked for a verify pass with *target*, the backend of the target."""
+    from sglang.srt.runtime_context import get_spec
+
+    if drafter.topk != 1 or drafter.plan_stream is not None:
+        yield "the worker prepares its passes otherwise"
+    if drafter.seed_dsa_topk_from_draft_extend or get_spec().speculative_use_rejection_sampling:
+        yield "drafts start from more than tokens and hidden states"
+    yield from plain.of_the_server()
+    yield from plain.of_a_model(drafter.draft_runner)
+    yield from plain.of_attention(target)
+    if target.verify_mask is None or target.verify_mask.is_read:
+        yield "the verify pass reads a mask"
+
+
+def _why_no_graph(drafter: Any, runner: Any, kind: str) -> Iterator[str]:
+    """Yield why a replay of *runner* needs more than what `graph_inputs` fills in."""
+    yield from _why_no_chain(drafter, drafter.target_worker.model_runner.attn_backend)
+    if type(runner).__name__ != kind:
+        yield f"{type(runner).__name__} replays graphs"
+    yield from plain.of_a_graph(runner)
+    read = ("rids_int", "draft_probs", "dsa_seed_topk", "dsa_seed_topk_capture", "mamba_track_indices")
+    if runner.buffers.hidden_states is None or any(getattr(runner.buffers, name, None) is not None for name in read):
+        yield "the graph reads other inputs"
+
+
+def _why_no_draft(drafter: Any, runner: Any) -> Iterator[str]:
+    yield from _why_no_graph(drafter, runner, "EAGLEDraftCudaGraphRunner")
+    backends = runner.draft_attn_backend
+    if type(backends).__name__ != "FlashAttentionMultiStepBackend" or runner.captured_req_width != 1:
+        yield f"{type(backends).__name__} plans its passes"
+    for backend in backends.attn_backends:
+        yield from plain.of_attention(backend)
+    if not _read_as_one(backends.attn_backends, runner):
+        yield "its passes have page tables of their own"
+
+
+def _read_as_one(backends: Any, runner: Any) -> bool:
+    """Whether the passes of a draft share a page table, and each reads one token more than the one before."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+    from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+    reads = [one._spec_read_seq_len_delta(ForwardMode.DECODE, EagleDraftInput()) for one in backends]
+    tables = {one.decode_cuda_graph_metadata[runner.capture_bs[0]].page_table.data_ptr() for one in backends}
+    return reads == list(range(1, runner.speculative_num_steps)) and len(tables) == 1
+
+
+def _why_no_extend(drafter: Any, runner: Any) -> Iterator[str]:
+    yield from _why_no_graph(drafter, runner, "EAGLEDraftExtendCudaGraphRunner")
+    yield from plain.of_attention(runner.draft_extend_attn_backend)
+    if not runner.draft_extend_attn_backend.draft_extend_metadata_captured_in_graph():
+        yield "the draft extend's graph makes no metadata"

@@ -1,0 +1,209 @@
+"""Runs the verify pass of a round from its CUDA graph, without what SGLang does around it on the host.
+
+A verify pass of SGLang 0.5.23 makes a ForwardBatch of fifty fields, asks some thirty configurations, copies the graph's
+inputs, makes the attention's metadata, enters seven contexts, and copies part of the inputs again. Where a graph is
+replayed on fa3, all of it comes to one kernel that fills in the graph's inputs (`graph_inputs.py`), and the replay. For
+a small model on a fast GPU that is what a round waits for. What a graph needs is looked up once for each number of
+requests.
+SGLANG_ADAPTIVE_SHORT_VERIFY=0 in the server's environment restores SGLang's code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
+from sglang_adaptive.sglang_plugin.fast_path.greedy_commit import GreedyCommit
+from sglang_adaptive.sglang_plugin.guard import Guard
+
+logger = logging.getLogger(__name__)
+
+BUFFERS = ("input_ids", "positions", "out_cache_loc", "req_pool_indices", "seq_lens")
+"""Buffers of a graph that a round fills in."""
+
+UNUSED = ("seq_lens_cpu", "mrope_positions", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
+"""Buffers that SGLang leaves alone where lengths are not on the host, and without attention DP."""
+
+
+def plans_unless(what: str, why_not: Iterator[str]) -> dict[int, Any] | None:
+    """Return no plans yet; None, after a log line, where SGLang has to prepare *what*."""
+    reason = next(why_not, None)
+    if reason is None:
+        return {}
+    logger.info("adaptive: %s are prepared by SGLang: %s", what, reason)
+    return None
+
+
+class ShortVerify:
+    """Verifies the rounds of one worker that need nothing but a graph."""
+
+    def __init__(self) -> None:
+        # A rank that failed behind its replay would run the pass once more, and wait for the others in it.
+        self.guard = Guard(
+            "adaptive: verify passes are prepared by SGLang from now on", env.SHORT_VERIFY, ranks_alike=True
+        )
+        self.commit = GreedyCommit()
+        self.rounds = 0
+        self._plans: WeakKeyDictionary[Any, dict[int, _Plan] | None] = WeakKeyDictionary()
+        """By graph runner and number of requests; None for a runner that needs SGLang's way."""
+
+    def verified(self, worker: Any, batch: Any) -> Any:
+        """Return what SGLang's verify returns; None for a round that needs SGLang's way."""
+        return self.guard.attempt(self._verified, worker, batch)
+
+    def _verified(self, worker: Any, batch: Any) -> Any:
+        verify_input, runner = batch.spec_info, worker.target_worker.model_runner.decode_cuda_graph_runner
+        if not _is_plain(batch, verify_input):
+            return None
+        plan = self._plan(worker, runner, batch.seq_lens.shape[0])
+        if plan is None or verify_input.draft_token_num != plan.width:
+            return None
+        # What SGLang leaves for the draft extend; at zero steps its slots are looked up when it runs.
+        batch.input_ids, batch.out_cache_loc = verify_input.draft_token, verify_input.prepared_out_cache_loc
+        batch.forward_mode = plan.mode
+        self.rounds += 1
+        return self._result(batch, verify_input, plan.replayed(runner, batch), plan)
+
+    def take_slots(self, batch: Any, width: int) -> None:
+        """Look up the slots of a round's tokens, *width* of each request, where SGLang's draft extend needs them."""
+        from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+
+        if batch.out_cache_loc is None:
+            batch.out_cache_loc = assign_extend_cache_locs_uniform_func(
+                req_pool_indices=batch.req_pool_indices, req_to_token=batch.req_to_token_pool.req_to_token,
+                start_offset=batch.seq_lens, batch_size=batch.seq_lens.shape[0], draft_token_num=width,
+                device=batch.device,
+            )  # fmt: skip
+
+    def _plan(self, worker: Any, runner: Any, requests: int) -> _Plan | None:
+        if runner is None:
+            return None
+        if runner not in self._plans:
+            self._plans[runner] = plans_unless("verify passes", _why_not(worker, runner))
+        plans = self._plans[runner]
+        if plans is None or requests > runner.max_bs:
+            return None
+        if requests not in plans:
+            plans[requests] = _Plan.of(runner, requests)
+        return plans[requests]
+
+    def _result(self, batch: Any, verify_input: Any, output: Any, plan: _Plan) -> Any:
+        from sglang.srt.managers.utils import GenerationBatchResult
+        from sglang.srt.speculative import eagle_worker_common as common
+
+        committed = self.commit.of(verify_input, batch, output.next_token_logits)
+        if committed is None:
+            predict, lens, index = common.eagle_sample(verify_input, batch, output, None, watermark_state=None)
+            lengths, bonus, _, extend = common.prepare_verify_commit_outputs(
+                predict, index, lens, batch.seq_lens, num_draft_tokens=plan.width
+            )
+        else:
+            predict, lens, index, lengths, bonus, extend = committed
+        return GenerationBatchResult(
+            logits_output=output,
+            next_token_ids=predict,
+            can_run_cuda_graph=True,
+            speculative_num_draft_tokens=plan.width,
+            next_draft_input=common.EagleDraftInput(bonus_tokens=bonus),
+            accept_lens=lens,
+            accept_index=index,
+            new_seq_lens=lengths,
+            # SGLang keeps this, and what the batch was before the round, until the round has ended.
+            extra_keep_alive_refs=[verify_input],
+            prepared_draft_extend_inputs=extend,
+        )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one graph needs for one number of requests. It must not hold the graph's runner, whose life ends earlier."""
+
+    requests: int
+    padded: int
+    width: int
+    """Tokens of a request."""
+    more: int
+    """Tokens that fa3 reads of a request beyond its length."""
+    filler: int
+    """The length of rows of the graph without a request."""
+    metadata: Any
+    mode: Any
+    key: Any
+    ends: Any
+    """When the pass has read what the scheduler writes to, as SGLang's SharedReadEnds."""
+
+    @classmethod
+    def of(cls, runner: Any, requests: int) -> _Plan:
+        from sglang.srt.model_executor.forward_batch_info import ForwardMode
+        from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+        padded, backend = runner._pad_to_bucket(requests, runner.capture_bs), runner.attn_backend
+        mode, metadata = ForwardMode.TARGET_VERIFY, backend.target_verify_metadata[padded]
+        inputs = [getattr(runner.buffers, name) for name in BUFFERS]
+        parts = (*inputs, metadata.cache_seqlens_int32, metadata.cu_seqlens_k)
+        assert all(part.is_contiguous() for part in parts) and metadata.page_table.stride(1) == 1
+        more = backend._spec_read_seq_len_delta(mode, EagleDraftInput())
+        key, ends = runner._make_graph_key(padded), runner._resolve_shared_read_ends(backend, mode)
+        return cls(
+            requests, padded, runner.captured_req_width, more, runner.seq_len_fill_value, metadata, mode, key, ends
+        )
+
+    def replayed(self, runner: Any, batch: Any) -> Any:
+        """Fill in the graph's inputs, replay it, and return its output as SGLang's LogitsProcessorOutput."""
+        from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
+        from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+
+        backend, tokens = runner.attn_backend, self.requests * self.width
+        graph_inputs.fill_verify(
+            runner.buffers, self.metadata, batch.input_ids, batch.req_pool_indices, batch.seq_lens,
+            backend.req_to_token, padded=self.padded, width=self.width, more=self.more, filler=self.filler,
+            page=backend.page_size, most_pages=backend.max_num_pages,
+        )  # fmt: skip
+        backend.forward_metadata, backend.forward_metadata_spec_decode_expand = self.metadata, None
+        runner.raw_bs, runner.raw_num_token, runner.bs = self.requests, tokens, self.padded
+        runner._replay_graph_key = self.key
+        runner.model_runner.forward_pass_id += 1
+        if self.ends is SharedReadEnds.PRE_REPLAY:
+            runner._publish_read_done(in_graph=False)
+        output = runner.backend.replay(self.key, None)
+        if self.ends is SharedReadEnds.IN_REPLAY:
+            runner._publish_read_done(in_graph=True)
+        elif self.ends is SharedReadEnds.POST_REPLAY:
+            runner._publish_read_done(in_graph=False)
+        hidden, last = output.hidden_states, output.last_hidden_states
+        return LogitsProcessorOutput(
+            next_token_logits=output.next_token_logits[:tokens],
+            hidden_states=None if hidden is None else hidden[:tokens],
+            last_hidden_states=None if last is None else last[:tokens],
+        )
+
+
+def _is_plain(batch: Any, verify_input: Any) -> bool:
+    """Whether nothing but tokens and lengths goes into the pass, and nothing but tokens comes out."""
+    absent = (
+        batch.seq_lens_cpu, batch.hisparse_coordinator, batch.mamba_track_indices, batch.replace_embeds,
+        batch.input_embeds, verify_input.ragged_verify_layout, verify_input.prepared_mrope_positions,
+    )  # fmt: skip
+    asked = batch.has_grammar or batch.return_logprob or batch.return_hidden_states
+    return not asked and not batch.forward_mode.is_idle() and all(part is None for part in absent)
+
+
+def _why_not(worker: Any, runner: Any) -> Iterator[str]:
+    """Yield why a replay of *runner* needs more of a batch than BUFFERS."""
+    if type(runner).__name__ != "DecodeCudaGraphRunner" or worker.topk != 1 or worker.plan_stream is not None:
+        yield "the worker prepares its passes otherwise"
+    yield from plain.of_the_server()
+    yield from plain.of_a_graph(runner)
+    yield from plain.of_attention(runner.attn_backend)
+    yield from plain.of_a_model(runner.model_runner)
+    registry = runner.buffer_registry
+    filled = {name for name in registry.slot_names() if registry.get_slot(name).buffer is not None}
+    if more := filled - {*BUFFERS, *UNUSED}:
+        yield f"the graph reads {', '.join(sorted(more))}"
+    if runner.ragged_verify_mode or runner.enable_two_batch_overlap or getattr(runner, "_early_verify_metadata", None):
+        yield "the graph reads more than a chain"
