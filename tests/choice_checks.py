@@ -149,7 +149,7 @@ def _batch(requests: int, idle: bool = False, **sampling: Any) -> Any:
 
 
 def _drafts(tokens: int) -> Any:
-    return SimpleNamespace(draft_token_num=tokens)
+    return SimpleNamespace(draft_token_num=tokens, tree_topk=1)
 
 
 def _choosing(what: Any, ask: Any) -> Any:

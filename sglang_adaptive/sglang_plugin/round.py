@@ -265,7 +265,7 @@ class Round:
             )
         if self.budgets is not None:
             self.budgets.look(verify_input, found[1] - 1)
-        if batch.return_hidden_states and verify_input.tree_topk != 1 and logits_output.hidden_states is not None:
+        if verify_input.tree_topk != 1 and batch.return_hidden_states and logits_output.hidden_states is not None:
             # SGLang returns a request's first rows, which in a tree are not those of the accepted path.
             logits_output.hidden_states = logits_output.hidden_states[found[2].clamp(min=0).flatten().long()]
         return found
