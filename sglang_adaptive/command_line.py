@@ -74,6 +74,13 @@ def port_number(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    """Return a number of at least 1, for ``type=`` of an argument."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
+    return int(text)
+
+
 def failed(name: str, line: str, code: int) -> int:
     """Print to standard error why ``sglang-adaptive NAME`` ends with *code*; return *code*."""
     print(f"{PROGRAM} {name}: error: {line}", file=sys.stderr)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from sglang_adaptive.adaptive_server import HOLD_SECONDS, AdaptiveServer, NotReady
 from sglang_adaptive.calibrate import dspark
-from sglang_adaptive.calibrate.measure import depths, measure, room
+from sglang_adaptive.calibrate.measure import check_sizes, depths, measure, room
 from sglang_adaptive.calibrate.output import draw, table, write
-from sglang_adaptive.calibrate.server import HOLD_SECONDS, AdaptiveServer, NotReady, check_sizes
 from sglang_adaptive.client import Client
-from sglang_adaptive.command_line import CommandParser, add_admin_api_key, add_server, failed, new_file
+from sglang_adaptive.command_line import CommandParser, add_admin_api_key, add_server, count, failed, new_file
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.start.profiles import folder
@@ -158,15 +158,9 @@ def parser() -> CommandParser:
     )
     numbers = (("--rounds", 40, "rounds timed a cell"), ("--tokens", 1024, "tokens a request at most"))
     for flag, default, meaning in numbers:
-        parser.add_argument(flag, type=_count, default=default, metavar="N", help=f"{meaning} (default %(default)s)")
+        parser.add_argument(flag, type=count, default=default, metavar="N", help=f"{meaning} (default %(default)s)")
     return parser
 
 
 def _sizes(text: str) -> list[int]:
-    return sorted({_count(part) for part in text.split(",")})
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
-    return int(text)
+    return sorted({count(part) for part in text.split(",")})

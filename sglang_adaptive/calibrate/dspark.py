@@ -17,7 +17,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.calibrate.server import KeyAsked, NotReady, check_sizes, read_info
+from sglang_adaptive.adaptive_server import KeyAsked, NotReady, read_info
+from sglang_adaptive.calibrate.measure import check_sizes
 from sglang_adaptive.client import Client, RequestError
 
 PROFILER = "sglang.benchmark.dspark_sps_profiler"

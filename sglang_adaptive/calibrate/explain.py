@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
+from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
 from sglang_adaptive.calibrate.state_words import because, ladder
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed

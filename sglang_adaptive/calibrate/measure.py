@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
 from sglang_adaptive.calibrate.load import PROMPT_TOKENS, SteadyLoad
-from sglang_adaptive.calibrate.server import AdaptiveServer, NotReady
 from sglang_adaptive.policy.profile import ProfileCell
 
 POLL_SECONDS = 0.1
@@ -56,6 +56,13 @@ def room(info: Mapping[str, Any], batch_size: int) -> int:
             f"{batch_size * (LEAST_TOKENS + PROMPT_TOKENS + SPARE_TOKENS)}, or smaller --batch-sizes"
         )
     return tokens
+
+
+def check_sizes(info: Mapping[str, Any], sizes: Sequence[int], url: str) -> None:
+    """Raise NotReady where the server of *info* runs fewer requests at once than the largest of *sizes*."""
+    most = info["internal_states"][0].get("effective_max_running_requests_per_dp")
+    if most is not None and max(sizes) > most:
+        raise NotReady(f"--batch-sizes: got {max(sizes)}, but {url} runs {most} requests at once")
 
 
 def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.adaptive_server import NotReady
 from sglang_adaptive.calibrate.command import main
 from sglang_adaptive.calibrate.dspark import most_requests, prices, ready, shown
-from sglang_adaptive.calibrate.server import NotReady
 
 
 def info(**record: Any) -> dict[str, Any]:

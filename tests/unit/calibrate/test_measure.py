@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.adaptive_server import NotReady
 from sglang_adaptive.calibrate import command, dspark
 from sglang_adaptive.calibrate.measure import depths, room
-from sglang_adaptive.calibrate.server import NotReady
 from sglang_adaptive.policy.profile import ProfileCell
 from sglang_adaptive.signals import Interrupted
 

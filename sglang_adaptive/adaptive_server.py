@@ -1,16 +1,15 @@
-"""The adaptive part of a live server, over HTTP."""
+"""The adaptive part of a live server, over HTTP, whose depth a command may hold."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Any
 
 from sglang_adaptive.client import Client, RequestError, in_words
 
 HOLD_SECONDS = 15.0
-"""A server whose depth is held for a measurement has it back so long after whatever ended the measurement."""
+"""A server whose depth a command holds has it back so long after whatever ended the command."""
 
 
 class NotReady(Exception):
@@ -68,13 +67,6 @@ class AdaptiveServer:
             raise NotReady(f"{self.client.url}: {in_words(error)}") from None
         if not all(held):
             raise NotReady(f"{self.client.url}: its scheduler refused the depth; its log says why")
-
-
-def check_sizes(info: Mapping[str, Any], sizes: Sequence[int], url: str) -> None:
-    """Raise NotReady where the server of *info* runs fewer requests at once than the largest of *sizes*."""
-    most = info["internal_states"][0].get("effective_max_running_requests_per_dp")
-    if most is not None and max(sizes) > most:
-        raise NotReady(f"--batch-sizes: got {max(sizes)}, but {url} runs {most} requests at once")
 
 
 def read_info(client: Client) -> dict[str, Any]:
