@@ -20,6 +20,7 @@ COMMANDS = {
     "watch": ("sglang_adaptive.watch.command", "show live what a server's speculation does"),
     "explain": ("sglang_adaptive.calibrate.explain", "say in words why a live server runs the depth that it runs"),
     "calibrate": ("sglang_adaptive.calibrate.command", "measure round times of a live server into a cost profile"),
+    "audit": ("sglang_adaptive.audit.command", "check on a live server that speculation changes no token"),
     "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
     "report": ("sglang_adaptive.report.command", "make an HTML or Markdown report from benchmark results"),
     "completion": ("sglang_adaptive.completion.command", "print the completion script of a shell"),

@@ -84,7 +84,7 @@ def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Questio
         if said and KINDS[question.kind].known:
             unit.tried[what] += 1
             unit.known[question.kind] += 1
-        elif said and ties.is_tie(plain, question.body, ours, theirs):
+        elif said and ties.is_tie(plain, question.body, ours):
             unit.tried[what] += 1
             unit.known[ties.NAME] += 1
         else:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
+from sglang_adaptive.audit import sampled as sampling
 from sglang_adaptive.client import Client
 from tests.campaign import gpu
 from tests.campaign.kinds import TEXTS, long_text, text
@@ -123,46 +123,21 @@ def _session(client: Client, turns: list[tuple[str, int, int | None]]) -> list[A
 
 NO_MIN_P = "min_p with speculation"
 """SGLang 0.5.23 verifies sampled drafts without it, at one depth as well."""
-ALPHA = 1e-6
-"""Chance of a loss by chance alone in one comparison; a campaign makes hundreds."""
-SAMPLED: list[dict[str, Any]] = [
-    {"temperature": 1.0},
-    {"temperature": 0.6},
-    {"temperature": 1.5, "top_k": 8},
-    {"temperature": 1.0, "top_p": 0.8},
-    {"temperature": 1.0, "min_p": 0.1},
-]
-SAMPLES, OF_TOKENS, TOGETHER = 600, 5, 30
+SAMPLES = 600
 
 
 def sampled(unit: Unit, plain: Client, adapting: Client, draw: random.Random, samples: int = SAMPLES) -> None:
     """Compare how often each token and each pair of tokens follows a prompt, the first from the prefill left out."""
-    how, prompt = draw.choice(SAMPLED), draw.choice(TEXTS)
-    drawn = [_samples(client, prompt, how, samples) for client in (adapting, plain)]
-    for what, take in (("token", lambda ids, at: ids[at]), ("pair of tokens", lambda ids, at: (ids[at - 1], ids[at]))):
-        for at in range(1, OF_TOKENS):
-            ours, theirs = (Counter(take(ids, at) for ids in answers) for answers in drawn)
-            p = _probability(ours, theirs)
-            if "min_p" in how and p < ALPHA:
-                unit.known[NO_MIN_P] += 1
-                continue
-            unit.check(p >= ALPHA, f"sampled: {what}", f"{how}, position {at}, p = {p:.1e}: {ours} and {theirs}")
+    how, prompt = draw.choice(sampling.KINDS), draw.choice(TEXTS)
+    drawn = [samples_of(client, prompt, how, samples) for client in (adapting, plain)]
+    for what, at, p in sampling.compared(*drawn):
+        if "min_p" in how and p < sampling.ALPHA:
+            unit.known[NO_MIN_P] += 1
+            continue
+        unit.check(p >= sampling.ALPHA, f"sampled: {what}", f"{how}, position {at}, p = {p:.1e}")
 
 
-def _samples(client: Client, prompt: str, how: dict[str, Any], samples: int) -> list[list[int]]:
-    body = {"text": prompt, "sampling_params": {"max_new_tokens": OF_TOKENS, "ignore_eos": True, "n": TOGETHER, **how}}
-    return [answer["output_ids"] for _ in range(samples // TOGETHER) for answer in client.post("/generate", body)]
-
-
-def _probability(ours: Counter[Any], theirs: Counter[Any]) -> float:
-    """Return the chance of a difference as large, were both alike: a chi-square test, rare values in one class."""
-    common = [value for value in {**ours, **theirs} if ours[value] + theirs[value] >= 10]
-    table = [[counts[value] for value in common] for counts in (ours, theirs)]
-    for row, counts in zip(table, (ours, theirs), strict=True):
-        row.append(counts.total() - sum(row))
-    columns = [column for column in zip(*table, strict=True) if sum(column)]
-    if len(columns) < 2:
-        return 1.0
-    from scipy.stats import chi2_contingency  # seconds to import, and every process of pytest collects this file
-
-    return float(chi2_contingency(list(zip(*columns, strict=True)), correction=False).pvalue)
+def samples_of(client: Client, prompt: str, how: Mapping[str, Any], samples: int) -> list[list[int]]:
+    """Return the tokens of as many samples."""
+    body = sampling.request(prompt, how)
+    return sampling.texts(client.post("/generate", body) for _ in range(samples // sampling.TOGETHER))

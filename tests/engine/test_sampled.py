@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.audit.sampled import ALPHA, probability
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.campaign.clients import ALPHA, _probability, _samples
+from tests.campaign.clients import samples_of
 from tests.engine.workload import rotating_depth
 
 SAMPLES, POSITION = 300, 4
@@ -23,12 +24,12 @@ WAYS: list[dict[str, Any]] = [
 def test_tokens_come_as_often_as_without_speculation(
     how: dict[str, Any], plain: CpuServer, static: CpuServer, ema: CpuServer, easy: list[str]
 ) -> None:
-    wanted = _samples(plain, easy[0], how, SAMPLES)
-    held = _samples(static, easy[0], how, SAMPLES)
+    wanted = samples_of(plain, easy[0], how, SAMPLES)
+    held = samples_of(static, easy[0], how, SAMPLES)
     with rotating_depth(ema):
-        switched = _samples(ema, easy[0], how, SAMPLES)
+        switched = samples_of(ema, easy[0], how, SAMPLES)
     for ids in (held, switched):
         for at in range(1, POSITION + 1):
             ours, theirs = (Counter(one[at] for one in answers) for answers in (ids, wanted))
             assert len(theirs) > 2, "a text without a choice tells nothing"
-            assert _probability(ours, theirs) >= ALPHA, f"position {at}: {ours} and {theirs}"
+            assert probability(ours, theirs) >= ALPHA, f"position {at}: {ours} and {theirs}"

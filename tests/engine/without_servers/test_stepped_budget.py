@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.campaign.clients import ALPHA, _probability
+from sglang_adaptive.audit.sampled import ALPHA, probability
 from tests.engine.in_one_process import ran
 from tests.engine.stepping import SLOTS
 from tests.launch_lab import LaunchLab
@@ -47,7 +47,7 @@ def likeness(texts: list[list[int]], others: list[list[int]]) -> list[float]:
     """Return for each place the chance of tokens that differ as much, were both drawn alike."""
     places = range(1, min(len(text) for text in texts + others))
     assert len(places) > 3
-    return [_probability(*(Counter(text[at] for text in some) for some in (texts, others))) for at in places]
+    return [probability(*(Counter(text[at] for text in some) for some in (texts, others))) for at in places]
 
 
 def test_requests_write_what_they_write_without(wanted: Run, runs: list[Run]) -> None:

@@ -1,7 +1,7 @@
 """Every example of a command's help that needs neither a server nor SGLang is run as it stands.
 
-Those that do are run by tests/engine/test_command_line.py, and the demo by tests/engine/test_demo.py; of the demo, of
-chat and of serve-cpu, whose examples would boot servers, the arguments are checked here.
+Those that do are run by tests/engine/test_command_line.py and test_audit.py, and the demo by tests/engine/test_demo.py;
+of the demo, of chat and of serve-cpu, whose examples would boot servers, the arguments are checked here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 HERE = ("validate", "simulate", "report", "completion")
 BOOT = ("demo", "serve-cpu", "chat")
 WITH_MODEL = ("models",)
-WITH_SERVER = ("doctor", "watch", "explain", "calibrate")
+WITH_SERVER = ("doctor", "watch", "explain", "calibrate", "audit")
 
 
 def examples(*commands: str) -> list[list[str]]:

@@ -37,7 +37,7 @@ def closed() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("command", ["explain", "calibrate", "chat", "doctor", "watch --once"])
+@pytest.mark.parametrize("command", ["explain", "calibrate", "audit", "chat", "doctor", "watch --once"])
 @pytest.mark.parametrize("key", [[], ["--api-key", "wrong"]], ids=["none", "wrong"])
 def test_the_same_line_from_every_command(
     closed: str, command: str, key: list[str], capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,303 @@
+"""An audit from its first question to its report."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady, read_info
+from sglang_adaptive.audit import sampled, ties
+from sglang_adaptive.audit.asking import ask
+from sglang_adaptive.audit.questions import Question, is_whole, words_of
+from sglang_adaptive.client import Client
+
+SWITCH_SECONDS = 0.05
+"""Time between two depths while they switch; a round takes 2 to 30 ms."""
+
+RENEW_SECONDS = 1.0
+ALONE = 2
+"""Questions of a block that are asked alone as well."""
+
+ASKED_AGAIN = 16
+"""Questions with a wrong text of which the reference is asked once more."""
+
+SAMPLES = 300
+"""Of each way of sampling, at each depth."""
+
+KEPT_BACK = 0.1
+"""Share of the time that is kept for asking again."""
+
+ZERO, SWITCHING, POLICY, AS_IT_IS = "0 steps", "switching", "by its policy", "as it is"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a question is asked."""
+
+    name: str
+    at_once: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, {'alone' if self.at_once == 1 else f'{self.at_once} at once'}"
+
+
+@dataclass
+class Compared:
+    """One text beside that of the reference."""
+
+    number: int
+    """Texts that were compared until then, this one included."""
+
+    way: Way
+    question: Question
+    ids: list[int]
+    parting: ties.Parting | None = None
+    differ: float = 0.0
+    """Largest difference of a log-probability that was asked for, in nats."""
+
+    refused: str = ""
+    """Why there is no text, where the reference has one."""
+
+    def verdict(self, width: float) -> str:
+        """Return EQUAL, TIE or WRONG; *width* is the gap of a tie, in nats."""
+        if self.refused or self.differ > width or (self.parting is not None and self.parting.gap > width):
+            return ties.WRONG
+        return ties.EQUAL if self.parting is None else ties.TIE
+
+
+class Subject:
+    """The server that is audited: adaptive, so that its depth can be held, or any other, as it is."""
+
+    def __init__(self, client: Client) -> None:
+        """Raises NotReady when the server does not answer."""
+        self.client = client
+        self.info = read_info(client)
+        block = self.info["internal_states"][0].get("adaptive")
+        self.server = AdaptiveServer(client) if block is not None and block["active"] else None
+        tiers = [] if self.server is None else self.server.state["tiers"]
+        self.depths: dict[str, int] = {f"{steps} step{'s' * (steps != 1)}": steps for steps in tiers}
+        """By what a way is called that holds it."""
+
+    def ways(self) -> list[str]:
+        """Return the names of the ways to run that this server has."""
+        if self.server is None:
+            return [AS_IT_IS]
+        own = [POLICY] if self.server.state["forced_steps"] is None else []
+        return [*self.depths, *([SWITCHING] if len(self.depths) > 1 else []), *own]
+
+    def run(self, name: str, draw: random.Random) -> tuple[Callable[[], None], float]:
+        """Let the server run so; return what keeps it there, to be called again and again, and after which seconds."""
+        server = self.server
+        if server is None:
+            return _nothing, RENEW_SECONDS
+        if name == POLICY:
+            server.put_back()
+            return _nothing, RENEW_SECONDS
+        if name == SWITCHING:
+            return (lambda: server.hold(draw.choice(list(self.depths.values())))), SWITCH_SECONDS
+        server.hold(self.depths[name])
+        return server.renew, RENEW_SECONDS
+
+    def put_back(self) -> None:
+        """Hold or release what was held or released before."""
+        if self.server is not None:
+            self.server.put_back()
+
+
+def _nothing() -> None:
+    """What a server needs that runs as it does anyway."""
+
+
+@dataclass
+class Found:
+    """What an audit has found so far."""
+
+    compared: list[Compared] = field(default_factory=list)
+    noise: float = 0.0
+    """Largest difference between the two runs of the reference, in nats."""
+
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Questions that the reference does not answer, and why."""
+
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    passes: int = 0
+    """How often every question was asked."""
+
+    @property
+    def width(self) -> float:
+        return ties.width(self.noise)
+
+    def wrong(self) -> list[Compared]:
+        return [one for one in self.compared if one.verdict(self.width) == ties.WRONG]
+
+
+class Audit:
+    """Asks block after block of questions in every way until the time is over."""
+
+    def __init__(
+        self, subject: Subject, reference: Client | None, questions: Sequence[Question], at_once: int, seed: int,
+        progress: Callable[[str, Found], None] = lambda *_: None,
+    ) -> None:  # fmt: skip
+        """*reference* is a server without speculation; None for zero steps of *subject*."""
+        self._subject, self._reference, self._at_once = subject, reference, at_once
+        self._questions, self._draw, self._progress = list(questions), random.Random(seed), progress
+        self._ways = [name for name in subject.ways() if reference is not None or name != ZERO]
+        self._known: dict[str, list[ties.Answer]] = {}
+        self._until = 0.0
+        self.found = Found()
+
+    def run(self, seconds: float, passes: int | None, samples: bool) -> Found:
+        """Audit for *seconds*, or until every question was asked *passes* times. Raises NotReady.
+
+        The depth that was held before is held again at the end, whatever that is.
+        """
+        end = time.monotonic() + seconds
+        self._until = end - KEPT_BACK * seconds
+        try:
+            self._ask_all(passes, samples)
+            self._until = end
+            self._ask_again()
+        finally:
+            self._subject.put_back()
+        self._require_all()
+        return self.found
+
+    def _ask_all(self, passes: int | None, samples: bool) -> None:
+        order = list(self._questions)
+        while True:
+            for at in range(0, len(order), self._at_once):
+                self._block(order[at : at + self._at_once])
+                if samples and not at and not self.found.passes:
+                    self._sampled()
+                if self._late():
+                    return
+            self.found.passes += 1
+            if self.found.passes == passes or not self.found.compared:
+                return
+            self._draw.shuffle(order)
+
+    def _late(self) -> bool:
+        return time.monotonic() >= self._until
+
+    # -- greedy ---------------------------------------------------------------------------------------------------
+
+    def _block(self, block: Sequence[Question]) -> None:
+        self._expect([question for question in block if question.name not in self._known])
+        known = [question for question in block if self._known.get(question.name)]
+        for name in self._ways:
+            for at_once, asked in ((self._at_once, known), (1, self._draw.sample(known, min(ALONE, len(known))))):
+                way = Way(name, at_once)
+                answers = self._ask(self._subject.client, name, [question.body for question in asked], at_once)
+                for question, answer in zip(asked, answers, strict=True):
+                    self._compare(way, question, answer)
+
+    def _expect(self, block: Sequence[Question]) -> None:
+        """Ask the reference, one question after the other and several at once."""
+        bodies = [ties.as_reference(question.body) for question in block]
+        alone = self._ask_reference(bodies, 1)
+        together = self._ask_reference(bodies, self._at_once)
+        for question, *answers in zip(block, alone, together, strict=True):
+            if None in answers:
+                continue
+            bad = [words_of(answer) for answer in answers if not is_whole(answer)]
+            if bad:
+                self.found.left_out[question.name] = bad[0]
+                self._known[question.name] = []
+                continue
+            self._known[question.name] = answers
+            self.found.noise = max(self.found.noise, ties.noise(*answers))
+            if self._reference is None:
+                self._compare(Way(ZERO, self._at_once), question, answers[1], answers[:1])
+
+    def _compare(self, way: Way, question: Question, answer: Any, known: Sequence[ties.Answer] = ()) -> None:
+        if answer is None or (isinstance(answer, dict) and not is_whole(answer)):
+            return
+        one = Compared(len(self.found.compared) + 1, way, question, [])
+        self.found.compared.append(one)
+        if not isinstance(answer, dict):
+            one.refused = words_of(answer)
+            return
+        _judge(one, answer, known or self._known[question.name])
+        self._progress(str(way), self.found)
+
+    def _ask_again(self) -> None:
+        """Ask the reference once more, in two batch sizes, where a text is wrong: it may take that token itself.
+
+        A mixture of experts may send a token to other experts in another batch, and then no width is enough.
+        """
+        wrong = [one for one in self.found.wrong() if one.parting is not None]
+        bodies = {one.question.name: ties.as_reference(one.question.body) for one in wrong}
+        for name, body in islice(bodies.items(), ASKED_AGAIN):
+            answers = [*self._ask_reference([body], 1), *self._ask_reference([body] * self._at_once, self._at_once)]
+            whole = [*self._known[name], *filter(is_whole, answers)]
+            for one in wrong:
+                if one.question.name == name:
+                    one.parting = _nearest(one.ids, whole)[0]
+
+    def _ask_reference(self, bodies: Sequence[Any], at_once: int) -> list[Any]:
+        return self._ask(self._reference or self._subject.client, ZERO, bodies, at_once)
+
+    def _ask(self, client: Client, name: str, bodies: Sequence[Any], at_once: int) -> list[Any]:
+        if not bodies or self._late():
+            return [None] * len(bodies)
+        keep, every = _nothing, RENEW_SECONDS
+        if client is self._subject.client:
+            keep, every = self._subject.run(name, self._draw)
+
+        def meanwhile() -> None:
+            keep()
+            self._progress(str(Way(name, at_once)), self.found)
+
+        return ask(client, bodies, at_once, self._until, meanwhile, every)
+
+    def _require_all(self) -> None:
+        """Raise NotReady where the time was too short for one text in each way."""
+        asked = {one.way.name for one in self.found.compared}
+        missing = [name for name in self._ways if name not in asked]
+        if missing and not self.found.left_out:
+            raise NotReady(f"the time was over before anything was asked: {', '.join(missing)}; give more --minutes")
+        if missing:
+            name, why = next(iter(self.found.left_out.items()))
+            raise NotReady(f"nothing could be compared; {name}: {why}")
+
+    # -- sampled --------------------------------------------------------------------------------------------------
+
+    def _sampled(self) -> None:
+        """Compare how often each token comes, after the first prompt."""
+        body = self._questions[0].body
+        prompt = body.get("text", body.get("input_ids"))
+        for how in sampled.KINDS:
+            requests = [sampled.request(prompt, how)] * (SAMPLES // sampled.TOGETHER)
+            wanted = self._ask_reference(requests, 1)
+            for name in self._ways:
+                drawn = self._ask(self._subject.client, name, requests, 1)
+                if not all(isinstance(one, list) for one in (*wanted, *drawn)):
+                    continue  # the time is over, or the server refuses
+                tests = list(sampled.compared(sampled.texts(drawn), sampled.texts(wanted)))
+                what, at, least = min(tests, key=lambda test: test[2])
+                wrong = least < sampled.ALPHA
+                self.found.samples.append(
+                    {"way": name, "sampling": dict(how), "comparisons": len(tests), "least_probability": least,
+                     "where": f"{what} {at}", "wrong": wrong}
+                )  # fmt: skip
+
+
+def _judge(one: Compared, answer: ties.Answer, known: Sequence[ties.Answer]) -> None:
+    one.parting, nearest = _nearest(answer["output_ids"], known)
+    one.ids = list(answer["output_ids"]) if one.parting is not None else []
+    if one.question.wants_logprobs():
+        one.differ = ties.chosen_differ(answer, nearest)
+
+
+def _nearest(ids: Sequence[int], known: Sequence[ties.Answer]) -> tuple[ties.Parting | None, ties.Answer]:
+    """Return where *ids* part from that one of the reference's answers from which they do last, and this one."""
+
+    def order(pair: tuple[ties.Parting | None, ties.Answer]) -> tuple[float, float]:
+        parted = pair[0]
+        return (len(ids) + 1, 0.0) if parted is None else (parted.at, -parted.gap)
+
+    return max(((ties.parting(ids, reference), reference) for reference in known), key=order)

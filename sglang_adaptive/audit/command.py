@@ -1,0 +1,183 @@
+"""``sglang-adaptive audit``: ask a live server the same at every depth, and compare with zero steps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from sglang_adaptive.adaptive_server import HOLD_SECONDS, NotReady, read_info
+from sglang_adaptive.audit import report
+from sglang_adaptive.audit.audit import ZERO, Audit, Found, Subject
+from sglang_adaptive.audit.questions import KINDS, PENALTIES, Prompt, questions, read, shipped
+from sglang_adaptive.client import Client
+from sglang_adaptive.command_line import (
+    BAD_INPUT,
+    DONE,
+    PROBLEM,
+    CommandParser,
+    add_admin_api_key,
+    add_server,
+    count,
+    failed,
+    listed,
+    new_file,
+)
+from sglang_adaptive.provenance import command_line, git_commit, versions
+from sglang_adaptive.signals import Interrupted, StopSignals
+
+LONGEST = 6000
+"""Characters of the longest prompt that ships."""
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command."""
+    found = CommandParser(
+        "audit",
+        "Asks a live server the same greedy requests at every depth, while depths switch and by its policy, alone and "
+        "several at once, with penalties, a least length, a JSON schema and log-probabilities, and compares token for "
+        "token with zero steps of the same server, or with another server without speculation. Where a text differs, "
+        "the log-probabilities of both tokens say whether it is a tie, which rounding decides, or a wrong token. "
+        "Others may use the server meanwhile. What was held before, or the policy's choice, comes back at the end, and "
+        f"{HOLD_SECONDS:.0f} seconds after a kill -9. A server of fixed depth, with or without this package, needs "
+        "--reference.",
+        [
+            ("--url http://127.0.0.1:30000", "five minutes"),
+            ("--url http://127.0.0.1:30000 --passes 1 --sampled --json audit.json",
+             "every question once, sampled requests too, and keep the findings"),
+            ("--url http://127.0.0.1:30000 --reference http://127.0.0.1:30001",
+             "any server beside one without speculation, started with --disable-overlap-schedule"),
+        ],
+        "0 no wrong token; 1 a wrong token, or the server cannot be audited; 2 bad usage",
+    )  # fmt: skip
+    add_server(found, url=None)
+    add_admin_api_key(found)
+    add = found.add_argument
+    add("--reference", metavar="URL", help="compare with this server, which has the same key and does not speculate")
+    mine = 'your prompts, one a line: text, or {"text": ...} or {"input_ids": [...]} (default: 8 that ship)'
+    add("--prompts", type=Path, metavar="FILE", help=mine)
+    add("--minutes", type=_minutes, default=5.0, metavar="N", help="ends after so many (default: 5)")
+    add("--passes", type=count, metavar="N", help="ends when every question was asked so often, if that is earlier")
+    add("--tokens", type=count, default=64, metavar="N", help="of an answer (default: %(default)s)")
+    add("--at-once", type=count, default=8, metavar="N", help="requests that run together (default: %(default)s)")
+    add("--sampled", action="store_true", help="compare also how often sampled tokens come")
+    add("--seed", type=count, default=1, metavar="N", help="of the order of questions (default: %(default)s)")
+    add("--json", type=new_file, metavar="FILE", help="write the findings to this file")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        own = None if arguments.prompts is None else read(arguments.prompts)
+    except (ValueError, OSError) as error:
+        return failed("audit", f"--prompts: {error}", BAD_INPUT)
+    try:
+        clients = [
+            None if url is None else _client(flag, url, arguments)
+            for flag, url in (("--url", arguments.url), ("--reference", arguments.reference))
+        ]
+    except ValueError as error:
+        return failed("audit", str(error), BAD_INPUT)
+    try:
+        with StopSignals():
+            return _audit(arguments, clients[0], clients[1], own)  # type: ignore[arg-type]
+    except NotReady as error:
+        return failed("audit", str(error), PROBLEM)
+    except Interrupted as stop:
+        print("interrupted", file=sys.stderr)
+        return stop.exit_code
+
+
+def _client(flag: str, url: str, arguments: argparse.Namespace) -> Client:
+    try:
+        return Client.from_url(url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None
+
+
+def _audit(
+    arguments: argparse.Namespace, client: Client, reference: Client | None, own: Mapping[str, Prompt] | None
+) -> int:
+    subject = Subject(client)
+    kinds = _kinds(subject, reference)
+    at_once = min([arguments.at_once, *_running(subject.info)])
+    prompts = own or shipped(_room(subject.info, arguments.tokens))
+    asked = questions(prompts, arguments.tokens, kinds)
+    # disable=None: a bar on a terminal only
+    with tqdm(total=round(60 * arguments.minutes), unit="s", disable=None, dynamic_ncols=True) as bar:
+
+        def show(way: str, found: Found) -> None:
+            bar.set_description(f"{way}: {len(found.compared)} texts", refresh=False)
+            bar.update(min(round(bar.format_dict["elapsed"]), bar.total) - bar.n)
+
+        audit = Audit(subject, reference, asked, at_once, arguments.seed, show)
+        found = audit.run(60 * arguments.minutes, arguments.passes, arguments.sampled)
+    against = "zero steps" if reference is None else reference.url
+    print(f"{client.url}, {subject.info.get('model_path')}, {_drafts(subject)}, beside {against}")
+    print("\n".join(report.table(found, against, at_once)))
+    if arguments.json is not None:
+        about = {"url": client.url, "reference": against, "prompts": len(prompts), "kinds": list(kinds),
+                 "tokens": arguments.tokens, "at_once": at_once, "seed": arguments.seed,
+                 "model": subject.info.get("model_path"), "algorithm": subject.info.get("speculative_algorithm"),
+                 "depths": list(subject.depths.values()), "versions": versions("sglang"), "commit": git_commit(),
+                 "command": command_line("audit", sys.argv[2:])}  # fmt: skip
+        arguments.json.write_text(json.dumps(report.as_json(found, about), indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {arguments.json}", file=sys.stderr)
+    return DONE if report.is_sound(found) else PROBLEM
+
+
+def _kinds(subject: Subject, reference: Client | None) -> list[str]:
+    """Return the kinds of requests to ask. Raises NotReady where there is nothing to compare with."""
+    if reference is None:
+        if subject.server is None:
+            url = subject.client.url
+            raise NotReady(f"{url} does not adapt: expected --reference URL of a server without speculation")
+        if ZERO not in subject.depths or len(subject.depths) == 1:
+            depths = listed(list(subject.depths.values()))
+            raise NotReady(f"the server has the depths {depths}: expected --reference URL, or 0 and others among them")
+        return list(KINDS)
+    info = read_info(reference)
+    if info.get("speculative_algorithm") is not None:
+        algorithm = info["speculative_algorithm"]
+        raise NotReady(f"--reference: {reference.url} speculates ({algorithm}); expected a server that does not")
+    if info.get("disable_overlap_schedule"):
+        return list(KINDS)
+    print(
+        f"penalties are left out: {reference.url} overlaps its rounds, and counts a token late; start it with "
+        "--disable-overlap-schedule",
+        file=sys.stderr,
+    )
+    return [kind for kind in KINDS if kind not in PENALTIES]
+
+
+def _running(info: Mapping[str, Any]) -> list[int]:
+    most = info["internal_states"][0].get("effective_max_running_requests_per_dp")
+    return [] if most is None else [int(most)]
+
+
+def _room(info: Mapping[str, Any], tokens: int) -> int:
+    """Return the characters of the longest prompt, a sixth of the context at most where each is a token."""
+    most = info.get("max_req_input_len") or LONGEST
+    return max(200, min(LONGEST, (int(most) - tokens) // 6))
+
+
+def _drafts(subject: Subject) -> str:
+    algorithm = subject.info.get("speculative_algorithm") or "no speculation"
+    return f"{algorithm} at {listed(list(subject.depths.values()))} steps" if subject.depths else str(algorithm)
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.05 <= value <= 24 * 60:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected minutes from 0.05 to 1440")
+    return value

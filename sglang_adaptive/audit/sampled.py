@@ -1,0 +1,77 @@
+"""Sampled tokens: how often each comes, compared by a chi-square test."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+KINDS: tuple[Mapping[str, Any], ...] = (
+    {"temperature": 1.0},
+    {"temperature": 0.6},
+    {"temperature": 1.5, "top_k": 8},
+    {"temperature": 1.0, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.1},
+)
+TOKENS, TOGETHER = 5, 30
+"""Tokens of a sample, and samples of a request."""
+
+ALPHA = 1e-6
+"""Chance that one comparison of equal distributions is called different."""
+
+LEAST = 10
+"""Rarer values than this, in both together, are counted as one."""
+
+Texts = Sequence[Sequence[int]]
+
+
+def request(prompt: Any, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request to /generate for TOGETHER samples after *prompt*, text or token ids."""
+    sampling = {"max_new_tokens": TOKENS, "ignore_eos": True, "n": TOGETHER, **how}
+    return {"text" if isinstance(prompt, str) else "input_ids": prompt, "sampling_params": sampling}
+
+
+def texts(answers: Iterable[Any]) -> list[list[int]]:
+    """Return the tokens of each sample in the answers to such requests."""
+    return [answer["output_ids"] for several in answers for answer in several]
+
+
+def compared(ours: Texts, theirs: Texts) -> Iterator[tuple[str, int, float]]:
+    """Yield what was counted, "token" or "pair of tokens", its position from 1 on, and the `probability`."""
+    for at in range(1, TOKENS):
+        yield "token", at, probability(*(Counter(ids[at] for ids in drawn) for drawn in (ours, theirs)))
+        pairs = (Counter((ids[at - 1], ids[at]) for ids in drawn) for drawn in (ours, theirs))
+        yield "pair of tokens", at, probability(*pairs)
+
+
+def probability(ours: Counter[Any], theirs: Counter[Any]) -> float:
+    """Return the chance of a difference as large, were both drawn alike: Pearson's test of two rows."""
+    common = [value for value in {**ours, **theirs} if ours[value] + theirs[value] >= LEAST]
+    rest = [sum(counts.values()) - sum(counts[value] for value in common) for counts in (ours, theirs)]
+    columns = [*((ours[value], theirs[value]) for value in common), tuple(rest)]
+    columns = [column for column in columns if sum(column)]
+    totals = [sum(counts.values()) for counts in (ours, theirs)]
+    statistic = 0.0
+    for column in columns:
+        for seen, total in zip(column, totals, strict=True):
+            expected = sum(column) * total / sum(totals)
+            statistic += (seen - expected) ** 2 / expected
+    return chi_square_tail(statistic, len(columns) - 1)
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """Return the chance that a chi-square variable of *freedom* degrees is above *statistic*; 1 without any freedom.
+
+    The finite sums of Abramowitz and Stegun, 26.4.4 and 26.4.5.
+    """
+    half = statistic / 2
+    if freedom < 1 or half <= 0:
+        return 1.0
+    odd = freedom % 2
+    powers = [math.exp(k * math.log(half) - half - math.lgamma(k + 1)) for k in _steps(odd / 2, freedom // 2)]
+    return min(1.0, (math.erfc(math.sqrt(half)) if odd else 0.0) + sum(powers))
+
+
+def _steps(first: float, count: int) -> Iterator[float]:
+    return (first + step for step in range(count))

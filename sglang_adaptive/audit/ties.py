@@ -1,0 +1,136 @@
+"""Ties: two tokens so near that adding in another order decides between them.
+
+A verify, a plain decode, a prefill in other chunks and another batch size add in other orders. So where a text parts
+from that without speculation, the log-probabilities of both tokens there, without speculation, say which it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.client import Client, RequestError
+
+EQUAL, TIE, WRONG = "equal", "tie", "wrong"
+
+TOP = 20
+"""Likeliest tokens that a reference lists after each token. One that is not listed is further away than the last."""
+
+FLOOR = 1e-4
+"""Nats: the least width of a tie, where a reference's runs agree to the last bit. Float32 met gaps of 6e-6."""
+
+CEILING = 1.0
+"""Nats: no rounding of a sound model decides between tokens further apart."""
+
+Answer = Mapping[str, Any]
+"""An answer of /generate; a reference's has the log-probabilities that `as_reference` asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where a text is no longer that of the reference."""
+
+    at: int
+    """Tokens before it."""
+
+    own: int | None
+    """The token there; None where the text ends."""
+
+    other: int | None
+    """The reference's."""
+
+    gap: float
+    """Nats that *other* is likelier to the reference than *own*, at least; infinite where one of the texts ends."""
+
+
+def as_reference(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request like *body* whose answer tells how likely every token was, and the TOP likeliest beside it.
+
+    These are the log-probabilities that the sampler saw: after penalties, biases and grammars.
+    """
+    return {**body, "return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": TOP, "stream": False}
+
+
+def parting(ours: Sequence[int], reference: Answer) -> Parting | None:
+    """Return where *ours* parts from the text of *reference*; None where they are equal."""
+    theirs = reference["output_ids"]
+    if list(ours) == list(theirs):
+        return None
+    pairs = zip(ours, theirs, strict=False)
+    at = next((at for at, (own, other) in enumerate(pairs) if own != other), min(len(ours), len(theirs)))
+    own, other = _token(ours, at), _token(theirs, at)
+    if own is None or other is None:
+        return Parting(at, own, other, math.inf)
+    chances = likely(reference, at)
+    return Parting(at, own, other, abs(chances[other] - chances.get(own, min(chances.values()))))
+
+
+def likely(reference: Answer, at: int) -> dict[int, float]:
+    """Return the log-probabilities of the token at *at* and of the TOP likeliest there."""
+    meta = reference["meta_info"]
+    return {token: _nats(value) for value, token, *_ in (*meta["output_top_logprobs"][at], _chosen(reference, at))}
+
+
+def chosen_differ(ours: Answer, reference: Answer) -> float:
+    """Return the largest difference between the log-probabilities of two texts' tokens, in nats, until they part."""
+    parted = parting(ours["output_ids"], reference)
+    common = len(reference["output_ids"]) if parted is None else parted.at
+    pairs = ((_nats(_chosen(ours, at)[0]), _nats(_chosen(reference, at)[0])) for at in range(common))
+    return max((abs(one - other) for one, other in pairs), default=0.0)
+
+
+def noise(one: Answer, other: Answer) -> float:
+    """Return how much the log-probability of a likely token differs between two answers of a reference, in nats.
+
+    It is the largest difference of the two likeliest tokens, as far as the text before them is the same.
+    """
+    parted = parting(one["output_ids"], other)
+    same = min(len(one["output_ids"]), len(other["output_ids"])) if parted is None else parted.at
+    found = 0.0
+    for at in range(same + (parted is not None and not math.isinf(parted.gap))):
+        ours, theirs = likely(one, at), likely(other, at)
+        # Where the texts part, the two likeliest are the tokens by which they do.
+        for token in sorted(ours, key=lambda token: -ours[token])[:2]:
+            if token in theirs and not math.isinf(ours[token] + theirs[token]):
+                found = max(found, abs(ours[token] - theirs[token]))
+    return found
+
+
+def width(largest_noise: float) -> float:
+    """Return the nats between two tokens of a tie: both may move by the noise."""
+    return min(max(FLOOR, 2 * largest_noise), CEILING)
+
+
+def is_tie(reference: Client, body: Mapping[str, Any], ours: Any, nats: float) -> bool:
+    """Return whether *reference*, asked *body* again, parts from the answer *ours* nowhere, or by a tie of *nats*.
+
+    *ours* may be a list of answers.
+    """
+    try:
+        again = reference.post("/generate", as_reference(body))
+    except RequestError:
+        return False
+    if not isinstance(ours, list):
+        ours, again = [ours], [again]
+    pairs = zip(ours, again, strict=False)
+    return len(ours) == len(again) and all(isinstance(one, dict) and _near(one, other, nats) for one, other in pairs)
+
+
+def _near(ours: Answer, reference: Answer, nats: float) -> bool:
+    parted = parting(ours["output_ids"], reference)
+    return parted is None or parted.gap <= nats
+
+
+def _chosen(answer: Answer, at: int) -> Any:
+    return answer["meta_info"]["output_token_logprobs"][at]
+
+
+def _nats(value: float | None) -> float:
+    """Return a log-probability; SGLang's JSON has null for minus infinity."""
+    return -math.inf if value is None else value
+
+
+def _token(ids: Sequence[int], at: int) -> int | None:
+    return ids[at] if at < len(ids) else None
