@@ -22,8 +22,8 @@ SCHEMA = {
 }
 PLAIN, LOGPROBS = "plain", "log-probabilities"
 PENALTIES: Mapping[str, Mapping[str, Any]] = {
-    "frequency penalty": {"frequency_penalty": 0.7},
-    "repetition penalty": {"repetition_penalty": 1.2},
+    "frequency penalty": {"frequency_penalty": 1.5},
+    "repetition penalty": {"repetition_penalty": 1.3},
 }
 """Kinds that a server with overlap and without speculation does not count exactly: its penalties lag by one token."""
 

@@ -10,7 +10,10 @@ from sglang_adaptive.cli import COMMANDS
 from sglang_adaptive.command_line import DEFAULT_URL
 
 PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
-QUICK = {"calibrate": ["--rounds", "2", "--tokens", "64", "--batch-sizes", "1"]}
+QUICK = {
+    "calibrate": ["--rounds", "2", "--tokens", "64", "--batch-sizes", "1"],
+    "audit": ["--passes", "1", "--minutes", "20", "--tokens", "8"],
+}
 """What is added to an example, in front of its own options, so that it takes seconds."""
 
 

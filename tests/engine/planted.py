@@ -1,0 +1,107 @@
+"""A plugin for SGLang that plants a fault into a server, and another one or none whenever a file says so.
+
+Each fault acts in rounds that draft, or before them: zero steps stay right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+ORDER = "PLANTED_FAULT"
+"""The variable that names the file, which holds the name of a fault, or nothing."""
+
+ACCEPTED = "one draft more is accepted than was right"
+PENALTY = "penalties count one token a round"
+TARGET = "a catch-up after zero steps spoils the target's keys and values"
+LOGPROB = "log-probabilities are those of the row before"
+DRAFT = "a catch-up after zero steps spoils the draft's keys and values"
+WRONG_TEXT = (ACCEPTED, PENALTY, TARGET, LOGPROB)
+"""DRAFT alone changes no text: the target verifies what such a draft proposes."""
+
+ROUNDS = 10
+"""One round of so many has one draft too many."""
+
+
+def register() -> None:
+    """Put every fault in its place, to act when the file names it."""
+    from sglang.srt.speculative import eagle_utils, eagle_worker_common
+
+    from sglang_adaptive.sglang_plugin.exact import penalties
+    from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+
+    _around(eagle_utils, "verify_tree_greedy_func", _accept_more)
+    _around(penalties, "_counted", _count_one)
+    _around(deferred_draft_extend, "run_catch_up", _spoil_keys)
+    _around(eagle_worker_common, "compute_spec_logprobs", _shift_logprobs)
+
+
+def _around(module: Any, name: str, fault: Callable[..., Any]) -> None:
+    sound = getattr(module, name)
+
+    @wraps(sound)  # the package looks at SGLang's signatures
+    def spoilt(*args: Any, **how: Any) -> Any:
+        return fault(sound, *args, **how)
+
+    setattr(module, name, spoilt)
+
+
+def _planted(name: str) -> bool:
+    file = Path(os.environ[ORDER])
+    return file.exists() and file.read_text() == name
+
+
+_rounds = [0]
+
+
+def _accept_more(sound: Callable[..., Any], **how: Any) -> Any:
+    predict, index, accepted = sound(**how)
+    candidates, nodes = how["candidates"], how["retrieve_index"]
+    _rounds[0] += candidates.shape[1] > 1
+    if _planted(ACCEPTED) and candidates.shape[1] > 1 and not _rounds[0] % ROUNDS:
+        for row, right in enumerate(accepted.tolist()):
+            if right + 1 < candidates.shape[1]:
+                before, more = nodes[row, right], nodes[row, right + 1]
+                predict[before], predict[more] = candidates[row, right + 1], how["target_predict"][row, right + 1]
+                index[row, right + 1] = more
+                accepted[row] += 1
+    return predict, index, accepted
+
+
+def _count_one(sound: Callable[..., Any], orchestrator: Any, *numbers: Any) -> Any:
+    first, outputs, rows, tokens = numbers
+    if _planted(PENALTY) and len(rows):
+        last = rows != rows.roll(-1)
+        last[-1] = True
+        rows, tokens = rows[last], tokens[last]
+    return sound(orchestrator, first, outputs, rows, tokens)
+
+
+def _spoil_keys(sound: Callable[..., Any], draft: Any, state: Any, batch: Any, *args: Any, **how: Any) -> Any:
+    found = sound(draft, state, batch, *args, **how)
+    runners = {TARGET: draft.target_worker.model_runner, DRAFT: draft.draft_runner}
+    ahead = args[2]
+    for name, runner in runners.items():
+        if _planted(name) and not ahead:  # before a round that drafts
+            last = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens - 1].long()
+            for buffer in (*runner.token_to_kv_pool.k_buffer, *runner.token_to_kv_pool.v_buffer):
+                buffer[last] = 0
+    return found
+
+
+def _shift_logprobs(sound: Callable[..., Any], batch: Any, logits_output: Any, *args: Any, **how: Any) -> None:
+    sound(batch, logits_output, *args, **how)
+    if _planted(LOGPROB) and logits_output.next_token_logprobs.shape[1] > 1:
+        logits_output.next_token_logprobs = logits_output.next_token_logprobs.roll(1, dims=1)
+
+
+def write_plugin(folder: Path) -> Path:
+    """Write a distribution whose entry point is ``register``; return the folder for PYTHONPATH."""
+    info = folder / "planted_faults-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-faults\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nplanted = tests.engine.planted:register\n")
+    return folder

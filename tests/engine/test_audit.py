@@ -1,0 +1,168 @@
+"""The audit on real servers: a sound one is found sound, each planted fault is found, and the server is put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.audit import audit, command, sampled
+from sglang_adaptive.audit.audit import AS_IT_IS, POLICY, SWITCHING, ZERO
+from sglang_adaptive.audit.questions import KINDS, LOGPROBS, PENALTIES, shipped
+from sglang_adaptive.cli import main
+from sglang_adaptive.command_line import DEFAULT_URL
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.serve_cpu import environment
+from tests.engine import planted, servers
+from tests.engine.examples import PROGRAM, examples
+from tests.engine.servers import TIERS
+from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, run, wait_until
+
+pytestmark = pytest.mark.engine
+WITHIN = 140
+"""Texts after which a fault has to be seen, at most: one pass over three prompts."""
+FEW = ("--passes", "1", "--minutes", "20", "--tokens", "48")
+
+
+@pytest.fixture
+def mine(easy: list[str], tmp_path: Path) -> str:
+    """A file of prompts that the draft continues well."""
+    path = tmp_path / "mine.txt"
+    path.write_text("\n".join(json.dumps({"text": text}) for text in easy[:3]))
+    return str(path)
+
+
+def audited(tmp_path: Path, url: str, *more: str, code: int = 0) -> dict[str, Any]:
+    """Return the findings of an audit that ends with *code*."""
+    path = tmp_path / "audit.json"
+    assert main(["audit", "--url", url, *FEW, "--json", str(path), *more]) == code
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
+    """A server with the plugin of faults, and the file that names one."""
+    folder = tmp_path_factory.mktemp("planted")
+    plugin, order = planted.write_plugin(folder / "plugin"), folder / "order"
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(Path(__file__).parents[2]), str(plugin)])
+    config = servers._config(folder, "planted", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
+    speculation = servers._speculation("--speculative-adaptive-config", config)
+    with servers._server(folder, "planted", *speculation, PYTHONPATH=path, **{planted.ORDER: str(order)}) as server:
+        yield server, order
+
+
+@pytest.mark.parametrize("fault", planted.WRONG_TEXT)
+def test_a_planted_fault_is_found(
+    fault: str, spoilt: tuple[CpuServer, Path], mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, order = spoilt
+    order.write_text(fault)
+    found = audited(tmp_path, server.url, "--prompts", mine, code=1)
+    kinds = {one["kind"] for one in found["wrong"]}
+    assert found["wrong"][0]["text"] <= found["texts"] <= WITHIN
+    if fault == planted.PENALTY:
+        assert kinds <= set(PENALTIES)
+    if fault == planted.LOGPROB:
+        assert kinds == {LOGPROBS}
+    assert not [one for one in found["wrong"] if one["way"] == ZERO]
+    told = capsys.readouterr().out
+    assert f"Wrong: {found['wrong'][0]['way']}" in told and " texts are wrong, the first after " in told
+
+
+def test_a_spoilt_draft_changes_no_text(spoilt: tuple[CpuServer, Path], mine: str, tmp_path: Path) -> None:
+    server, order = spoilt
+    order.write_text(planted.DRAFT)
+    found = audited(tmp_path, server.url, "--prompts", mine)
+    assert found["sound"] and not found["wrong"] and {row["kind"] for row in found["kinds"]} == set(KINDS)
+
+
+def test_every_depth_is_asked(ema: CpuServer, easy: list[str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("\n".join(["the house", json.dumps({"text": easy[1]}), json.dumps({"input_ids": [65, 66, 67]})]))
+    before = adaptive(ema)["rounds_by_tier"]
+    found = audited(tmp_path, ema.url, "--prompts", str(mine))
+    assert (found["sound"], found["passes"], found["prompts"]) == (True, 1, 3)
+    ways = {(row["way"], row["at_once"]): row["texts"] for row in found["ways"]}
+    names = [*(f"{steps} step{'s' * (steps != 1)}" for steps in TIERS), SWITCHING, POLICY]
+    questions = 3 * len(KINDS)
+    assert all(ways[name, 8] == questions for name in names)
+    assert all(ways[name, 1] > 0 for name in names if name != ZERO)
+    after = adaptive(ema)["rounds_by_tier"]
+    assert all(after[tier] > before.get(tier, 0) for tier in after)
+    assert adaptive(ema)["forced_steps"] is None
+    require_whole_pool(ema)
+
+
+def test_what_stock_speculation_leaves_out_is_found(
+    static: CpuServer, plain: CpuServer, mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = audited(tmp_path, static.url, "--reference", plain.url, "--prompts", mine, code=1)
+    assert {one["kind"] for one in found["wrong"]} <= {*PENALTIES, "least length"}
+    assert {one["kind"] for one in found["wrong"]} & set(PENALTIES)
+    assert {row["way"] for row in found["ways"]} == {AS_IT_IS}
+    assert "EAGLE3, beside " in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_said(
+    static: CpuServer, ema: CpuServer, keys: CpuServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = [
+        (["--url", static.url], f"{static.url} does not adapt: expected --reference URL"),
+        (["--url", static.url, "--reference", ema.url], f"--reference: {ema.url} speculates (EAGLE3)"),
+        (["--url", keys.url, "--api-key", servers.KEY], "the server has the depths 1 and 3: expected --reference URL"),
+    ]
+    for words, told in cases:
+        assert main(["audit", *words]) == 1
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=lambda by: by.name)
+def test_the_depth_comes_back_whatever_ends_it(ema: CpuServer, easy: list[str], by: signal.Signals) -> None:
+    running = subprocess.Popen(
+        [*PROGRAM, "audit", "--url", ema.url], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until(lambda: adaptive(ema)["forced_steps"] is not None, "it holds a depth")
+    begun = rounds(ema)
+    wait_until(lambda: rounds(ema) > begun, "it asks")
+    running.send_signal(by)
+    told = running.communicate(timeout=DEADLINE)[1]
+    if by != signal.SIGKILL:
+        assert (running.returncode, told) == (128 + by, "interrupted\n")
+        assert adaptive(ema)["forced_steps"] is None
+    wait_until(lambda: adaptive(ema)["forced_steps"] is None, "the server has its depth back")
+    assert run(ema, [Case(easy[0])], 1)
+    require_whole_pool(ema)
+
+
+def test_what_an_operator_held_is_held_again(ema: CpuServer, tmp_path: Path) -> None:
+    ema.force_steps(TIERS[-1])
+    mine = tmp_path / "mine.txt"
+    mine.write_text("the house\n")
+    found = audited(tmp_path, ema.url, "--prompts", str(mine))
+    assert adaptive(ema)["forced_steps"] == TIERS[-1]
+    assert POLICY not in {row["way"] for row in found["ways"]}
+    ema.force_steps(None)
+
+
+@pytest.mark.parametrize("words", examples("audit", server=True), ids=" ".join)
+def test_example(
+    words: list[str], ema: CpuServer, plain: CpuServer, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "SAMPLES", 90)  # for time, as the next line
+    monkeypatch.setattr(command, "shipped", lambda longest: dict(islice(shipped(longest).items(), 5, 7)))
+    urls = {DEFAULT_URL: ema.url, "http://127.0.0.1:30001": plain.url}
+    assert main([urls.get(word, word) for word in words]) == 0
+    if "--json" in words:
+        found = json.loads((checkout / "audit.json").read_text())
+        drawn = {(one["way"], json.dumps(one["sampling"])) for one in found["sampled"]}
+        ways = {row["way"] for row in found["ways"]} - {ZERO}
+        assert drawn == {(way, json.dumps(dict(how))) for way in ways for how in sampled.KINDS}
+        assert all(one["least_probability"] >= sampled.ALPHA and one["comparisons"] for one in found["sampled"])
