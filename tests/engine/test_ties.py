@@ -16,6 +16,6 @@ def test_a_tie_is_as_wide_as_the_two_tokens_lie_apart(plain: CpuServer, monkeypa
     other = {"output_ids": [*answer["output_ids"][:at], second[1], 5]}
     for width, tie in ((1.01, True), (0.99, False)):
         monkeypatch.setattr(ties, "FLOAT32", width * (best[0] - second[0]))
-        assert ties.is_tie(plain, body, other, answer) is tie
-        assert ties.is_tie(plain, {**body, "text": [body["text"]] * 2}, [answer, other], [answer] * 2) is tie
-    assert not ties.is_tie(plain, body, "refused", answer)
+        assert ties.is_tie(plain, body, other) is tie
+        assert ties.is_tie(plain, {**body, "text": [body["text"]] * 2}, [answer, other]) is tie
+    assert not ties.is_tie(plain, body, "refused")

@@ -38,7 +38,7 @@ OPAQUE = (
     ),
 )
 """Objects whose inside is described where they come from."""
-FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].verify_budget"}
+FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].verify_budget", "ranks[].draft_window"}
 """Fields that a controller without SGLang's worker does not have; a running server's are tested with it."""
 KINDS = {
     "integer": lambda value: type(value) is int,
