@@ -11,8 +11,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 WITH_SERVERS = ("tests/engine/", "tests/campaign/")
 WITHOUT = ("tests/engine/without_servers/", "tests/campaign/without_servers/")
-OWN = ("tests/campaign/test_campaign.py", "tests/engine/test_demo.py", "tests/engine/test_smollm2.py")
-"""Files that share none."""
+OWN = ("tests/campaign/test_campaign.py", "tests/engine/test_demo.py")
+"""Files that share none. Those of SmolLM2 share none either, but its demo runs five, too many beside others."""
 FOR_BOTH = 20 * 10**9
 """Bytes that have to be available when the tests begin for both to run at the same time."""
 
