@@ -76,7 +76,8 @@ def _decode(worker: _Worker) -> list[int]:
 
 def _process(worker: _Worker, steps: int) -> None:
     """Give the result of a round that accepted all of its *steps* drafts to SGLang's result processor."""
-    request = SimpleNamespace(rid="0", is_retracted=True)  # nothing to settle for it, and the round counts all the same
+    # Nothing is settled for a retracted request, and the round counts all the same.
+    request = SimpleNamespace(rid="0", is_retracted=True, kv=SimpleNamespace(kv_committed_len=100))
     batch = SimpleNamespace(reqs=[request], seq_lens_sum=100)
     result = GenerationBatchResult(
         next_token_ids=torch.zeros(steps + 1, dtype=torch.int64),
