@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -79,6 +80,21 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
     return int(text)
+
+
+def number(what: str, least: float, most: float) -> Callable[[str], float]:
+    """Return what parses *what*, a number from *least* to *most*, for ``type=`` of an argument."""
+
+    def parsed(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"got {text!r}; expected {what} from {least:g} to {most:g}")
+        return value
+
+    return parsed
 
 
 def failed(name: str, line: str, code: int) -> int:

@@ -27,6 +27,7 @@ from sglang_adaptive.command_line import (
     failed,
     listed,
     new_file,
+    number,
 )
 from sglang_adaptive.provenance import command_line, git_commit, versions
 from sglang_adaptive.signals import Interrupted, StopSignals
@@ -61,7 +62,8 @@ def parser() -> CommandParser:
     add("--reference", metavar="URL", help="compare with this server, which has the same key and does not speculate")
     mine = 'your prompts, one a line: text, or {"text": ...} or {"input_ids": [...]} (default: 8 that ship)'
     add("--prompts", type=Path, metavar="FILE", help=mine)
-    add("--minutes", type=_minutes, default=5.0, metavar="N", help="ends after so many (default: 5)")
+    minutes = number("minutes", 0.05, 24 * 60)
+    add("--minutes", type=minutes, default=5.0, metavar="N", help="ends after so many (default: 5)")
     add("--passes", type=count, metavar="N", help="ends when every question was asked so often, if that is earlier")
     add("--tokens", type=count, default=64, metavar="N", help="of an answer (default: %(default)s)")
     add("--at-once", type=count, default=8, metavar="N", help="requests that run together (default: %(default)s)")
@@ -171,13 +173,3 @@ def _room(info: Mapping[str, Any], tokens: int) -> int:
 def _drafts(subject: Subject) -> str:
     algorithm = subject.info.get("speculative_algorithm") or "no speculation"
     return f"{algorithm} at {listed(list(subject.depths.values()))} steps" if subject.depths else str(algorithm)
-
-
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.05 <= value <= 24 * 60:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected minutes from 0.05 to 1440")
-    return value

@@ -20,6 +20,7 @@ from sglang_adaptive.command_line import (
     add_server,
     failed,
     has_colour,
+    number,
     port_number,
 )
 from sglang_adaptive.watch.lines import Lines
@@ -51,8 +52,9 @@ def parser() -> CommandParser:
     found.add_argument(
         "--port", type=port_number, metavar="N", help="instead of --url: the server's port (default: 30000)"
     )
+    seconds = number("seconds", 0.1, 3600)
     found.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between readings (default: %(default)g)"
+        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between readings (default: %(default)g)"
     )
     found.add_argument(
         "--replica", type=int, default=0, metavar="N", help="which data-parallel replica, from 0 (default: %(default)s)"
@@ -143,13 +145,3 @@ def _url(arguments: argparse.Namespace) -> str:
         return str(arguments.url)
     host = arguments.host or "127.0.0.1"
     return f"http://{f'[{host}]' if ':' in host else host}:{30000 if arguments.port is None else arguments.port}"
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected seconds from 0.1 to 3600")
-    return value

@@ -12,7 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sglang_adaptive.client import Client, RequestError, in_words
-from sglang_adaptive.command_line import BAD_INPUT, DEFAULT_URL, DONE, PROBLEM, CommandParser, add_api_key, failed
+from sglang_adaptive.command_line import (
+    BAD_INPUT,
+    DEFAULT_URL,
+    DONE,
+    PROBLEM,
+    CommandParser,
+    add_api_key,
+    count,
+    failed,
+    number,
+)
 from sglang_adaptive.lab.chat.conversation import Conversation
 from sglang_adaptive.lab.chat.talk import Talk
 from sglang_adaptive.lab.models.errors import ModelError
@@ -42,9 +52,9 @@ def parser() -> CommandParser:
     add("--url", metavar="URL", help=f"talk to this server, as in {DEFAULT_URL} (default: start one)")
     add_api_key(found)
     add("--system", metavar="TEXT", help="system prompt (default: the chat template's own)")
-    add("--tokens", type=_tokens, default=TOKENS, metavar="N", help="most tokens of an answer (default: %(default)s)")
-    add("--temperature", type=_temperature, default=0.0, metavar="T", help="0 to 2 (default: 0)")
-    add("--threads", type=_tokens, default=1, metavar="N", help="threads of the server that is started (default: 1)")
+    add("--tokens", type=count, default=TOKENS, metavar="N", help="most tokens of an answer (default: %(default)s)")
+    add("--temperature", type=number("a number", 0, 2), default=0.0, metavar="T", help="0 to 2 (default: 0)")
+    add("--threads", type=count, default=1, metavar="N", help="threads of the server that is started (default: 1)")
     return found
 
 
@@ -105,19 +115,3 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
             told.clear()
             with signals.held():
                 server.stop()
-
-
-def _tokens(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
-    return int(text)
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 2:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected a number from 0 to 2")
-    return value
