@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
-from sglang_adaptive.sglang_plugin.fast_path.length_kernel import BLOCK, LEAST_REQUESTS, PARTS
+from sglang_adaptive.sglang_plugin.fast_path.length_kernel import BLOCK, PARTS, fill_pages, room
 
 _NUMBERS = ("table_stride", "table_width", "page_stride", "drafts_stride", "requests", "padded", "most_pages")
 _SOURCES = ("tokens", "rows", "seq_lens", "table", "chosen", "chances", "ids", "correct", "accepted", "select", "last")
@@ -22,19 +22,6 @@ _WRITTEN = (
     *("to_correct", "to_accepted", "to_select", "to_extended", "lengths", "key_ends", "page_table"),
 )
 _POINTERS = (*_SOURCES, *_WRITTEN, "addresses", "drafts", "positions", "links", "slots")
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _fill_pages(  # type: ignore[no-untyped-def, unused-ignore]
-    slots, length, page_table, request, part, page_stride, most_pages, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-):  # fmt: skip
-    pages = tl.minimum(tl.cdiv(length, PAGE), most_pages)
-    for first in range(part * BLOCK, pages, PARTS * BLOCK):
-        page = first + tl.arange(0, BLOCK)
-        live = page < pages
-        slot = tl.load(slots + page * PAGE, mask=live, other=0, cache_modifier=".cg")
-        tl.store(page_table + request.to(tl.int64) * page_stride + page, slot // PAGE, mask=live)
 
 
 @triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
@@ -70,7 +57,7 @@ def _fill_verify(  # type: ignore[no-untyped-def, unused-ignore]
             tl.store(lengths + each, all_lengths, mask=each < padded)
             tl.store(key_ends, 0)
             tl.store(key_ends + 1 + each, tl.cumsum(all_lengths, 0), mask=each < padded)
-    _fill_pages(slots, length + MORE, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
+    fill_pages(slots, length + MORE, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
 
 
 @triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
@@ -107,7 +94,7 @@ def _fill_draft(  # type: ignore[no-untyped-def, unused-ignore]
                 tl.store(lengths + each, read, mask=inside)
                 tl.store(key_ends, 0)
                 tl.store(key_ends + 1 + each, tl.cumsum(read, 0), mask=inside)
-    _fill_pages(slots, length + STEPS - 1, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
+    fill_pages(slots, length + STEPS - 1, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
 
 
 @triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
@@ -161,11 +148,6 @@ _launch_verify, _launch_draft, _launch_extend = Launches(_fill_verify), Launches
 _launch_link = Launches(_link)
 
 
-def _room(padded: int) -> int:
-    """Return the requests that a prefix sum is compiled for."""
-    return LEAST_REQUESTS if padded <= LEAST_REQUESTS else int(triton.next_power_of_2(padded))
-
-
 def fill_verify(
     buffers: Any, metadata: Any, tokens: Any, rows: Any, seq_lens: Any, table: Any, *, padded: int, width: int,
     more: int, filler: int, page: int, most_pages: int,
@@ -176,13 +158,13 @@ def fill_verify(
     reads *more* tokens than that of each. *filler* is the length of rows without a request. *page* is the tokens of a
     page, *most_pages* the width of the page table that is used. Nothing waits for the device.
     """
-    room = _room(padded)
+    summed = room(padded)
     _launch_verify(
-        (width, more, filler, page, room, tokens.dtype), (padded, PARTS), tokens, rows, seq_lens, table,
+        (width, more, filler, page, summed, tokens.dtype), (padded, PARTS), tokens, rows, seq_lens, table,
         table.stride(0), table.shape[1], buffers.input_ids, buffers.positions, buffers.out_cache_loc,
         buffers.req_pool_indices, buffers.seq_lens, metadata.cache_seqlens_int32, metadata.cu_seqlens_k,
         metadata.page_table, metadata.page_table.stride(0), seq_lens.shape[0], padded, most_pages, width,
-        triton.next_power_of_2(width), more, filler, page, room, BLOCK, PARTS,
+        triton.next_power_of_2(width), more, filler, page, summed, BLOCK, PARTS,
     )  # fmt: skip
 
 
@@ -195,12 +177,12 @@ def fill_draft(
     *addresses* are int64 [2 * (steps - 1)]: where the lengths of each pass lie, then their prefix sums, both int32. All
     passes have one *page_table*.
     """
-    room = _room(padded)
+    summed = room(padded)
     _launch_draft(
-        (steps, filler, page, room), (padded, PARTS), chosen, chances, rows, seq_lens, table, table.stride(0),
+        (steps, filler, page, summed), (padded, PARTS), chosen, chances, rows, seq_lens, table, table.stride(0),
         table.shape[1], buffers.topk_index, buffers.topk_p, buffers.positions, buffers.out_cache_loc,
         buffers.req_pool_indices, buffers.seq_lens, addresses, page_table, page_table.stride(0), seq_lens.shape[0],
-        padded, most_pages, steps, triton.next_power_of_2(steps), filler, page, room, BLOCK, PARTS,
+        padded, most_pages, steps, triton.next_power_of_2(steps), filler, page, summed, BLOCK, PARTS,
     )  # fmt: skip
 
 

@@ -30,6 +30,20 @@ _NUMBERS = ("request_stride", "page_stride", "requests", "most_pages")
 _POINTERS = ("seq_lens", "query_lens", "request_table", "rows", "lengths", "key_ends", "query_ends", "page_table")
 
 
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def fill_pages(  # type: ignore[no-untyped-def, unused-ignore]
+    slots, length, page_table, request, part, page_stride, most_pages, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """Fill in one of PARTS parts of a request's row of *page_table*, from its *slots*; called by kernels."""
+    pages = tl.minimum(tl.cdiv(length, PAGE), most_pages)
+    for first in range(part * BLOCK, pages, PARTS * BLOCK):
+        page = first + tl.arange(0, BLOCK)
+        live = page < pages
+        slot = tl.load(slots + page * PAGE, mask=live, other=0, cache_modifier=".cg")
+        tl.store(page_table + request.to(tl.int64) * page_stride + page, slot // PAGE, mask=live)
+
+
 @triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
 def _fill(  # type: ignore[no-untyped-def, unused-ignore]
     seq_lens, query_lens, request_table, request_stride, rows, lengths, key_ends, query_ends, page_table, page_stride,
@@ -48,16 +62,17 @@ def _fill(  # type: ignore[no-untyped-def, unused-ignore]
             queries = tl.load(query_lens + each, mask=inside, other=0).to(tl.int32)
             tl.store(query_ends, 0)
             tl.store(query_ends + 1 + each, tl.cumsum(queries, 0), mask=inside)
-    pages = tl.minimum(tl.cdiv(tl.load(seq_lens + request).to(tl.int32) + MORE, PAGE), most_pages)
-    tokens = request_table + tl.load(rows + request).to(tl.int64) * request_stride
-    for first in range(part * BLOCK, pages, PARTS * BLOCK):
-        page = first + tl.arange(0, BLOCK)
-        live = page < pages
-        slots = tl.load(tokens + page * PAGE, mask=live, other=0, cache_modifier=".cg")
-        tl.store(page_table + request.to(tl.int64) * page_stride + page, slots // PAGE, mask=live)
+    slots = request_table + tl.load(rows + request).to(tl.int64) * request_stride
+    tokens = tl.load(seq_lens + request).to(tl.int32) + MORE
+    fill_pages(slots, tokens, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
 
 
 _launch_fill = Launches(_fill)
+
+
+def room(requests: int) -> int:
+    """Return the requests that a prefix sum over *requests* is compiled for."""
+    return LEAST_REQUESTS if requests <= LEAST_REQUESTS else int(triton.next_power_of_2(requests))
 
 
 def fill(
@@ -75,7 +90,7 @@ def fill(
     - with *query_lens*, [b]: *query_ends*, [b + 1] int32, its prefix sums from 0.
     """
     requests = lengths.shape[0]
-    most = LEAST_REQUESTS if requests <= LEAST_REQUESTS else triton.next_power_of_2(requests)
+    most = room(requests)
     queries = None if query_lens is None else query_lens.dtype
     kind = (more, page, most, seq_lens.dtype, rows.dtype, request_table.dtype, queries)
     _launch_fill(
