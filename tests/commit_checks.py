@@ -1,7 +1,7 @@
 """Greedy acceptance of chains, by this package's kernels and by SGLang's verification.
 
 ``TRITON_INTERPRET=1 python -m tests.commit_checks`` runs the kernels without a device and prints one JSON object: null
-for a check that holds, else why not. tests/gpu/test_short_verify.py runs the same on a device.
+for a check that holds, else why not. tests/gpu/test_short_rounds.py runs the same on a device.
 """
 
 from __future__ import annotations

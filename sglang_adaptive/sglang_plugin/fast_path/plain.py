@@ -5,11 +5,50 @@ What is asked here never changes while a server runs. A setup that is not unders
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+logger = logging.getLogger(__name__)
+
+Plan = TypeVar("Plan")
 
 _WATCHERS = ("canary_manager", "watermark_state", "hisparse_coordinator", "eplb_manager", "device_timer")
 """Parts of SGLang's ModelRunner that do something around each pass, where there are any."""
+
+
+class Plans(Generic[Plan]):
+    """What graphs need for each number of requests, looked up once.
+
+    A plan must not hold its graph's runner, whose life ends earlier.
+    """
+
+    def __init__(self) -> None:
+        self._found: WeakKeyDictionary[Any, dict[int, Plan] | None] = WeakKeyDictionary()
+        """By runner or attention backend, and number of requests; None for one that needs SGLang's way."""
+
+    def may(self, owner: Any, what: str, why_not: Callable[[], Iterator[str]]) -> bool:
+        """Whether *owner* does not need SGLang to prepare *what*; the log says so the first time that it does."""
+        if owner not in self._found:
+            reason = next(why_not(), None)
+            self._found[owner] = {} if reason is None else None
+            if reason is not None:
+                logger.info("adaptive: %s are prepared by SGLang: %s", what, reason)
+        return self._found[owner] is not None
+
+    def of(
+        self, runner: Any, requests: int, what: str, why_not: Callable[[], Iterator[str]],
+        made: Callable[[Any, int], Plan],
+    ) -> Plan | None:  # fmt: skip
+        """Return the plan of *runner* for so many requests, *made* at first; None where it needs SGLang's way."""
+        if not runner or not self.may(runner, what, why_not) or requests > runner.max_bs:
+            return None
+        plans = self._found[runner]
+        assert plans is not None
+        if requests not in plans:
+            plans[requests] = made(runner, requests)
+        return plans[requests]
 
 
 def of_the_server() -> Iterator[str]:

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
-from sglang_adaptive.sglang_plugin.fast_path.short_verify import plans_unless
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What one graph needs for one number of requests. It must not hold the graph's runner, whose life ends earlier."""
+    """What one graph needs for one number of requests."""
 
     requests: int
     padded: int
@@ -48,7 +47,7 @@ class ShortDraft:
         self.guard = Guard(
             "adaptive: the draft's passes are prepared by SGLang from now on", env.SHORT_DRAFT, ranks_alike=True
         )
-        self._plans: WeakKeyDictionary[Any, dict[int, _Plan] | None] = WeakKeyDictionary()
+        self._plans: plain.Plans[_Plan] = plain.Plans()
         self.drafts = self.extends = 0
 
     # -- the draft ------------------------------------------------------------------------------------------------
@@ -83,9 +82,8 @@ class ShortDraft:
 
     def _may_link(self, drafter: Any, target: Any, batch: Any) -> bool:
         """Whether the verify pass takes a chain as `graph_inputs.linked` makes it."""
-        if target not in self._plans:
-            self._plans[target] = plans_unless("chains of drafts", _why_no_chain(drafter, target))
-        return self._plans[target] is not None and batch.seq_lens.shape[0] <= target.verify_mask.max_bs
+        may = self._plans.may(target, "chains of drafts", partial(_why_no_chain, drafter, target))
+        return may and batch.seq_lens.shape[0] <= target.verify_mask.max_bs
 
     def _first(self, drafter: Any, given: Any) -> torch.Tensor:
         """Return the drafts of one step, [requests, 1]: the last draft extend has made them."""
@@ -96,7 +94,8 @@ class ShortDraft:
     def _replayed_drafts(self, drafter: Any, batch: Any, steps: int) -> torch.Tensor | None:
         """Replay the draft's graph and return its drafts, [requests, steps]; None where SGLang has to prepare it."""
         given, runner = batch.spec_info, drafter.cuda_graph_runner
-        plan = self._plan(drafter, runner, batch.seq_lens.shape[0], "drafts", _why_no_draft, _draft_plan)
+        why_not = partial(_why_no_draft, drafter, runner)
+        plan = self._plans.of(runner, batch.seq_lens.shape[0], "drafts", why_not, _draft_plan)
         if plan is None or runner.speculative_num_steps != steps:
             return None
         requests, first = plan.requests, runner.draft_attn_backend.attn_backends[0]
@@ -122,7 +121,8 @@ class ShortDraft:
         given = result.prepared_draft_extend_inputs
         if not _is_plain(batch) or given is None:
             return False
-        plan = self._plan(drafter, runner, batch.seq_lens.shape[0], "draft extends", _why_no_extend, _Plan.of)
+        why_not = partial(_why_no_extend, drafter, runner)
+        plan = self._plans.of(runner, batch.seq_lens.shape[0], "draft extends", why_not, _Plan.of)
         hidden = result.logits_output.hidden_states
         if plan is None or hidden is None or width != runner.captured_req_width:
             return False
@@ -158,18 +158,6 @@ class ShortDraft:
         if ends in (SharedReadEnds.IN_REPLAY, SharedReadEnds.POST_REPLAY):
             runner._publish_read_done(in_graph=False)
         return output
-
-    def _plan(self, drafter: Any, runner: Any, requests: int, what: str, why_not: Any, plan_of: Any) -> _Plan | None:
-        if not runner:
-            return None
-        if runner not in self._plans:
-            self._plans[runner] = plans_unless(what, why_not(drafter, runner))
-        plans = self._plans[runner]
-        if plans is None or requests > runner.max_bs:
-            return None
-        if requests not in plans:
-            plans[requests] = plan_of(runner, requests)
-        return plans[requests]
 
 
 def _is_plain(batch: Any) -> bool:

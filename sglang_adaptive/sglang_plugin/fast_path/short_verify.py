@@ -10,33 +10,21 @@ SGLANG_ADAPTIVE_SHORT_VERIFY=0 in the server's environment restores SGLang's cod
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
 from sglang_adaptive.sglang_plugin.fast_path.greedy_commit import GreedyCommit
 from sglang_adaptive.sglang_plugin.guard import Guard
 
-logger = logging.getLogger(__name__)
-
 BUFFERS = ("input_ids", "positions", "out_cache_loc", "req_pool_indices", "seq_lens")
 """Buffers of a graph that a round fills in."""
 
 UNUSED = ("seq_lens_cpu", "mrope_positions", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
 """Buffers that SGLang leaves alone where lengths are not on the host, and without attention DP."""
-
-
-def plans_unless(what: str, why_not: Iterator[str]) -> dict[int, Any] | None:
-    """Return no plans yet; None, after a log line, where SGLang has to prepare *what*."""
-    reason = next(why_not, None)
-    if reason is None:
-        return {}
-    logger.info("adaptive: %s are prepared by SGLang: %s", what, reason)
-    return None
 
 
 class ShortVerify:
@@ -49,8 +37,7 @@ class ShortVerify:
         )
         self.commit = GreedyCommit()
         self.rounds = 0
-        self._plans: WeakKeyDictionary[Any, dict[int, _Plan] | None] = WeakKeyDictionary()
-        """By graph runner and number of requests; None for a runner that needs SGLang's way."""
+        self._plans: plain.Plans[_Plan] = plain.Plans()
 
     def verified(self, worker: Any, batch: Any) -> Any:
         """Return what SGLang's verify returns; None for a round that needs SGLang's way."""
@@ -60,7 +47,8 @@ class ShortVerify:
         verify_input, runner = batch.spec_info, worker.target_worker.model_runner.decode_cuda_graph_runner
         if not _is_plain(batch, verify_input):
             return None
-        plan = self._plan(worker, runner, batch.seq_lens.shape[0])
+        why_not = partial(_why_not, worker, runner)
+        plan = self._plans.of(runner, batch.seq_lens.shape[0], "verify passes", why_not, _Plan.of)
         if plan is None or verify_input.draft_token_num != plan.width:
             return None
         # What SGLang leaves for the draft extend; at zero steps its slots are looked up when it runs.
@@ -79,18 +67,6 @@ class ShortVerify:
                 start_offset=batch.seq_lens, batch_size=batch.seq_lens.shape[0], draft_token_num=width,
                 device=batch.device,
             )  # fmt: skip
-
-    def _plan(self, worker: Any, runner: Any, requests: int) -> _Plan | None:
-        if runner is None:
-            return None
-        if runner not in self._plans:
-            self._plans[runner] = plans_unless("verify passes", _why_not(worker, runner))
-        plans = self._plans[runner]
-        if plans is None or requests > runner.max_bs:
-            return None
-        if requests not in plans:
-            plans[requests] = _Plan.of(runner, requests)
-        return plans[requests]
 
     def _result(self, batch: Any, verify_input: Any, output: Any, plan: _Plan) -> Any:
         from sglang.srt.managers.utils import GenerationBatchResult
@@ -121,7 +97,7 @@ class ShortVerify:
 
 @dataclass(slots=True)
 class _Plan:
-    """What one graph needs for one number of requests. It must not hold the graph's runner, whose life ends earlier."""
+    """What one graph needs for one number of requests."""
 
     requests: int
     padded: int
