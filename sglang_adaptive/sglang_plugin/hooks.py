@@ -227,9 +227,12 @@ def install_now(wanted: Iterable[Hook]) -> None:
 
 
 def require_installed(wanted: Iterable[Hook]) -> None:
-    """Raise ContractError unless every hook is applied in this process."""
+    """Raise ContractError unless every hook is applied in this process; what finds importers is given back."""
+    from sglang.srt.plugins import hook_registry
     from sglang.srt.plugins.hook_registry import HookRegistry
 
+    if isinstance(hook_registry._propagate_patch, Importers):
+        hook_registry._propagate_patch.forget()
     lost = [hook.target for hook in wanted if not (hook.target in HookRegistry._patched and _is_registered(hook))]
     if lost:
         raise ContractError(f"these hooks were not installed: {', '.join(lost)}; see the log above")
