@@ -66,7 +66,7 @@ class AdaptiveConfig:
         integer_or(
             AUTO,
             "latest tokens that an EAGLE draft attends to, beside the first ones, in a request longer than what it was "
-            "trained on; read when the server starts ([long contexts](long-contexts.md))",
+            "trained on; read when the server starts",
             *(16, MAX_LENGTH, "all tokens"),
         ),
     ] = None
@@ -81,7 +81,7 @@ class AdaptiveConfig:
         TraceOptions | None,
         nested(
             TraceOptions,
-            "write down the rounds that the server runs; see below",
+            "write down the rounds that the server runs",
             'an object, as in {"file": "rounds.trace", "max_mb": 64}',
             "nowhere",
         ),

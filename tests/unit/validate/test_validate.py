@@ -88,3 +88,10 @@ def test_throughput_options_are_told_and_compared() -> None:
     assert "verifies only the drafts of a batch that the draft model itself believes in most" in budgets
     assert "verify_budget is true instead of false" in budgets
     assert "reads the file again" in reading({"watch": True}) and "again" not in reading({"watch": False})
+
+
+def test_what_the_server_is_told_differs_from_the_defaults_too() -> None:
+    found = facts(check_config({"exact": False, "draft_window": "auto", "throughput": {"margin": 0.5}}, "x"))
+    changed = {entry["key"]: (entry["value"], entry["default"]) for entry in found["changed"]}
+    assert changed == {"exact": (False, True), "draft_window": ("auto", None), "throughput.margin": (0.5, 0.01)}
+    assert "  exact is false instead of true: draw each token" in "\n".join(words(found))
