@@ -78,7 +78,9 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     try:
         own = None if arguments.prompts is None else read(arguments.prompts)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        return failed("audit", f"--prompts {arguments.prompts}: cannot be read ({error.strerror})", BAD_INPUT)
+    except ValueError as error:
         return failed("audit", f"--prompts: {error}", BAD_INPUT)
     try:
         clients = [

@@ -47,6 +47,13 @@ def test_a_broken_file_is_refused(content: str, told: str, tmp_path: Path, capsy
     assert said.startswith("sglang-adaptive audit: error: --prompts: ") and told in said and said.count("\n") == 1
 
 
+def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "none.txt"
+    assert main(["audit", "--url", "http://127.0.0.1:1", "--prompts", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"sglang-adaptive audit: error: --prompts {path}: cannot be read (No such file or directory)\n"
+
+
 def test_an_address_that_is_none_and_a_server_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--url", "http://127.0.0.1:1", "--reference", "here"]) == 2
     assert "error: --reference: 'here' is not a server's address" in capsys.readouterr().err
