@@ -1,6 +1,7 @@
-"""Why a pass of a model needs more than its graph; nothing where the graph's inputs and its replay are all of it.
+"""Which passes of a model need nothing but their graph, its inputs and its replay, and why others need more.
 
-What is asked here never changes while a server runs. A setup that is not understood keeps SGLang's way.
+What is asked here never changes while a server runs, so it is asked once. A setup that is not understood keeps SGLang's
+way.
 """
 
 from __future__ import annotations
