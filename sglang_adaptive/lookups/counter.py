@@ -62,7 +62,7 @@ class LookupCounter:
         self._thread.join()
 
     def report(self, policy: object, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """Return the counts as JSON builtins; docs/page.md lists them.
+        """Return the counts as JSON builtins; docs/json.md lists them.
 
         *policy* prices them if it has ``Prices``; *by_position* says what its drafts got accepted, as
         ``Counters.by_position``.

@@ -78,7 +78,7 @@ class History:
         return self._speedups[1]
 
     def span(self, span: int) -> dict[str, Any]:
-        """Return the last *span* seconds, a key of SPANS, as JSON builtins; docs/page.md lists the fields."""
+        """Return the last *span* seconds, a key of SPANS, as JSON builtins; docs/json.md lists the fields."""
         period, kept = SPANS[span], self._kept(span)
         return {
             "span": span,

@@ -299,7 +299,7 @@ def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) 
         document = server.get(DATA)
         assert document["version"] == 1 and document["model"] == "tiny"
         assert list(map(timeless, document["ranks"])) == [timeless(adaptive(server))]
-        assert documented_paths(document), "fails when something is sent that docs/page.md does not have"
+        assert documented_paths(document), "fails when something is sent that docs/json.md does not have"
         assert documented_paths(server.get(HISTORY), HISTORY)
 
 

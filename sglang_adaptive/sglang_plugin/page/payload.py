@@ -1,4 +1,4 @@
-"""The document of /adaptive.json; docs/page.md describes every field."""
+"""The document of /adaptive.json; docs/json.md describes every field."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
 from tests.live_controllers import controller, with_lookups
 from tests.unit.runtime.test_controller import Ticks
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "page.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
 VERSIONS = {"sglang": "0.5.23", "sglang_adaptive": "0.1.0"}
 KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3", {"model": "bfloat16"}, {"sglang": "0.5.23"})
 INACTIVE = {"active": False, "reason": "speculative_eagle_topk=4", "dp_rank": 0}
