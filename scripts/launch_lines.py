@@ -1,4 +1,4 @@
-"""The tables of published launch lines in docs/compatibility.md, from tests/launch_lines/.
+"""The tables of published launch lines in docs/launch-lines.md, from tests/launch_lines/.
 
     python -m scripts.launch_lines
 

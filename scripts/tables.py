@@ -23,7 +23,7 @@ PAGES: dict[str, Callable[[], Parts]] = {
     "docs/attention-dp.md": lambda: {"attention-dp-served": of_results.attention_dp()},
     "docs/cli.md": of_source.commands,
     "docs/compatibility.md": lambda: {
-        "campaign": of_results.campaign(), "architectures": of_results.architectures(), **launch_lines.tables(),
+        "campaign": of_results.campaign(), "architectures": of_results.architectures(),
     },
     "docs/configuration.md": of_source.configuration,
     "docs/hooks.md": of_source.hooks,
@@ -31,6 +31,7 @@ PAGES: dict[str, Callable[[], Parts]] = {
         "draft-reach": of_results.draft_reaches(), "long-contexts": of_results.long_contexts(),
     },
     "docs/monitoring.md": of_source.metrics,
+    "docs/launch-lines.md": launch_lines.tables,
     "docs/measurements.md": of_results.measurements,
     "docs/performance.md": of_results.performance,
     "docs/simulator.md": lambda: {"ablation": of_results.ablation()},
