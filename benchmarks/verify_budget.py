@@ -6,7 +6,7 @@ Requests of SmolLM2's traces keep a batch full. Before every round the policy ch
 the result of a round arrives after the next one was chosen, and round times are read with noise. Round times of
 rectangles were measured on H200s (the shipped profiles); those of ragged rounds are modelled from them and from what
 benchmarks.verify_budget_cost measured of drafts and packing. Both policies are compared with the best uniform depth in
-hindsight. Minutes on one core. What a budget is: docs/verify-budget.md.
+hindsight. Minutes on one core. What a budget is: docs/architecture.md.
 """
 
 from __future__ import annotations

@@ -395,7 +395,7 @@ def _unlikely(record: Content) -> str:
     return f"{worst:.1%}, {record['reference']['unlikely_tokens']:.1%}"
 
 
-# -- docs/attention-dp.md, long-contexts.md and verify-budget.md ------------------------------------------------------
+# -- docs/performance.md: attention DP, long contexts, verify budgets ------------------------------------------------
 
 
 def attention_dp() -> Lines:
@@ -489,14 +489,18 @@ def start_up(content: Content) -> Lines:
 def performance() -> dict[str, Lines]:
     """Return the tables of docs/performance.md."""
     served = _served("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
-    return {**served, "start-up": start_up(load("start_up", "start-up.json"))}
+    return {
+        **served, "start-up": start_up(load("start_up", "start-up.json")), "verify-budget-served": budgets_served(),
+        "long-contexts": long_contexts(), "attention-dp-served": attention_dp(),
+    }  # fmt: skip
 
 
 def measurements() -> dict[str, Lines]:
     """Return the tables of docs/measurements.md."""
     return {
         "real-gates": gates(), "simulation": simulation(), "demo": demo(), "h200": h200(), "h200-cells": h200_cells(),
-        "switching": switching(), "open-loop": open_loop(), **_served(*(SERVED.keys() - performance().keys())),
+        "switching": switching(), "open-loop": open_loop(), "ablation": ablation(), "draft-reach": draft_reaches(),
+        **_served(*(SERVED.keys() - performance().keys())),
     }  # fmt: skip
 
 

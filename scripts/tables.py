@@ -20,22 +20,16 @@ from scripts import launch_lines, of_results, of_source  # noqa: E402
 Parts = Mapping[str, Iterable[str]]
 PAGES: dict[str, Callable[[], Parts]] = {
     "README.md": lambda: {"real": of_results.first_figure()},
-    "docs/attention-dp.md": lambda: {"attention-dp-served": of_results.attention_dp()},
     "docs/cli.md": of_source.commands,
     "docs/compatibility.md": lambda: {
         "campaign": of_results.campaign(), "architectures": of_results.architectures(),
     },
     "docs/configuration.md": of_source.configuration,
     "docs/hooks.md": of_source.hooks,
-    "docs/long-contexts.md": lambda: {
-        "draft-reach": of_results.draft_reaches(), "long-contexts": of_results.long_contexts(),
-    },
     "docs/monitoring.md": of_source.metrics,
     "docs/launch-lines.md": launch_lines.tables,
     "docs/measurements.md": of_results.measurements,
     "docs/performance.md": of_results.performance,
-    "docs/simulator.md": lambda: {"ablation": of_results.ablation()},
-    "docs/verify-budget.md": lambda: {"verify-budget-served": of_results.budgets_served()},
     "benchmarks/results/verify_budget/README.md": lambda: {
         "verify-budget-policy": of_results.budgets_chosen(),
         "verify-budget-policy-ratios": of_results.budgets_over_rectangles(),

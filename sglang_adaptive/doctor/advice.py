@@ -26,7 +26,7 @@ _DSPARK = (
 _ATTENTION_DP = (
     "with attention DP EAGLE, EAGLE3 and NEXTN adapt, but not with SGLANG_ADAPTIVE_ATTENTION_DP=0, "
     "SGLANG_SCHEDULER_SKIP_ALL_GATHER, SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION or "
-    "--enable-dp-attention-local-control-broadcast: leave those out (docs/attention-dp.md). Other algorithms adapt "
+    "--enable-dp-attention-local-control-broadcast: leave those out (docs/compatibility.md). Other algorithms adapt "
     "with tensor parallelism alone: leave out --enable-dp-attention, --dp-size and --attn-dp-size"
 )
 _SEVERAL_LAYERS = (

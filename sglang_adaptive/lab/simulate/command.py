@@ -49,7 +49,7 @@ def parser() -> CommandParser:
     found = _Parser(
         "simulate",
         "Plays depth policies on simulated rounds, with round times measured on a GPU and drawn acceptance, and "
-        "scores them against an oracle that knows the acceptance. docs/simulator.md says what the figures mean.",
+        "scores them against an oracle that knows the acceptance. docs/cli.md says what the figures mean.",
         [
             ("--suite both --traces 4 --rounds 400", "a quick look: text and load both change"),
             ("--policy throughput --policy ema --suite load --traces 2 --rounds 400 --json sim.json",

@@ -1,7 +1,7 @@
 """Lets the draft attend to sinks and a window of long requests, in its steps and in its extends.
 
 EAGLE-3 drafts are trained on a few thousand tokens, and what they get accepted falls beyond that. The target verifies
-over the whole request, so outputs are the same. docs/long-contexts.md has what it is worth.
+over the whole request, so outputs are the same. docs/performance.md has what it is worth.
 """
 
 from __future__ import annotations

@@ -25,4 +25,4 @@ def hint(server_args: Any) -> str | None:
     lost = f"requests may have {context} tokens, and the draft was trained on {trained}"
     if "kv_lora_rank" in draft or draft.get("sliding_window"):
         return f"{lost}: beyond that fewer of its drafts are right, and a draft of this kind cannot have a draft_window"
-    return f'{lost}: set "draft_window": "auto" in the configuration; {WORTH} (docs/long-contexts.md)'
+    return f'{lost}: set "draft_window": "auto" in the configuration; {WORTH} (docs/configuration.md)'

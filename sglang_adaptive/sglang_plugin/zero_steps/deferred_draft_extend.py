@@ -2,7 +2,7 @@
 
 SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes. With
 SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it never runs it, and drafts are rejected until the request ends.
-docs/zero-steps.md describes when the deferred draft extend runs.
+docs/architecture.md describes when the deferred draft extend runs.
 """
 
 from __future__ import annotations
