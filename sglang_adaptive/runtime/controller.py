@@ -161,6 +161,7 @@ class AdaptiveController(Rounds):
         return read_meters(
             self.params if self._degraded is None else None,
             self._counters,
+            time=self._wall_time(),
             current_steps=self.worker.speculative_num_steps,
             tiers=self.tiers,
             profile_saved_at=self._profile_saved_at(),

@@ -108,6 +108,12 @@ class Counters:
         """Return accepted drafts by steps."""
         return self._summed(lambda _, counts: sum(accepted * requests for accepted, requests in counts.items()))
 
+    def wasted(self) -> dict[int, int]:
+        """Return drafts that the target verified and rejected, or that came after a rejected one, by steps."""
+        return self._summed(
+            lambda verified, counts: sum((verified - accepted) * requests for accepted, requests in counts.items())
+        )
+
     def tokens(self) -> dict[int, int]:
         """Return output tokens by steps: accepted drafts, and a bonus token for each request of a round.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +25,15 @@ class RegionReading:
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """Totals since the start of the server, under the names of ``ControllerSnapshot``, and the current state."""
+    """Totals since the start of the server, and the current state."""
+
+    time: float
+    """Unix time in seconds."""
 
     current_steps: int
     degraded: bool
     tiers: tuple[int, ...]
-    rounds_by_tier: Mapping[int, int]
-    drafted_by_tier: Mapping[int, int]
-    accepted_by_tier: Mapping[int, int]
-    tokens_by_tier: Mapping[int, int]
-    accepted_by_position: Sequence[Mapping[str, int]]
-    switches_by_cause: Mapping[str, int]
+    counters: Counters
     regions: Mapping[str, RegionReading]
     speedup: float | None
     """Expected rate over no speculation, for a round like the latest; None without a cost model."""
@@ -61,6 +59,7 @@ def read_meters(
     policy: AdaptivePolicy | None,
     counters: Counters,
     *,
+    time: float,
     current_steps: int,
     tiers: tuple[int, ...],
     profile_saved_at: float | None,
@@ -72,15 +71,11 @@ def read_meters(
     forecaster = policy if isinstance(policy, Forecasts) else None
     latest = _forecast(forecaster, counters.latest)
     return MeterReading(
+        time=time,
         current_steps=current_steps,
         degraded=policy is None,
         tiers=tiers,
-        rounds_by_tier=counters.rounds,
-        drafted_by_tier=counters.drafted(),
-        accepted_by_tier=counters.accepted(),
-        tokens_by_tier=counters.tokens(),
-        accepted_by_position=counters.by_position(),
-        switches_by_cause=counters.switches_by_cause,
+        counters=counters,
         regions={name: _region(forecaster, region) for name, region in counters.regions.items()},
         speedup=None if latest is None else latest.speedup,
         acceptance=() if forecaster is None else tuple(forecaster.acceptance_by_position()),

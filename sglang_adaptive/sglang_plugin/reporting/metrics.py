@@ -77,7 +77,7 @@ class AdaptiveMetrics:
     def _write_all(self) -> None:
         """Write every changed series; a gauge without a value becomes NaN."""
         reading = self._controller.read_meters()
-        found = {(name, own): value for name, own, value in series(reading, time.time())}
+        found = {(name, own): value for name, own, value in series(reading)}
         for key, value in found.items():
             if self._written.get(key) != value:
                 self._write(key, value)

@@ -55,9 +55,9 @@ def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
     reading = controller.read_meters()
     assert reading.degraded and reading.current_steps == 3
     expected = {"forced": 1, "released": 1, "acceptance": 2, "batch size": 1, "degraded": 1}
-    assert dict(reading.switches_by_cause) == expected and set(expected) < set(CAUSES)
-    assert (dict(reading.rounds_by_tier), dict(reading.tokens_by_tier)) == ({3: 1}, {3: 7})
-    assert [position["accepted"] for position in reading.accepted_by_position] == [2, 2, 1]
+    assert dict(reading.counters.switches_by_cause) == expected and set(expected) < set(CAUSES)
+    assert (dict(reading.counters.rounds), reading.counters.tokens()) == ({3: 1}, {3: 7})
+    assert [position["accepted"] for position in reading.counters.by_position()] == [2, 2, 1]
     assert (reading.speedup, reading.acceptance, reading.probes) == (None, (), None)
 
 

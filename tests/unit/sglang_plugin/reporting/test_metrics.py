@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -33,13 +34,16 @@ class Served:
     """A controller whose rounds the test makes, with metrics in a registry of its own."""
 
     def __init__(
-        self, steps: tuple[int, ...] = ThroughputOptions().candidate_steps, saved_at: float | None = None
+        self,
+        steps: tuple[int, ...] = ThroughputOptions().candidate_steps,
+        saved_at: float | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.registry, self.ticks = CollectorRegistry(), Ticks()
         self.update: Callable[[], None] = lambda: None
         self.policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=steps))
         self.controller = AdaptiveController(
-            Worker(3), self.policy, clock=RoundClock(self.ticks), profile_saved_at=lambda: saved_at
+            Worker(3), self.policy, clock=RoundClock(self.ticks), wall_time=now, profile_saved_at=lambda: saved_at
         )
         self.controller.register(state(3))
         self.controller.init_states()
@@ -173,9 +177,8 @@ def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogC
         assert math.isnan(served.value(gauge, **own) or 0.0)  # what is not known any more is not shown as if it were
 
 
-def test_profile_age_is_the_time_since_it_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics.time, "time", lambda: 5000.0)
-    made = Served(saved_at=4400.0)
+def test_profile_age_is_the_time_since_it_was_saved() -> None:
+    made = Served(saved_at=4400.0, now=lambda: 5000.0)
     assert made.metrics() is not None
     assert made.value("profile_age_seconds") == 600.0
 
@@ -184,7 +187,7 @@ def test_cardinality_is_bounded_whatever_is_served() -> None:
     made = Served(steps=tuple(range(MAX_STEPS + 1)), saved_at=0.0)
     for requests in range(1, 1200, 7):
         made.serve([requests % 5] * requests, rounds=2)
-    found = [(name, own) for name, own, _ in series(made.controller.read_meters(), 1.0)]
+    found = [(name, own) for name, own, _ in series(made.controller.read_meters())]
     assert len(found) == len(set(found)) <= most_series(MAX_STEPS + 1, MAX_STEPS)
 
 
@@ -194,9 +197,9 @@ def test_every_metric_that_is_named_is_reported() -> None:
     with_lookups(made.controller)
     made.serve([2, 3, 1])
     hour = {"against": [{"steps": 0, "times": 1.0}]}
-    reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour), 1.0)}
+    reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour))}
     lacking = {metric.name for metric in METRICS} - reported
-    assert not lacking, f"yield a value for {sorted(lacking)} in series() of metric_series.py"
+    assert not lacking, f"{sorted(lacking)} of metric_series.py read nothing"
 
 
 def test_lookups_are_counted_as_they_are_reported() -> None:
