@@ -156,5 +156,5 @@ def _run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedPr
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     return f"its process ended with code {done.returncode}: {last}"

@@ -41,7 +41,7 @@ def _policy(seen: dict[str, Any]) -> Check:
 def _rounds(seen: dict[str, Any], now: Reading) -> Iterator[Check]:
     rounds = sum(depth["rounds"] for depth in seen["by_depth"])
     if not rounds:
-        yield Check("rounds", NOTE, "none yet: nobody has asked the server for anything")
+        yield Check("rounds", NOTE, "no requests yet")
         return
     assert now.adaptive is not None, "by_depth comes from it"
     drafted, accepted = (sum(now.adaptive[f"{what}_by_tier"].values()) for what in ("drafted", "accepted"))

@@ -122,7 +122,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         with contextlib.redirect_stderr(said):
             server_args = prepare_server_args(mended)
     except SystemExit:
-        return {**found, "refused": (said.getvalue().strip().splitlines() or ["SGLang ends without a word"])[-1]}
+        return {**found, "refused": (said.getvalue().strip().splitlines() or ["SGLang exits without output"])[-1]}
     except Exception as error:
         return {**found, "refused": _first_line(error)}
     found |= {

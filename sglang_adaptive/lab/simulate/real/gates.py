@@ -26,7 +26,7 @@ Summary = Callable[[Sequence[float]], float]
 
 @dataclass(frozen=True)
 class Gate:
-    """A figure beside its bound; a figure without a bound is only told."""
+    """A figure beside its bound; one without a bound is only reported."""
 
     title: str
     measured: float

@@ -37,7 +37,7 @@ class KnowsKinds:
         self._at, self._seen = len(ladder) // 2, -1
 
     def get_steps_for_batch(self, batch_size: int) -> int:
-        """Return the steps that the batch's texts would be done soonest with; moves only when the batch changes."""
+        """Return the steps with the highest expected speed for the batch's texts; moves only when the batch changes."""
         if self._live.changes != self._seen:
             self._seen = self._live.changes
             kinds = self._kind[self._live.requests]

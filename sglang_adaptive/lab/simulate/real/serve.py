@@ -66,7 +66,7 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
         SimulationError: the policy asked for steps outside *ladder*, or for a depth without a graph where it has any.
     """
     seconds, noise = table.tolist(), clock.tolist()
-    ears = Ears(policy) if getattr(policy, "learns", True) else None
+    observer = Observer(policy) if getattr(policy, "learns", True) else None
     runnable = captured_steps(policy, tuple(ladder))
     chosen: list[int] = []
     ended: list[float] = []
@@ -81,8 +81,8 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
         if steps not in runnable(size):
             expected = sorted(runnable(size))
             raise SimulationError(f"round {len(chosen)}: {steps} steps chosen at batch {size}; it can run {expected}")
-        if ears is not None and flying is not None:
-            ears.tell(flying)
+        if observer is not None and flying is not None:
+            observer.deliver(flying)
         if getattr(policy, "cost_sync_due", False):
             hand_over_cost(policy)
         drawn, took = live.drawn(), seconds[size][steps]
@@ -97,7 +97,7 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
     )
 
 
-class Ears:
+class Observer:
     """Hands results to a policy as a server does, their times read by the server's own clock."""
 
     def __init__(self, policy: Any) -> None:
@@ -107,8 +107,8 @@ class Ears:
         self._clock = RoundClock(lambda: self._arrival)
         self._outputs = DraftOutputs(load_config().zero_step_extend_every)
 
-    def tell(self, done: Round) -> None:
-        """Tell the policy of a round."""
+    def deliver(self, done: Round) -> None:
+        """Hand a round's result to the policy."""
         size = len(done.counts)
         if self._observe is None:
             self._policy.on_verify_complete(done.counts, size)
