@@ -88,7 +88,7 @@ def test_every_depth_is_asked(ema: CpuServer, easy: list[str], tmp_path: Path) -
     mine = tmp_path / "mine.txt"
     mine.write_text("\n".join(["the house", json.dumps({"text": easy[1]}), json.dumps({"input_ids": [65, 66, 67]})]))
     before = adaptive(ema)["rounds_by_tier"]
-    found = audited(tmp_path, ema.url, "--prompts", str(mine), tokens=12)
+    found = audited(tmp_path, ema.url, "--prompts", str(mine), tokens=6)
     assert (found["sound"], found["passes"], found["prompts"]) == (True, 1, 3)
     ways = {(row["way"], row["at_once"]): row["texts"] for row in found["ways"]}
     names = [*(f"{steps} step{'s' * (steps != 1)}" for steps in TIERS), SWITCHING, POLICY]
