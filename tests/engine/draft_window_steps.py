@@ -62,7 +62,7 @@ def grow(*depths: int) -> Script:
 
 
 SCRIPTS = {
-    **{f"{steps} steps": grow(steps) for steps in (0, 3, 7)},
+    **{f"{steps} steps": grow(steps) for steps in (0, 3)},
     "switching": grow(7, 0, 0, 3, 1, 0, 7),
     "short": lambda lab: _short(lab),
 }

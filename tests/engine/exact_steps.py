@@ -161,7 +161,7 @@ def main() -> None:
     switching = (deep, none, middle, shallow, shallow, none)
     runs = [lab.write((deep,), overlap=True), lab.write(switching), lab.write(switching, overlap=True, retract=True)]
     if algorithm == "EAGLE3":
-        runs += [lab.write((none,), overlap=True), lab.write((shallow,)), lab.write((middle,), overlap=True)]
+        runs.append(lab.write((none,), overlap=True))
     print(json.dumps(runs))
 
 

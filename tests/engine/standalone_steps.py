@@ -23,7 +23,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs += [pair(lab, name, every=3, overlap=False) for name in IN_BOTH_LOOPS]
     deferred = lab.deferred
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
-        pairs.append(pair(lab, "resume after 21", every=8, fault="never extended"))
+        pairs.append(pair(lab, "resume after 9", every=8, fault="never extended"))
     return pairs
 
 

@@ -14,7 +14,7 @@ from tests.engine.servers import TIERS, rank_log
 from tests.engine.workload import wait_until
 
 LOADS = ((4, 1), (1, 6), (3, 0), (0, 2))
-TOKENS = 32
+TOKENS = 20
 ENDLESS = 8000
 """Tokens that nobody waits for; the context has 8192."""
 

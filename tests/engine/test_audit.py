@@ -26,23 +26,23 @@ from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, run, wait_until
 
 pytestmark = pytest.mark.engine
-WITHIN = 140
-"""Texts after which a fault has to be seen, at most: one pass over three prompts."""
-FEW = ("--passes", "1", "--minutes", "20", "--tokens", "48")
+WITHIN = 46
+"""Texts after which a fault has to be seen, at most: one pass over one prompt."""
 
 
 @pytest.fixture
 def mine(easy: list[str], tmp_path: Path) -> str:
-    """A file of prompts that the draft continues well."""
+    """A file with a prompt that the draft continues well, and that penalties turn elsewhere."""
     path = tmp_path / "mine.txt"
-    path.write_text("\n".join(json.dumps({"text": text}) for text in easy[:3]))
+    path.write_text(json.dumps({"text": easy[1]}))
     return str(path)
 
 
-def audited(tmp_path: Path, url: str, *more: str, code: int = 0) -> dict[str, Any]:
-    """Return the findings of an audit that ends with *code*."""
+def audited(tmp_path: Path, url: str, *more: str, tokens: int = 32, code: int = 0) -> dict[str, Any]:
+    """Return the findings of an audit with one pass over answers of *tokens* tokens, which ends with *code*."""
     path = tmp_path / "audit.json"
-    assert main(["audit", "--url", url, *FEW, "--json", str(path), *more]) == code
+    few = ("--passes", "1", "--minutes", "20", "--tokens", str(tokens))
+    assert main(["audit", "--url", url, *few, "--json", str(path), *more]) == code
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -88,7 +88,7 @@ def test_every_depth_is_asked(ema: CpuServer, easy: list[str], tmp_path: Path) -
     mine = tmp_path / "mine.txt"
     mine.write_text("\n".join(["the house", json.dumps({"text": easy[1]}), json.dumps({"input_ids": [65, 66, 67]})]))
     before = adaptive(ema)["rounds_by_tier"]
-    found = audited(tmp_path, ema.url, "--prompts", str(mine))
+    found = audited(tmp_path, ema.url, "--prompts", str(mine), tokens=6)
     assert (found["sound"], found["passes"], found["prompts"]) == (True, 1, 3)
     ways = {(row["way"], row["at_once"]): row["texts"] for row in found["ways"]}
     names = [*(f"{steps} step{'s' * (steps != 1)}" for steps in TIERS), SWITCHING, POLICY]
@@ -146,7 +146,7 @@ def test_what_an_operator_held_is_held_again(ema: CpuServer, tmp_path: Path) -> 
     ema.force_steps(TIERS[-1])
     mine = tmp_path / "mine.txt"
     mine.write_text("the house\n")
-    found = audited(tmp_path, ema.url, "--prompts", str(mine))
+    found = audited(tmp_path, ema.url, "--prompts", str(mine), tokens=4)
     assert adaptive(ema)["forced_steps"] == TIERS[-1]
     assert POLICY not in {row["way"] for row in found["ways"]}
     ema.force_steps(None)
@@ -156,8 +156,8 @@ def test_what_an_operator_held_is_held_again(ema: CpuServer, tmp_path: Path) -> 
 def test_example(
     words: list[str], ema: CpuServer, plain: CpuServer, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "SAMPLES", 90)  # for time, as the next line
-    monkeypatch.setattr(command, "shipped", lambda longest: dict(islice(shipped(longest).items(), 5, 7)))
+    monkeypatch.setattr(audit, "SAMPLES", 30)  # for time, as the next line
+    monkeypatch.setattr(command, "shipped", lambda longest: dict(islice(shipped(longest).items(), 1)))
     urls = {DEFAULT_URL: ema.url, "http://127.0.0.1:30001": plain.url}
     assert main([urls.get(word, word) for word in words]) == 0
     if "--json" in words:

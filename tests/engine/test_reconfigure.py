@@ -197,7 +197,7 @@ def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[s
     def depths(rank: int) -> list[str]:
         return Path(two_ranks.log_path).with_name(f"{rank_log('two_ranks')}{rank}").read_text().splitlines()
 
-    cases = [Case(prompt, max_new_tokens=64) for prompt in (*easy[:3], *hard[:3])]
+    cases = [Case(prompt, max_new_tokens=40) for prompt in (*easy[:2], *hard[:2])]
     two_ranks.force_steps(0)
     without_drafts = run(two_ranks, cases, at_once=3)
     two_ranks.force_steps(None)

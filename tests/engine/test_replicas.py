@@ -28,9 +28,9 @@ def test_two_replicas_adapt_without_loss(
     replicas: CpuServer, expected: Expected, easy: list[str], hard: list[str]
 ) -> None:
     assert [state["active"] for state in both(replicas)] == [True, True]
-    cases = [Case(prompt) for pair in zip(easy[:4], hard[:4], strict=True) for prompt in pair]
+    cases = [Case(prompt) for pair in zip(easy[:2], hard[:2], strict=True) for prompt in pair]
     wanted = expected(cases)
-    for steps in TIERS:
+    for steps in (TIERS[0], TIERS[-1]):
         assert replicas.force_steps(steps) == [True, True]
         before = both(replicas)
         assert run(replicas, cases, at_once=4) == wanted

@@ -15,8 +15,7 @@ from tests.engine.workload import rotating_depth
 SAMPLES, POSITION = 300, 4
 WAYS: list[dict[str, Any]] = [
     {"temperature": 2.5},
-    {"temperature": 2.0, "top_k": 6},
-    {"temperature": 2.0, "top_p": 0.9},
+    {"temperature": 2.0, "top_k": 6, "top_p": 0.9},
 ]
 
 

@@ -15,8 +15,8 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.traces import CHAIN
 from tests.engine.workload import Case
 
-TOKENS = 160
-PROMPTS = [prompt for family in models.families() for prompt in models.prompts(family)[:2]]
+TOKENS = 100
+PROMPTS = [prompt for family in models.families() for prompt in models.prompts(family)[:1]]
 IGNORE_EOS = {"ignore_eos": True}
 
 

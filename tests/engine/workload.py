@@ -141,8 +141,8 @@ def require_while_switching(
     cases: Sequence[Case],
     wanted: Sequence[Output],
     at_once: int,
+    streaming: bool = False,
     *,
-    streaming: Sequence[bool] = (False,),
     positions: Callable[[Iterable[int]], bool] = any,
 ) -> None:
     """Fail unless the server gives *cases* the outputs *wanted* while its depth keeps changing.
@@ -153,8 +153,7 @@ def require_while_switching(
     before = adaptive(server)
     while True:
         with rotating_depth(server):
-            for how in streaming:
-                assert run(server, cases, at_once, how) == wanted
+            assert run(server, cases, at_once, streaming) == wanted
         require_whole_pool(server)
         now, earlier = adaptive(server), before["rounds_by_tier"]
         ran = {int(tier) for tier, count in now["rounds_by_tier"].items() if count > earlier.get(tier, 0)}

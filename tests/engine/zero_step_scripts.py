@@ -167,7 +167,7 @@ def hold_fewer(lab: Stepper) -> Iterator[None]:
 
 
 SCRIPTS: dict[str, Script] = {
-    **{f"resume after {rounds}": resume(rounds) for rounds in (2, 8, 9, 21)},
+    **{f"resume after {rounds}": resume(rounds) for rounds in (2, 8, 9)},
     "resume after 40": resume(40),
     "resume shallow": resume(6, deep=1),
     "come and go": come_and_go,
@@ -178,7 +178,7 @@ SCRIPTS: dict[str, Script] = {
     "hold fewer": hold_fewer,
 }
 IN_BOTH_LOOPS = ("resume after 9", "come and go", "second turn")
-WRITTEN = ("resume after 21", "resume after 40", "come and go", "second turn", "retract", "hold fewer")
+WRITTEN = ("resume after 40", "come and go", "second turn", "retract", "hold fewer")
 WRITTEN_SOON = ("resume after 40", "come and go", "second turn")
 """Where three rounds are held: "hold fewer" holds none fewer there."""
 WRITTEN_NORMALLY = ("come and go", "second turn", "retract")
@@ -201,7 +201,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
         pairs.append(pair(lab, "resume after 40", every=8, written=MOST_WRITES, fault="never written"))
     deferred = lab.deferred
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
-        pairs.append(pair(lab, "resume after 21", every=8, fault="never extended"))
+        pairs.append(pair(lab, "resume after 9", every=8, fault="never extended"))
     with mock.patch.object(deferred, "owned_length", lambda owned, req: owned):
         pairs.append(pair(lab, "second turn", every=8, fault="cached all the same"))
     return pairs

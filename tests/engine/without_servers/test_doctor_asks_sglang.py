@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,9 +49,12 @@ def cpu_line(*more: str) -> list[str]:
     return ["--", "sglang-adaptive", "serve-cpu", "--threads", "1", *model, *speculation, *config, *more]
 
 
-def test_launch_line_that_would_adapt(asked: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", *cpu_line("--speculative-num-steps", "3")]) == 0
-    told = capsys.readouterr().out.splitlines()
+def test_launch_line_that_would_adapt(checkout: Path) -> None:
+    """As a user asks, with a process of its own for SGLang."""
+    words = [*PROGRAM, "doctor", *cpu_line("--speculative-num-steps", "3")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = done.stdout.splitlines()
     assert any(line.endswith("launch line: adaptive speculation would run, starting at 3 draft steps") for line in told)
     assert any(line.endswith("attention backend: torch_ref on cpu") for line in told)
     assert told[-1] == "Verdict: this launch line would serve with adaptive speculation."
@@ -62,11 +63,8 @@ def test_launch_line_that_would_adapt(asked: None, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--speculative-eagle-topk", "4", "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "8"],
-         "it would serve without adapting: speculative_eagle_topk=4 (only topk=1 is supported)"),
         (["--kv-canary", "log"],
          "it would serve without adapting: --kv-canary has plans for the drafts of the launch steps alone"),
-        (["--enable-lora"], "it would serve without adapting: LoRA's graph metadata is built for one depth"),
         (["--speculative-num-steps", "4"],
          "the launch would end with: sglang-adaptive: error: command line: --speculative-num-steps: got 4; "
          "expected a candidate step: 1, 3, 7"),
@@ -104,11 +102,3 @@ def test_a_line_that_starts_and_drafts_badly_gets_a_hint(asked: None, capsys: py
     assert main(["doctor", *cpu_line("--speculative-algorithm", "EAGLE")]) == 0
     told = capsys.readouterr().out
     assert "note     draft: an EAGLE-3 draft: with --speculative-algorithm EAGLE3 more of its drafts are right" in told
-
-
-def test_doctor_in_a_process_of_its_own(checkout: Path) -> None:
-    done = subprocess.run([*PROGRAM, "doctor", "--json", *cpu_line()], capture_output=True, text=True, check=False)
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert (done.returncode, done.stderr, found["ok"]) == (0, "", True)
-    statuses = {check["name"]: check["status"] for check in found["checks"]}
-    assert statuses["launch line"] == statuses["SGLang"] == statuses["plugin"] == "ok"

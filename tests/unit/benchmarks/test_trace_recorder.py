@@ -90,7 +90,7 @@ def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
     prompts = [models.prompts(family)[3] for family in models.families()]
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps({str(i): [prompt] for i, prompt in enumerate(prompts)}))
-    positions = 120
+    positions = 60
     arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / "t.npz"]
     more = ["--positions", positions, "--ignore-eos", "--device", "cpu"]
     assert main([str(word) for word in (*arguments, *more)]) == 0
@@ -107,7 +107,7 @@ def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
     traces = []
     for name, more in (("one.npz", []), ("several.npz", ["--wave", 5, "--batch-tokens", 400])):
         arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / name, *more]
-        assert main([str(word) for word in (*arguments, "--positions", 50, "--device", "cpu")]) == 0
+        assert main([str(word) for word in (*arguments, "--positions", 30, "--device", "cpu")]) == 0
         traces.append(read(tmp_path / name))
     one, several = traces
     assert "--out one.npz" in one.command and str(tmp_path) not in one.command

@@ -187,7 +187,7 @@ def test_where_memory_is_short_the_running_test_has_it(makers: Makers, open_flee
 
 
 TESTS = """
-import os, signal
+import os, signal, time
 import pytest
 
 @pytest.fixture
@@ -211,7 +211,10 @@ def test_breaks_at_the_end(breaks_at_the_end, four): pass
 @pytest.mark.skip
 def test_skipped(five): pass
 def test_skips(five): pytest.skip()
-def test_kills(one): os.killpg(one.pid, signal.SIGKILL)
+def test_kills(one):
+    os.killpg(one.pid, signal.SIGKILL)
+    while one.is_running():  # on a busy machine it takes a moment to die
+        time.sleep(0.01)
 def test_asks_for_more(request, one): assert request.getfixturevalue("four").is_running()
 @pytest.mark.xfail(strict=True)
 def test_xfails(four): assert False

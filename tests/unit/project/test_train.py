@@ -129,7 +129,7 @@ def test_rounds_advance_by_what_was_accepted(steps, expected):
 def test_evaluation_counts_what_a_literal_drafting_loop_counts(family):
     target = checkpoint.load_target(Path(models.target_path()))
     draft = checkpoint.load_draft(Path(models.draft_path()))
-    steps, new_tokens = 5, 40
+    steps, new_tokens = 5, 24
     prompt = models.prompts(family)[0].encode()
     writings = evaluate.write(target, [prompt], new_tokens)
     (computed,) = evaluate.accept_lengths(target, draft, writings, [steps])[steps]

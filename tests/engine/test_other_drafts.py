@@ -1,0 +1,143 @@
+"""Other drafts than EAGLE-3's, served over HTTP at every depth: texts, forced depths and slots are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from tests.engine.servers import LAYERS, TIERS, WIDTHS
+from tests.engine.workload import (
+    Case,
+    Output,
+    adaptive,
+    internal_state,
+    require_while_switching,
+    require_whole_pool,
+    rotating_depth,
+    run,
+)
+
+DEPTHS = {"standalone": TIERS, "frozen_kv": TIERS, "ngram": WIDTHS, "layers": tuple(range(LAYERS + 1))}
+"""Of each server; of the default's 0, 1, 2, 3, 5 and 7 those that the layers draft."""
+Expected = Callable[[list[Case]], list[Output]]
+
+each = pytest.mark.parametrize("name", DEPTHS)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, name: str) -> CpuServer:
+    """The server of that name."""
+    found: CpuServer = request.getfixturevalue(name)
+    return found
+
+
+@pytest.fixture
+def cases(easy: list[str], hard: list[str]) -> list[Case]:
+    """Text of both kinds, and ways to end other than by length."""
+    return [
+        *(Case(prompt) for pair in zip(easy[:4], hard[:4], strict=True) for prompt in pair),
+        Case(easy[4] * 4),  # several prefill chunks
+        Case(easy[5], max_new_tokens=1),
+        Case(easy[6], sampling={"stop": [" ", "e"], "min_new_tokens": 9}),
+    ]
+
+
+@each
+def test_outputs_while_the_depth_switches(name: str, server: CpuServer, expected: Expected, cases: list[Case]) -> None:
+    assert set(adaptive(server)["tiers"]) == set(DEPTHS[name])
+    # A tree of what was written before is as likely right at its end as at its beginning.
+    require_while_switching(server, cases, expected(cases), at_once=4, positions=all if name == "ngram" else any)
+
+
+@each
+def test_outputs_under_the_policy(name: str, server: CpuServer, expected: Expected, cases: list[Case]) -> None:
+    assert run(server, cases, at_once=3) == expected(cases)
+    require_whole_pool(server)
+    assert adaptive(server)["policy"] == "throughput"
+
+
+@pytest.mark.parametrize(("name", "steps"), [(name, steps) for name in DEPTHS for steps in DEPTHS[name]])
+def test_every_round_runs_at_the_forced_depth(name: str, server: CpuServer, easy: list[str], steps: int) -> None:
+    server.force_steps(steps)
+    before = adaptive(server)["rounds_by_tier"]
+    meta = Case(easy[0], max_new_tokens=24).whole(server)["meta_info"]
+    after, live = adaptive(server)["rounds_by_tier"], internal_state(server)
+    server.force_steps(None)
+    grown = {tier: after[tier] - before.get(tier, 0) for tier in after if after[tier] != before.get(tier, 0)}
+    assert grown == {str(steps): meta["spec_verify_ct"]}
+    assert live["speculative_num_draft_tokens"] == steps + 1
+    if name == "layers":
+        assert live["speculative_num_steps"] == LAYERS  # all of them draft in every round
+    if name == "ngram":
+        # SGLang reserves breadth times steps, or the width where that is more, for each request.
+        assert live["speculative_num_steps"] * live["speculative_eagle_topk"] <= steps + 1
+    if steps == 0:
+        assert meta["spec_verify_ct"] == 23  # the first token is the prefill's
+
+
+@each
+def test_sampled_requests_are_served_at_every_depth(name: str, server: CpuServer, easy: list[str]) -> None:
+    with rotating_depth(server):
+        sampled = Case(easy[0], sampling={"temperature": 0.8, "top_p": 0.9, "ignore_eos": True})
+        assert [len(output.ids) for output in run(server, [sampled] * 4, at_once=2)] == [48] * 4
+    require_whole_pool(server)
+
+
+def test_zero_steps_hold_the_extend_back(standalone: CpuServer, easy: list[str]) -> None:
+    standalone.force_steps(3)
+    Case(easy[0], max_new_tokens=8).whole(standalone)
+    standalone.force_steps(0)
+    before = adaptive(standalone)["zero_steps"]
+    Case(easy[0], max_new_tokens=25).whole(standalone)
+    after = adaptive(standalone)["zero_steps"]
+    standalone.force_steps(None)
+    held, extends = (after[what] - before[what] for what in ("held_rounds", "extends"))
+    assert after["reason"] is None and held == 24 and 0 < extends <= held / 4
+
+
+def test_text_that_was_written_before_is_drafted(ngram: CpuServer, easy: list[str]) -> None:
+    ngram.force_steps(WIDTHS[-1])
+    case = Case(easy[7])
+    case.whole(ngram)
+    again = case.whole(ngram)["meta_info"]
+    ngram.force_steps(None)
+    assert again["spec_verify_ct"] <= 48 / 6  # nearly every draft of eleven is right
+
+
+def test_the_corpus_reads_what_zero_steps_write(ngram: CpuServer, hard: list[str]) -> None:
+    case = Case(hard[7])
+    ngram.force_steps(0)
+    case.whole(ngram)
+    ngram.force_steps(WIDTHS[-1])
+    again = case.whole(ngram)["meta_info"]
+    ngram.force_steps(None)
+    assert again["spec_verify_ct"] <= 48 / 6
+
+
+def test_constrained_requests_keep_to_their_grammar(ngram: CpuServer, plain: CpuServer, easy: list[str]) -> None:
+    case = Case(easy[1], sampling={"regex": "(ab|cd){3,20}x"})
+    wanted = Output.of(case.whole(plain))
+    with rotating_depth(ngram):
+        assert run(ngram, [case] * 4, at_once=2) == [wanted] * 4
+    require_whole_pool(ngram)
+
+
+def test_zero_steps_extend_the_first_layer(layers: CpuServer, easy: list[str]) -> None:
+    """The first layer's keys and values of a text that was written without drafts are those of any text.
+
+    The text is read again as a prompt, from the prefix cache. Later layers read drafted tokens at the end of a round,
+    so what they hold does depend on its width.
+    """
+    rounds = []
+    for before in (1, 0):
+        layers.flush_cache()
+        layers.force_steps(before)
+        text = Case(easy[0], max_new_tokens=40).whole(layers)["text"]
+        layers.force_steps(1)
+        meta = Case(easy[0] + text, max_new_tokens=24).whole(layers)["meta_info"]
+        assert meta["cached_tokens"] > meta["prompt_tokens"] - 4
+        rounds.append(meta["spec_verify_ct"])
+    layers.force_steps(None)
+    assert rounds[0] == rounds[1]
