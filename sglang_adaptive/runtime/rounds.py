@@ -175,7 +175,7 @@ class Rounds(RuntimeStates):
             steps=note.steps,
             num_correct_drafts_per_req=counts,
             batch_size=batch_size,
-            seconds=self._clock.read(note.steps, batch_size, note.budget),
+            seconds=self._clock.read(note.steps, batch_size, note.budget, looked_up),
             context_tokens=note.context_tokens,
             chosen=self._forced_steps is None,
             shadow_accepts=note.shadow_accepts,

@@ -170,7 +170,7 @@ class CostModel:
         """By anchor and shape: log-ratio to the base, and its relative standard deviation."""
         self._timed: Sequence[tuple[int, int, float, float]] = ()
         """Of rounds without a budget: anchor, ladder index, log-ratio and deviation."""
-        self._mean = 0.0
+        self._mean = self._mean_of_lookups = 0.0
         self._scale = 1.0
         """How far measured cells lie from the base, against how far they were expected to."""
 
@@ -189,9 +189,11 @@ class CostModel:
         self._measured = measured
         self._timed = [(at, self._rung[s], *cell) for (at, (s, verified)), cell in measured.items() if s == verified]
         sure = [(anchor, rung, ratio) for anchor, rung, ratio, deviation in self._timed if deviation < LONE]
+        of_lookups = [ratio for (_, (steps, verified)), (ratio, _) in measured.items() if verified > steps]
         self._mean = mean = sum(ratio for *_, ratio in sure) / (len(sure) + PULL)
         squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for anchor, rung, ratio in sure)
         self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
+        self._mean_of_lookups = sum(of_lookups) / len(of_lookups) if of_lookups else mean
         return True
 
     def row(self, batch_size: int) -> tuple[list[float], list[float]]:
@@ -248,7 +250,7 @@ class CostModel:
     def lookup(self, batch_size: int, drafts: int) -> tuple[float, float, float]:
         """The same of a round that looks up *drafts* of each request."""
         base = self.base.lookup_seconds(batch_size, drafts)
-        guess, deviation = base * math.exp(self._mean), GUESSED * self._scale
+        guess, deviation = base * math.exp(self._mean_of_lookups), GUESSED * self._scale
         own = self._measured.get((self.anchor(batch_size), (0, drafts)))
         if own is None:
             return guess, deviation, base

@@ -3,11 +3,12 @@
 A lookup finds the earlier place that agrees with the latest ``m`` tokens, the match, and drafts what follows there (see
 ``sglang_adaptive.lookups.lookup``). If the next token agrees as well, ``m + 1`` tokens do. So one curve says all:
 
-    p(m) = (hits + PRIOR * m / (m + 1)) / (trials + PRIOR)      chance that a token agrees after m that did
+    p(m) = (hits + PRIOR * (m - 1) / m) / (trials + PRIOR)      chance that a token agrees after m that did
     Y_k(m) = 1 + p(m) + p(m) p(m+1) + ... + p(m)...p(m+k-1)     tokens of a round of k drafts
 
 Every round shows how far its tokens agree, whoever drafted them, so the curve is learnt before a lookup is ever
-verified. ``m / (m + 1)`` is what recorded edits, patches and tool calls of four models show within a few percent.
+verified. ``(m - 1) / m`` is close to what recorded edits and tool calls of two models show, 0.44 to 0.46 at 2, 0.76 at
+4, 0.84 to 0.89 at 8 and 0.99 from 64 on.
 
 A round of k lookups is taken where the requests' Y_k over its time promises more than the live steps do. A draft model
 copies better than it writes: how many of its drafts are right in copied text is counted apart.
@@ -31,7 +32,7 @@ SHORTEST, LONGEST = 2, 64
 LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Matches from which on trials are counted together."""
 PRIOR = 16.0
-"""Trials that ``m / (m + 1)`` weighs as, at each level."""
+"""Trials that ``(m - 1) / m`` weighs as, at each level."""
 MEMORY = 2048.0
 """Trials of a level after which they count half: texts change."""
 RUN = 8
@@ -66,7 +67,7 @@ class Agreement:
             return 0.0
         match = min(match, LONGEST)
         level = _LEVEL[match]
-        return (self._hits[level] + PRIOR * match / (match + 1.0)) / (self._trials[level] + PRIOR)
+        return (self._hits[level] + PRIOR * (match - 1.0) / match) / (self._trials[level] + PRIOR)
 
     def lasts(self, match: int, tokens: int) -> float:
         """Return the chance that *tokens* more agree."""
@@ -122,7 +123,9 @@ class Lookups:
                     self._copied *= 0.5
                     self._expected *= 0.5
 
-    def chosen(self, batch_size: int, row: RoundTimeRow, live: int, before: int, acceptance: AcceptanceEstimator) -> int:
+    def chosen(
+        self, batch_size: int, row: RoundTimeRow, live: int, before: int, acceptance: AcceptanceEstimator
+    ) -> int:
         """Return the drafts to look up in the coming round; 0 where *live* draft steps promise more.
 
         *before* are the steps of the round before, lookups included, whose result may be under way.

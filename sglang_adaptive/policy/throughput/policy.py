@@ -154,7 +154,9 @@ class ThroughputPolicy:
         before, self._running = self._running, self._choice.live if probing is None else probing
         self.budget = row.budgets.get(self._running)
         if row.lookups and probing is None:
-            self._running = self._lookups.chosen(batch_size, row, self._running, before, self._acceptance) or self._running
+            self._running = (
+                self._lookups.chosen(batch_size, row, self._running, before, self._acceptance) or self._running
+            )
         return self._running
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:

@@ -10,7 +10,6 @@ what the device knows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -47,6 +46,8 @@ class LookupRounds:
         """By request, the rounds in which the host may still have some to bring."""
         self._followed: list[str] = []
         """The requests of the round before, if it was followed."""
+        self._batch: Any = None
+        """The batch of this round, if it is followed: late draft extends are of others."""
         self._slots: torch.Tensor | None = None
         """The texts of the requests of this round, on the device; None where it is not followed."""
 
@@ -71,14 +72,14 @@ class LookupRounds:
 
     def begin(self, batch: Any) -> None:
         """Bring the texts of *batch* up to date before a round, if it is followed."""
-        self.guard.attempt(self._begin, batch)
-        if self.guard.closed:
+        self._batch = batch if self.guard.attempt(self._begin, batch) else None
+        if self._batch is None:
             self._slots, self._followed = None, []
 
     def drafted(self, drafter: Any, batch: Any, link: Any) -> Any:
         """Return the verify input of a round of lookups; *link* makes one of drafts by a kernel, or returns None."""
         count = self._worker.speculative_num_steps
-        if self._slots is None:  # held by an operator at a larger batch, or nothing is looked up any more
+        if self._batch is None:  # held by an operator at a larger batch, or nothing is looked up any more
             drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
         else:
             drafts = self._texts.drafts(self._slots, count)
@@ -87,14 +88,16 @@ class LookupRounds:
 
     def end(self, batch: Any, result: Any, note: RoundNote) -> None:
         """Follow a round that has been verified, and look up what the next one may draft."""
-        if self._slots is not None:
-            self.guard.attempt(self._end, batch, result, note)
+        if batch is not self._batch:
+            return
+        self.guard.attempt(self._end, batch, result, note)
+        if self.guard.closed:
+            self._controller.allow_lookups(False)
 
-    def _begin(self, batch: Any) -> None:
+    def _begin(self, batch: Any) -> bool:
         rids = [req.rid for req in batch.reqs]
         if len(rids) > self._controller.lookup_requests:
-            self._slots, self._followed = None, []
-            return
+            return False
         for req in batch.reqs:
             self._bring(req)
         if self._slots is None or rids != self._followed:
@@ -102,6 +105,7 @@ class LookupRounds:
             if self._texts.device.type == "cuda":
                 self._slots = self._slots.pin_memory().to(self._texts.device, non_blocking=True)
         self._followed = rids
+        return True
 
     def _bring(self, req: Any) -> None:
         """Write what the host knows and the device may not."""

@@ -62,9 +62,7 @@ class Texts:
             return told
         from sglang_adaptive.sglang_plugin.lookups import kernel
 
-        kernel.append(
-            self._texts, self._ends, slots, seq_lens, tokens, counts, self._drafts, self.matches, told
-        )
+        kernel.append(self._texts, self._ends, slots, seq_lens, tokens, counts, self._drafts, self.matches, told)
         kernel.look_up(self._texts, self._ends, slots, self._drafts, self.matches, told, self._best, self._done)
         return told
 
