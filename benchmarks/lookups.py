@@ -65,7 +65,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
     def make(policy: Policy) -> Server:
         if given.what == "chat" or not policy.speculate:
             return start.policy_server(policy, host, folder, simulate=False)
-        replayed = recorded_text.environment(EDITS, folder / "text", own)
+        replayed = recorded_text.environment(given.texts.resolve(), folder / "text", own)
         return start.policy_server(
             policy, host, folder, simulate=False, plugins=[recorded_text.ENTRY_POINT], variables=replayed
         )
@@ -118,9 +118,8 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
 
 
 def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
-    texts = edits.load(EDITS)
+    texts = edits.load(given.texts)
     recorded = [texts.of(request) for request in range(len(texts.prompt))]
-    vocabulary = given.vocabulary  # of the tiny pair in a rehearsal
 
     def make_of(number: int, size: int) -> Make:
         chosen = block(number, given.requests * size, len(recorded))
@@ -129,7 +128,7 @@ def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
             text = chosen[request % len(chosen)]
             prompt, output, _ = recorded[text]
             sampling = greedy(min(len(output), given.tokens), custom_params={TEXT: text})
-            return {"input_ids": [token % vocabulary for token in prompt], "sampling_params": sampling}
+            return {"input_ids": prompt, "sampling_params": sampling}
 
         return make
 
@@ -161,7 +160,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--requests", type=int, default=4, help="requests of a pass, times the batch size")
     found.add_argument("--tokens", type=int, default=1024, help="most tokens of an answer")
     found.add_argument("--error", type=float, default=0.01, help="of a ratio at which a batch size is done")
-    found.add_argument("--vocabulary", type=int, default=1 << 20, help="token ids are taken modulo this")
+    found.add_argument("--texts", type=Path, default=EDITS, help="the recorded requests")
     found.add_argument("--models", type=Path, default=Path("/tmp/m"))
     found.add_argument("--work", type=Path, default=Path("/tmp/benchmarks/lookups"))
     found.add_argument("--results", type=Path)

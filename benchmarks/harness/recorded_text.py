@@ -100,7 +100,8 @@ class Recorded:
         rids = [req.rid for req in batch.reqs]
         if rids != self._rids:
             self._rids, named = rids, [(req.sampling_params.custom_params or {}).get(TEXT) for req in batch.reqs]
-            self._table = None if None in named else self._placed([self._texts[at] for at in named], batch.device)
+            some = [self._texts[at] for at in named if at is not None]
+            self._table = self._placed(some, batch.device) if len(some) == len(rids) else None
         return self._table
 
     def _placed(

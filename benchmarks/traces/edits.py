@@ -1,6 +1,7 @@
 """Edits of this project's own files as requests: a file, what to change, the changed file; with a draft's acceptance.
 
-    python -m benchmarks.traces.edits benchmarks/traces/edits.npz
+    python -m benchmarks.traces.edits texts FILE
+    python -m benchmarks.traces.edits acceptance FILE
 
 The texts are from the project's git history, in SmolLM2's tokens. At each token of an answer SmolLM2's EAGLE-3 draft
 has drafted what would follow, along the target's features of the very text, in plain PyTorch: its acceptance is
@@ -14,10 +15,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from transformers import AutoTokenizer
 
 from benchmarks.long_contexts import smollm2
 from benchmarks.traces.recorder import Recorder
@@ -82,11 +84,11 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-@torch.inference_mode()
 def accepted(recorder: Recorder, ids: torch.Tensor, prompt: int) -> list[int]:
     """Return what the draft gets accepted behind each output token of the text *ids* [T]."""
-    _, features = recorder.target.prefill(ids[None], recorder.target.cache(1, len(ids)))
-    drafts, _ = recorder.draft.chains(recorder.target.embedding, ids, features[0], prompt - 1, CHAIN)
+    with torch.inference_mode():
+        _, features = recorder.target.prefill(ids[None], recorder.target.cache(1, len(ids)))
+        drafts, _ = recorder.draft.chains(recorder.target.embedding, ids, features[0], prompt - 1, CHAIN)
     output = ids[prompt:]
     padded = torch.cat([output, output.new_full((CHAIN,), -1)])
     truth = padded.unfold(0, CHAIN, 1)[1 : len(output) + 1]
@@ -95,29 +97,39 @@ def accepted(recorder: Recorder, ids: torch.Tensor, prompt: int) -> list[int]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the recorded requests."""
+    """Write the texts, or put the draft's acceptance into a file that has them."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser.add_argument("what", choices=["texts", "acceptance"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--count", type=int, default=32, help="requests")
     parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="folder that may have smollm2/")
     given = parser.parse_args(argv)
     target, draft = smollm2(given.models)
-    recorder = Recorder(target, draft, "cuda" if torch.cuda.is_available() else "cpu", torch.float32, 0.0, 0)
-    kept: list[tuple[list[int], list[int], list[int]]] = []
-    for before, subject, after in edits(given.count):
-        ask = f"{before}\n\nChange this file: {subject}. Answer with the whole new file and nothing else."
-        prompt, output = list(recorder.encode(ask, chat=True)), list(recorder.encode(after, chat=False))
-        right = accepted(recorder, torch.tensor(prompt + output, device=recorder.device), len(prompt))
-        kept.append((prompt, output, right))
-        print(
-            f"{len(prompt):5d} + {len(output):5d} tokens, {1 + sum(right) / len(right):.2f} tokens a round", flush=True
-        )
+    if given.what == "texts":
+        kept = list(_texts(AutoTokenizer.from_pretrained(target), given.count))
+    else:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        recorder, texts = Recorder(target, draft, device, torch.float32, 0.0, 0), load(given.file)
+        kept = []
+        for prompt, output, _ in map(texts.of, range(len(texts.prompt))):
+            right = accepted(recorder, torch.tensor(prompt + output, device=device), len(prompt))
+            kept.append((prompt, output, right))
+            print(f"{len(prompt):5d} + {len(output):5d} tokens, {sum(right) / len(right):.2f} drafts right", flush=True)
     np.savez_compressed(
         given.file, tokens=np.array([token for prompt, output, _ in kept for token in prompt + output], np.int32),
         prompt=np.array([len(prompt) for prompt, _, _ in kept]), output=np.array([len(out) for _, out, _ in kept]),
         accepted=np.array([one for *_, right in kept for one in right], np.uint8),
     )  # fmt: skip
     return 0
+
+
+def _texts(tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int], list[int]]]:
+    for before, subject, after in edits(count):
+        words = f"{before}\n\nChange this file: {subject}. Answer with the whole new file and nothing else."
+        turn = [{"role": "user", "content": words}]
+        prompt = list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
+        output = list(tokenizer(after)["input_ids"])
+        yield prompt, output, [0] * len(output)
 
 
 if __name__ == "__main__":

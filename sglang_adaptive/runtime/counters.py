@@ -12,8 +12,8 @@ from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
 CAUSES = ("acceptance", "batch size", "probe", "lookup", "capacity", "forced", "released", "configuration", "degraded")
-"""Causes of a switch; "probe" is a switch to a probe's steps or back, "lookup" one to a round that looks its drafts up, or back, "capacity"
-one to steps that fit, or back."""
+"""Causes of a switch; "probe" is a switch to a probe's steps or back, "lookup" one to a round that looks its drafts up,
+or back, "capacity" one to steps that fit, or back."""
 
 LARGEST_REGION = 10
 REGIONS = (

@@ -1,4 +1,4 @@
-"""Lookups on SGLang's scheduler in this process, round by round: `tests/engine/without_servers/test_stepped_lookups.py`.
+"""Lookups on SGLang's scheduler in this process, round by round: see `without_servers/test_stepped_lookups.py`.
 
 Run as a process: ``python -m tests.engine.lookup_steps FOLDER SETUP``, with one of SETUPS. It prints what each script
 wrote, by which rounds, and what every round told of lookups.
