@@ -114,7 +114,7 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
     race.run()
     report.add(servers={server.name: server.described() for server in servers.values()})
     state = next(iter(ours.states()), {})
-    report.add(learnt={"lookups": state.get("lookups"), "switches": state.get("switches")})
+    report.add(learnt={"lookup_rounds": state.get("lookup_rounds"), "switches": state.get("switches")})
 
 
 def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:

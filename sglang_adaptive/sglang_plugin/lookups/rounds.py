@@ -18,6 +18,7 @@ import torch
 from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.lookups.setup_check import why_not
 from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts, tokens_from
@@ -56,7 +57,7 @@ class LookupRounds:
         """Return the lookups of *worker*'s rounds, and let the policy choose such rounds; None where it may not."""
         from sglang.srt.runtime_context import get_schedule
 
-        if not getattr(getattr(controller.params, "options", None), "lookup", False):
+        if not configuration().options.lookup:
             return None
         reason = why_not(worker)
         if reason is not None:
