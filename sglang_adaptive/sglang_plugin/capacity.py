@@ -89,9 +89,9 @@ class Capacity:
         behind = live + 1 if batch.enable_overlap else 0
         longest = max([req.kv.kv_committed_len for req in batch.reqs]) + behind
         room = scheduler.model_config.context_len - 2 - longest
-        most, whole = min(room, widest), 2 * (max(live, widest) + 1)
-        if widest == controller.tiers[-1]:
-            most, whole = most if room < widest else None, None
+        narrow = widest < controller.tiers[-1]
+        most = min(room, widest) if narrow or room < widest else None
+        whole = 2 * (max(live, widest) + 1) if narrow else None
         launch = controller.launch_steps
         if launch == widest or self._fits(batch, 3 * (widest + 1)):
             return most, whole
