@@ -78,7 +78,8 @@ def _look_up(  # type: ignore[no-untyped-def, unused-ignore]
         match = key >> PLACE_BITS
         each = tl.arange(0, DRAFTS)
         copied = tl.load(text + source + 1 + each % tl.maximum(last - source, 1), mask=match > 0, other=0)
-        tl.store(drafts + slot * DRAFTS + each, copied)
+        # A place whose token is not known yet gets one that the model has.
+        tl.store(drafts + slot * DRAFTS + each, tl.maximum(copied, 0))
         tl.store(matches + slot, match)
         tl.store(told + request * 3 + 2, match)
         tl.store(best + request, 0)

@@ -36,7 +36,7 @@ class LookupRounds:
     def __init__(self, worker: Any, controller: AdaptiveController) -> None:
         self._worker, self._controller = worker, controller
         runner = worker.target_worker.model_runner
-        self._texts = Texts(runner.model_config.context_len, runner.device)
+        self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
         # Ranks with other drafts would wait for one another.
         self.guard = Guard("adaptive: nothing is looked up from here on", ranks_alike=True)
         self._slot_of: dict[str, int] = {}

@@ -19,13 +19,13 @@ ABSENT = -1
 class Texts:
     """Texts on a device. Every tensor-parallel rank keeps the same ones, and so looks the same drafts up."""
 
-    def __init__(self, context: int, device: Any) -> None:
-        """*context* is the longest text, in tokens."""
+    def __init__(self, context: int, vocabulary: int, device: Any) -> None:
+        """*context* is the longest text, in tokens; ids from *vocabulary* on stand for images, and are never drafted."""
 
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        self.device = torch.device(device)
+        self.device, self._vocabulary = torch.device(device), vocabulary
         self._texts = torch.full((SLOTS, context + 2 * DRAFTS), ABSENT, dtype=torch.int32, device=device)
         self._ends, self.matches, self._drafts = made(SLOTS), made(SLOTS), made(SLOTS, DRAFTS)
         self._best, self._done = made(SLOTS), made(SLOTS)
@@ -40,7 +40,8 @@ class Texts:
             self.matches[slot].zero_()
             row[begin + len(tokens) : begin + len(tokens) + 2 * (DRAFTS + 1)] = ABSENT  # those of rounds under way
         tokens = tokens[: max(0, len(row) - begin)]
-        source = torch.from_numpy(tokens.astype(np.int32))
+        known = (tokens >= 0) & (tokens < self._vocabulary)
+        source = torch.from_numpy(np.where(known, tokens, ABSENT).astype(np.int32))
         if self.device.type == "cuda":
             source = source.pin_memory()
         row[begin : begin + len(tokens)].copy_(source, non_blocking=True)
@@ -80,7 +81,7 @@ class Texts:
             agreed = (int(differs[0]) if len(differs) else compared) if match else 0
             now, source = longest_match(text[:end])
             if now:
-                drafts[:] = text[source + 1 + np.arange(DRAFTS) % (end - 1 - source)]
+                drafts[:] = text[source + 1 + np.arange(DRAFTS) % (end - 1 - source)].clip(min=0)
             self.matches[slot] = now
             told[at] = torch.tensor([match, agreed, now], dtype=torch.int32)
 
