@@ -1,8 +1,7 @@
-"""Times a kernel that looks drafts up in each request's own text, on a device: ``python -m benchmarks.lookup_kernel``.
+"""Times the kernels that look drafts up in each request's own text: ``python -m benchmarks.lookup_kernel``.
 
-No server uses it. It writes what ``sglang_adaptive.lookups.lookup`` defines, from a table of token ids by request row,
-and keeps that table: what a round accepted is appended first. ``--check`` compares it with the definition alone;
-with TRITON_INTERPRET=1 that needs no device.
+They keep a table of token ids: what a round accepted is appended first. ``--check`` compares them with the definition,
+``sglang_adaptive.lookups.lookup``, and measures nothing; with TRITON_INTERPRET=1 that needs no device.
 """
 
 from __future__ import annotations
@@ -21,91 +20,39 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import triton
-import triton.language as tl
 
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Text
+from sglang_adaptive.sglang_plugin.lookups import kernel
 
-PLACE_BITS = 24
-"""A match and its place are compared as one 31-bit number: the longer first, then the later."""
 BATCHES, CONTEXTS = (1, 4, 16, 64), (2_000, 32_000, 128_000)
+PARTS = (132, 264, 528)
+"""Programs of a launch that are tried."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _append(table, stride, rows, lengths, accepted, accepted_stride, counts, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def, unused-ignore]
-    request = tl.program_id(0)
-    count, length = tl.load(counts + request), tl.load(lengths + request)
-    each = tl.arange(0, WIDTH)
-    new = tl.load(accepted + request * accepted_stride + each, mask=each < count, other=0)
-    tl.store(table + tl.load(rows + request).to(tl.int64) * stride + length + each, new, mask=each < count)
-    tl.store(lengths + request, length + count)
-
-
-@triton.jit(do_not_specialize=["parts"])  # type: ignore[untyped-decorator, unused-ignore]
-def _look_up(  # type: ignore[no-untyped-def, unused-ignore]
-    table, stride, rows, lengths, drafts, matches, best, done, parts,
-    BLOCK: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, DRAFTS: tl.constexpr, PLACE_BITS: tl.constexpr,
-):  # fmt: skip
-    request, part = tl.program_id(0), tl.program_id(1)
-    text = table + tl.load(rows + request).to(tl.int64) * stride
-    last = tl.load(lengths + request) - 1
-    token, before = tl.load(text + last), tl.load(text + last - 1, mask=last > 0, other=-1)
-    found = tl.zeros((BLOCK,), tl.int32)
-    for first in range(part * BLOCK, last, parts * BLOCK):
-        place = first + tl.arange(0, BLOCK)
-        alike = tl.load(text + place, mask=place < last, other=-2) == token
-        alike = alike & (tl.load(text + place - 1, mask=(place > 0) & (place < last), other=-2) == before)
-        match = tl.where(alike, 2, 0)
-        back = 2
-        while (back < LONGEST) & (tl.max(alike.to(tl.int32), 0) > 0):
-            wanted = tl.load(text + last - back, mask=back <= last, other=-1)
-            alike = alike & (tl.load(text + place - back, mask=alike & (place >= back), other=-2) == wanted)
-            match += alike.to(tl.int32)
-            back += 1
-        found = tl.maximum(found, tl.where(match >= SHORTEST, (match << PLACE_BITS) | place, 0))
-    tl.atomic_max(best + request, tl.max(found, 0))
-    if tl.atomic_add(done + request, 1) == parts - 1:  # this program is the last one of its request
-        key = tl.atomic_max(best + request, 0)
-        source = key & ((1 << PLACE_BITS) - 1)
-        match = key >> PLACE_BITS
-        each = tl.arange(0, DRAFTS)
-        copied = tl.load(text + source + 1 + each % tl.maximum(last - source, 1), mask=match > 0, other=0)
-        tl.store(drafts + request * DRAFTS + each, copied)
-        tl.store(matches + request, match)
-        tl.store(best + request, 0)
-        tl.store(done + request, 0)
 
 
 class Lookup:
     """Buffers of one batch size, and both launches."""
 
-    def __init__(self, requests: int, device: str, block: int, warps: int, parts: int) -> None:
+    def __init__(self, requests: int, slots: int, device: str, block: int, parts: int) -> None:
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        self.drafts, self.matches = made(requests, DRAFTS), made(requests)
+        self.drafts, self.matches, self.ends = made(slots, DRAFTS), made(slots), made(slots)
+        self.told = made(requests, 3)
         self._best, self._done = made(requests), made(requests)
-        self._block, self._warps, self._parts = block, warps, parts
+        self._block, self._parts = block, parts
 
-    def run(
-        self, table: torch.Tensor, rows: torch.Tensor, lengths: torch.Tensor,
-        accepted: torch.Tensor | None = None, counts: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """Append to the texts of *rows* [b] of *table* [n, context], and write ``drafts`` [b, DRAFTS], ``matches`` [b].
+    def append(
+        self, table: torch.Tensor, rows: torch.Tensor, known: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor
+    ) -> None:
+        """Append *counts* [b] of *tokens* [b * width] to the texts *rows* of *table*, behind *known* [b] + 1 tokens."""
+        kernel.append(table, self.ends, rows, known, tokens, counts, self.drafts, self.matches, self.told)
 
-        *lengths* [b] are the tokens of each text, at least one, and are raised by *counts* [b], the tokens that count
-        of each row of *accepted* [b, a power of two]. All are int32.
-        """
-        requests = len(rows)
-        if accepted is not None:
-            _append[(requests,)](
-                table, table.stride(0), rows, lengths, accepted, accepted.stride(0), counts, WIDTH=accepted.shape[1],
-                num_warps=1,
-            )  # fmt: skip
-        _look_up[(requests, self._parts)](
-            table, table.stride(0), rows, lengths, self.drafts, self.matches, self._best, self._done, self._parts,
-            BLOCK=self._block, SHORTEST=SHORTEST, LONGEST=LONGEST, DRAFTS=DRAFTS, PLACE_BITS=PLACE_BITS,
-            num_warps=self._warps,
+    def look_up(self, table: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write ``drafts`` and ``matches`` of the texts *rows*."""
+        kernel.look_up(
+            table, self.ends, rows, self.drafts, self.matches, self.told, self._best, self._done, self._block,
+            self._parts,
         )  # fmt: skip
 
 
@@ -149,28 +96,39 @@ def check(device: str) -> int:
         requests, most = random.choice([1, 3, 5]), 40 if INTERPRETED and kind == "one token" else 700
         table = torch.full((8, 800), -9, dtype=torch.int32, device=device)  # what lies behind a text must not matter
         rows = random.sample(range(8), requests)
-        before, counts = [random.randrange(1, most) for _ in rows], [random.randrange(0, 9) for _ in rows]
-        texts = [
-            written(kind, length + more, 100 * seed + at)
-            for at, (length, more) in enumerate(zip(before, counts, strict=True))
-        ]
-        accepted = torch.full((requests, 16), -5, dtype=torch.int32, device=device)
-        for at, (row, length, text) in enumerate(zip(rows, before, texts, strict=True)):
+        before = [random.randrange(1, most) for _ in rows]
+        rounds = [[random.randrange(1, 9) for _ in rows] for _ in range(2)]
+        texts = [written(kind, length + sum(more), 100 * seed + at)
+                 for at, (length, *more) in enumerate(zip(before, *rounds, strict=True))]  # fmt: skip
+        for row, length, text in zip(rows, before, texts, strict=True):
             table[row, :length] = torch.from_numpy(text[:length])
-            accepted[at, : counts[at]] = torch.from_numpy(text[length:])
-        as_ints = [torch.tensor(value, dtype=torch.int32, device=device) for value in (rows, before, counts)]
-        lookup = Lookup(requests, device, *random.choice([(64, 1, 3), (128, 4, 1), (256, 4, 7)]))
-        lookup.run(table, as_ints[0], as_ints[1], accepted, as_ints[2])
-        for again in range(2):  # the second launch finds its scratch as the first one did
-            for at, text in enumerate(texts):
-                got = int(lookup.matches[at]), lookup.drafts[at].tolist()
-                assert got == expected(torch.from_numpy(text)), (kind, again, at)
-                defined = Text(np.append(text, 1), len(text) - 1).at(len(text) - 1)
-                assert got[0] == defined.match, (kind, again, at)
+        lookup = Lookup(requests, 8, device, *random.choice([(64, 3), (128, 1), (256, 7)]))
+        places, known, drafts = as_ints(rows, device), before, [[0] * DRAFTS for _ in rows]
+        matches = [0] * requests
+        for counts in rounds:
+            tokens = torch.full((requests, 16), -5, dtype=torch.int32, device=device)
+            for at, (text, length, count) in enumerate(zip(texts, known, counts, strict=True)):
+                tokens[at, :count] = torch.from_numpy(text[length : length + count])
+            lookup.append(table, places, as_ints(known, device) - 1, tokens.flatten(), as_ints(counts, device))
+            lookup.look_up(table, places)
+            for at, (row, text) in enumerate(zip(rows, texts, strict=True)):
+                new, end = text[known[at] : known[at] + counts[at]].tolist(), known[at] + counts[at]
+                agreed = next((i for i, token in enumerate(new) if token != drafts[at][i]), len(new))
+                match, drafts[at] = expected(torch.from_numpy(text[:end]))
+                told = lookup.told[at].tolist()
+                assert told == [matches[at], agreed if matches[at] else 0, match], (kind, at, told)
+                assert int(lookup.matches[row]) == match, (kind, at)
+                assert not match or lookup.drafts[row].tolist() == drafts[at], (kind, at)
+                assert match == Text(np.append(text[:end], 1), end - 1).at(end - 1).match, (kind, at)
+                drafts[at] = lookup.drafts[row].tolist()
+                matches[at] = match
                 compared += 1
-            lookup.run(table, as_ints[0], as_ints[1])
-        assert as_ints[1].tolist() == [len(text) for text in texts]
+            known = [length + count for length, count in zip(known, counts, strict=True)]
     return compared
+
+
+def as_ints(values: list[int], device: str) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 def timed(run: Any, flush: torch.Tensor | None, repeats: int) -> float:
@@ -227,20 +185,27 @@ def _shapes(requests: int, context: int, kind: str, flush: torch.Tensor) -> list
     for row in range(requests):
         table[row, :context] = torch.from_numpy(written(kind, context, row % 8))
     rows = torch.arange(requests, dtype=torch.int32, device="cuda")
-    lengths = torch.full((requests,), context, dtype=torch.int32, device="cuda")
-    accepted = torch.full((requests, 32), 5, dtype=torch.int32, device="cuda")
+    known = torch.full((requests,), context - 1, dtype=torch.int32, device="cuda")
+    tokens = torch.full((requests * 32,), 5, dtype=torch.int32, device="cuda")
     none = torch.zeros(requests, dtype=torch.int32, device="cuda")
     wanted = [expected(table[row, :context]) for row in range(min(requests, 4))]
     cells: list[dict[str, Any]] = []
-    for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 8)):
-        for parts in sorted({max(1, min(programs // requests, -(-context // block))) for programs in (132, 264, 528)}):
-            lookup = Lookup(requests, "cuda", block, warps, parts)
-            alone = partial(lookup.run, table, rows, lengths)
-            both = partial(lookup.run, table, rows, lengths, accepted, none)
+    for block in (512, 1024, 2048):
+        for parts in sorted({max(1, min(programs // requests, -(-context // block))) for programs in PARTS}):
+            lookup = Lookup(requests, requests, "cuda", block, parts)
+            alone, first = (
+                partial(lookup.look_up, table, rows),
+                partial(lookup.append, table, rows, known, tokens, none),
+            )
+
+            def both(first: Any = first, alone: Any = alone) -> None:
+                first()
+                alone()
+
             both()
             got = [(int(lookup.matches[row]), lookup.drafts[row].tolist()) for row in range(len(wanted))]
-            assert got == wanted, (requests, context, kind, block, warps, parts)
-            cell = {"requests": requests, "context": context, "text": kind, "launch": [block, warps, parts]}
+            assert got == wanted, (requests, context, kind, block, parts)
+            cell = {"requests": requests, "context": context, "text": kind, "launch": [block, parts]}
             cell |= {"warm_us": round(timed(alone, None, 10), 2), "cold_us": round(timed(alone, flush, 40), 2)}
             cells.append(cell | {"with_append_warm_us": round(timed(both, None, 10), 2)})
     best = min(cells, key=lambda cell: cell["cold_us"])

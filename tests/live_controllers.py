@@ -50,7 +50,7 @@ def with_lookups(found: AdaptiveController) -> AdaptiveController:
     counter = LookupCounter()
     counter.add(array("q", range(100)), array("q", [*range(20, 80), 7, 3]))
     counter.close()
-    found.lookups = counter.report
+    found.count_lookups = counter.report
     return found
 
 

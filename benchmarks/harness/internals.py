@@ -18,6 +18,15 @@ SHADOW_ACCEPTS = _PLUGIN + "zero_steps.shadow.accepts"
 RESOLVING = _PLUGIN + "round.Round.resolving"
 """(round, result, batch): a decode result has arrived; what it says of its drafts is checked next."""
 
+SHORT_RESULT = _PLUGIN + "fast_path.short_verify.ShortVerify._result"
+"""(verifier, batch, verify_input, output, plan): what a replayed verify pass comes to."""
+
+ROUND_SAMPLE = _PLUGIN + "round.Round.sample"
+"""(round, accept, verify_input, batch, logits_output, ...): what any other verify pass comes to."""
+
+ROUND_DRAFT = _PLUGIN + "round.Round.draft"
+"""(round, draft, drafter, batch) -> the verify input of a round that drafts, or looks its drafts up."""
+
 PACKING = _PLUGIN + "verify_budget.rounds.PackedRounds.packing"
 """(rounds, verify_input): what a round of a verify budget keeps; None where it verifies all."""
 

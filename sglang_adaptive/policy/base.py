@@ -63,6 +63,28 @@ class ChoosesBudgets(Protocol):
 
 
 @runtime_checkable
+class LooksUp(Protocol):
+    """A policy that may choose rounds whose drafts are looked up in each request's own text.
+
+    Such a round takes the place of one of as many steps: ``candidate_steps`` has its number of drafts.
+    """
+
+    @property
+    def lookup_drafts(self) -> Sequence[int]:
+        """The drafts of each kind of such rounds, ascending and more than any draft steps; empty without lookups."""
+
+    @property
+    def lookup_requests(self) -> int:
+        """The most requests of such a round; 0 without lookups."""
+
+    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
+        """Say whether the server can look drafts up; without it no such round is chosen.
+
+        *behind* are the rounds whose results are under way when one is chosen: 1 with overlap scheduling.
+        """
+
+
+@runtime_checkable
 class LearnsAcceptance(Protocol):
     """A policy that estimates how likely drafts are to be accepted."""
 

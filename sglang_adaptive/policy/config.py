@@ -89,8 +89,8 @@ class AdaptiveConfig:
 
     @property
     def candidate_steps(self) -> list[int]:
-        """Every depth that the policy may choose, ascending; SGLang sizes its buffers from it."""
-        return list(self.options.candidate_steps)
+        """The drafts of every round that the policy may choose, ascending; SGLang sizes its buffers from them."""
+        return [*self.options.candidate_steps, *self.options.lookup_drafts]
 
     def up_to(self, most: int) -> AdaptiveConfig:
         """Return this configuration without the depths above *most*; a list that has no other gets *most* itself."""
@@ -268,6 +268,8 @@ class CapturedSteps:
     graphs: Mapping[int, tuple[int, ...] | None]
     """By depth, the batch sizes with CUDA graphs; None where graphs are off, or where every size that has any has them
     for this depth."""
+    lookups: frozenset[int] = frozenset()
+    """Those among them that look their drafts up, and draft nothing."""
 
     @property
     def graph_sizes(self) -> list[int]:
@@ -290,7 +292,8 @@ class CapturedSteps:
         """
         keeps_to_graphs = issubclass(POLICIES[config.policy].policy, TakesOver)
         for place, steps, low, high in config.options.depths_by_batch():
-            missing = [depth for depth in steps if depth not in self.graphs]
+            looks_up = steps == config.options.lookup_drafts
+            missing = [depth for depth in steps if depth not in self.graphs or (depth in self.lookups) != looks_up]
             if missing:
                 problem = f"needs {_listed(missing)}, which was not built when the server started"
                 raise ConfigError(config.source, place, problem, f"depths among {_listed(self.graphs)}")
@@ -301,13 +304,17 @@ class CapturedSteps:
                     raise ConfigError(config.source, place, problem, f"depths among {_listed(self.at(size))} there")
 
     def as_pairs(self) -> list[list[Any]]:
-        """Return ``graphs`` as JSON builtins: [steps, batch sizes or null] by depth."""
-        return [[steps, None if sizes is None else list(sizes)] for steps, sizes in sorted(self.graphs.items())]
+        """Return all of it as JSON builtins: [steps, batch sizes or null, whether it looks up] by depth."""
+        return [
+            [steps, None if sizes is None else list(sizes), steps in self.lookups]
+            for steps, sizes in sorted(self.graphs.items())
+        ]
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[Any]) -> CapturedSteps:
         """Return what ``as_pairs`` was made from."""
-        return cls({int(steps): None if sizes is None else tuple(sizes) for steps, sizes in pairs})
+        graphs = {int(steps): None if sizes is None else tuple(sizes) for steps, sizes, _ in pairs}
+        return cls(graphs, frozenset(int(steps) for steps, _, looks_up in pairs if looks_up))
 
 
 def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Shape = tuple[int, int]
 """Of a round: its draft steps, and how many drafts of a request are verified, on average.
 
-The second is the round's verify budget; without one all drafts are verified, and it is the steps again.
+The second is the round's verify budget; without one all drafts are verified, and it is the steps again. A round of
+lookups has no draft steps, and verifies the drafts that were looked up.
 """
+
+
+class Lookup(NamedTuple):
+    """What a round says of the drafts looked up in one request's text, whether it verified them or not."""
+
+    match: int
+    """Tokens that agreed before the drafts when the round began; 0 where nothing was found."""
+    agreed: int
+    """Drafts that were the round's own tokens, from the first one on, as far as the round went."""
+    now: int
+    """Tokens that agree before the drafts of the next round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,7 @@ class RoundObservation:
     """
 
     steps: int
-    """Draft steps of the round; 0 for a round without drafting."""
+    """Draft steps of the round, 0 for a round without drafting; of a round of lookups its drafts."""
     num_correct_drafts_per_req: Sequence[int]
     """Accepted draft tokens of each request, the bonus token not counted; each in ``0..steps``."""
     batch_size: int
@@ -73,11 +86,15 @@ class RoundObservation:
     """
     evidence: BudgetEvidence | None = None
     """None in rounds that were not looked at."""
+    looked_up: bool = False
+    """Whether the drafts were looked up, and not drafted."""
+    lookups: Sequence[Lookup] = ()
+    """In the order of the counts; empty where lookups were not followed."""
 
     @property
     def shape(self) -> Shape:
         """The round's shape."""
-        return self.steps, self.steps if self.budget is None else self.budget
+        return 0 if self.looked_up else self.steps, self.steps if self.budget is None else self.budget
 
     @property
     def of_all_drafts(self) -> Sequence[int]:

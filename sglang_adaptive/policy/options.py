@@ -194,6 +194,12 @@ class PolicyOptions:
     """Whether the server has to be able to verify fewer drafts than it makes."""
     profile_dir: str | None = None
     """Folder of cost profiles; None for the user's cache."""
+    lookup: bool = False
+    """Whether rounds may look their drafts up in the requests' own texts."""
+    lookup_drafts: ClassVar[Any] = ()
+    """Drafts of such rounds, ascending and more than any depth."""
+    lookup_requests: ClassVar[Any] = 0
+    """The most requests of such a round."""
     candidate_steps: tuple[int, ...]
     """Every depth that the policy may choose, ascending."""
 
@@ -243,12 +249,15 @@ class PolicyOptions:
         return {self.policy: as_dict(self)}
 
     def up_to(self, most: int) -> Self:
-        """Return the options without the depths above *most*; *most* itself if no other is left."""
-        return replace(self, candidate_steps=depths_up_to(most, self.candidate_steps))  # type: ignore[type-var]
+        """Return the options without lookups and the depths above *most*; *most* itself if no other is left."""
+        fewer: Any = {"candidate_steps": depths_up_to(most, self.candidate_steps)}
+        return replace(self, **fewer, **({"lookup": False} if self.lookup else {}))  # type: ignore[type-var]
 
     def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
         """Yield each list of depths: its key, the list, and the batch sizes it is for, from one to below the other."""
         yield f"{self.policy}.candidate_steps", self.candidate_steps, 0, math.inf
+        if self.lookup:
+            yield f"{self.policy}.lookup", self.lookup_drafts, 1, self.lookup_requests + 1
 
     def facts(self) -> dict[str, Any]:
         """Return what ``validate`` shows, as JSON builtins; "changed" is as ``changed`` returns it."""

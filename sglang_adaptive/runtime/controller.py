@@ -147,12 +147,12 @@ class AdaptiveController(Rounds):
 
     def lookup_report(self) -> dict[str, Any] | None:
         """Return what lookups would have got accepted; see ``LookupCounter.report``. None where nobody counts it."""
-        if self.lookups is None:
+        if self.count_lookups is None:
             return None
         try:
-            return self.lookups(self.params if self._degraded is None else None, self._counters.by_position())
+            return self.count_lookups(self.params if self._degraded is None else None, self._counters.by_position())
         except Exception:
-            self.lookups = None
+            self.count_lookups = None
             logger.exception("adaptive: nothing is told of lookups from here on, the policy could not price them")
             return None
 

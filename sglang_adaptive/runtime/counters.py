@@ -11,8 +11,9 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
-CAUSES = ("acceptance", "batch size", "probe", "capacity", "forced", "released", "configuration", "degraded")
-"""Causes of a switch; "probe" is a switch to a probe's steps or back, "capacity" one to steps that fit, or back."""
+CAUSES = ("acceptance", "batch size", "probe", "lookup", "capacity", "forced", "released", "configuration", "degraded")
+"""Causes of a switch; "probe" is a switch to a probe's steps or back, "lookup" one to a round that looks its drafts up,
+or back, "capacity" one to steps that fit, or back."""
 
 LARGEST_REGION = 10
 REGIONS = (
@@ -77,6 +78,8 @@ class Counters:
         """Rounds with a budget, by steps and budget."""
         self._accept_counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
         """By steps: requests of a round by their number of accepted drafts."""
+        self._looked_up: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        """The same of rounds that looked their drafts up."""
         self._some: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
         """The same of rounds with a budget, by steps and by how many drafts of the request were verified."""
 
@@ -84,7 +87,7 @@ class Counters:
         """Count a verified round under the steps that drafted it and under its batch region."""
         self.rounds[observation.steps] += 1
         if observation.budget is None:
-            tally = self._accept_counts[observation.steps]
+            tally = (self._looked_up if observation.looked_up else self._accept_counts)[observation.steps]
             for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
                 tally[count] += 1
         else:
@@ -131,7 +134,8 @@ class Counters:
     def by_position(self) -> list[dict[str, int]]:
         """Return for each position, from 1, how often it was reached and how often accepted.
 
-        A position is reached when a draft was verified there and all before it were accepted.
+        A position is reached when a draft was verified there and all before it were accepted. Drafts that were looked
+        up are not among them.
         """
         tallies = [*self._accept_counts.items(), *((verified, counts) for (_, verified), counts in self._some.items())]
         deepest = max((verified for verified, _ in tallies), default=0)
@@ -150,6 +154,7 @@ class Counters:
     def _summed(self, of: Callable[[int, Counter[int]], int]) -> dict[int, int]:
         """Return by steps the sum of *of*, which gets how many drafts were verified, and requests by accepted ones."""
         found = {steps: of(steps, counts) for steps, counts in self._accept_counts.items()}
+        found |= {drafts: of(drafts, counts) for drafts, counts in self._looked_up.items()}
         for (steps, verified), counts in self._some.items():
             found[steps] = found.get(steps, 0) + of(verified, counts)
         return found

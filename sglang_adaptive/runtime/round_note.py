@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_adaptive.policy.observation import BudgetEvidence
+from sglang_adaptive.policy.observation import BudgetEvidence, Lookup
 
 
 @dataclass(slots=True)
@@ -36,6 +36,7 @@ class RoundNote:
     completed: Sequence[int] = ()
     evidence: BudgetEvidence | None = None
 
+    lookups: Sequence[Lookup] = ()
     trials: Sequence[int] = ()
     """By bin of the draft's chance, drafts that were verified and reached; see ``calibration``. Empty without looks."""
     believed: Sequence[int] = ()

@@ -27,7 +27,7 @@ class RoundTimes:
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int, int], _Cell] = {}
-        """By batch size, and the round's shape."""
+        """By batch size, steps, and drafts verified of a request."""
         self._cycle = ZeroCycle()
         self._zero_batch_size = 0
 
@@ -38,7 +38,7 @@ class RoundTimes:
             self._cycle.begin()
         if timed is None or timed[0] is None:
             return
-        place = (observation.batch_size, *observation.shape)
+        place = (observation.batch_size, observation.steps, observation.shape[1])
         cell = self._cells.get(place)
         if cell is None:
             if len(self._cells) >= MAX_CELLS:

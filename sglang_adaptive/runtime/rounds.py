@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, ChoosesBudgets, LearnsAcceptance, LearnsCost, Probes
+from sglang_adaptive.policy.base import AdaptivePolicy, ChoosesBudgets, LearnsAcceptance, LearnsCost, LooksUp, Probes
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.calibration import Calibration
 from sglang_adaptive.runtime.context_lengths import ContextLengths
@@ -55,7 +55,9 @@ class Rounds(RuntimeStates):
         """None before :meth:`init_states`, and after an error in the history."""
         self.trace: RoundTrace | None = None
         """Records each round; None for no trace."""
-        self.lookups: Callable[[object, list[dict[str, int]]], dict[str, Any]] | None = None
+        self._looks_up: tuple[bool, int] = False, 0
+        """Whether rounds may look drafts up, and how many rounds are under way when one is chosen."""
+        self.count_lookups: Callable[[object, list[dict[str, int]]], dict[str, Any]] | None = None
         """Returns what lookups would have got accepted, priced by a policy and by what its drafts got accepted; None
         where nobody counts that."""
         self.agreed_steps: int | None = None
@@ -83,6 +85,16 @@ class Rounds(RuntimeStates):
         """Let rounds have budgets from now on, or none: whether the worker can verify unequal numbers of drafts."""
         self.budgets_allowed = allowed
         self._adopt(self.params)
+
+    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
+        """Let rounds look drafts up from now on, or none; *behind* is as in ``LooksUp``."""
+        self._looks_up = allowed, behind
+        self._adopt(self.params)
+
+    @property
+    def lookup_requests(self) -> int:
+        """The most requests of a round whose lookups are followed; 0 where none is."""
+        return self.params.lookup_requests if isinstance(self.params, LooksUp) else 0
 
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         super()._build_states(cuda_graph_bs)
@@ -154,7 +166,8 @@ class Rounds(RuntimeStates):
         note = note or RoundNote(self.worker.speculative_num_steps)
         # Rounds of several ranks take as long as that of the largest batch.
         batch_size = note.largest_batch or batch_size
-        if note.steps and note.lengths:
+        looked_up = note.steps in self.lookups
+        if note.steps and note.lengths and not looked_up:
             self._context_lengths.add(note.lengths, counts, note.verified or [note.steps] * len(counts))
         if note.trials:
             self.calibration.add(note.trials, note.believed, note.accepted)
@@ -162,7 +175,7 @@ class Rounds(RuntimeStates):
             steps=note.steps,
             num_correct_drafts_per_req=counts,
             batch_size=batch_size,
-            seconds=self._clock.read(note.steps, batch_size, note.budget),
+            seconds=self._clock.read(note.steps, batch_size, note.budget, looked_up),
             context_tokens=note.context_tokens,
             chosen=self._forced_steps is None,
             shadow_accepts=note.shadow_accepts,
@@ -172,6 +185,8 @@ class Rounds(RuntimeStates):
             verified=note.verified,
             completed=note.completed,
             evidence=note.evidence,
+            looked_up=looked_up,
+            lookups=note.lookups,
         )
 
     def _adopt(self, policy: AdaptivePolicy) -> None:
@@ -180,6 +195,8 @@ class Rounds(RuntimeStates):
         self._budgets = policy if isinstance(policy, ChoosesBudgets) else None
         if self._budgets is not None:
             self._budgets.allow_budgets(self.budgets_allowed)
+        if isinstance(policy, LooksUp):
+            policy.allow_lookups(*self._looks_up)
         self._draft_learner = policy if isinstance(policy, LearnsAcceptance) else None
         self._learner = policy if isinstance(policy, LearnsCost) else None
         self._probes = policy if isinstance(policy, Probes) else None
@@ -218,6 +235,8 @@ class Rounds(RuntimeStates):
             self._probed_from = self.worker.speculative_num_steps if before is None else before
         if pending is not None:
             return pending
+        if self.lookups and (target in self.lookups or self.worker.speculative_num_steps in self.lookups):
+            return "lookup"
         if self._probed_from is not None or target == before:
             return "probe"
         return "acceptance" if batch_size == self._last_batch_size else "batch size"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import AdaptivePolicy, LooksUp
 from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.runtime.start_up import Device, Progress, StartUp, TierBuild, timed_build
 from sglang_adaptive.runtime.state import SpecRuntimeState
@@ -44,6 +44,10 @@ class RuntimeStates:
         """Whether rounds may have budgets."""
         self.most_steps: int | None = None
         """The most steps that the coming round has room for; None for any."""
+        self.lookups: frozenset[int] = frozenset()
+        """The states whose drafts are looked up, by their number."""
+        self._lookup_requests = 0
+        """The most requests of their rounds."""
         self._states: dict[int, SpecRuntimeState] = {}
         self._cuda_graph_bs: list[int] | None = None
         self._graphs: dict[int, tuple[int, ...] | None] = {}
@@ -65,6 +69,15 @@ class RuntimeStates:
         return tuple(sorted(self._states))
 
     @property
+    def deepest(self) -> int:
+        """The most draft steps with a runtime state."""
+        return max(steps for steps in self._states if steps not in self.lookups)
+
+    def widest(self, batch_size: int) -> int:
+        """Return the most drafts that a round of *batch_size* may have."""
+        return max(self.deepest, *self._reachable(batch_size)) if self.lookups else self.deepest
+
+    @property
     def launch_steps(self) -> int:
         """The steps that the server was launched with."""
         return self._launch_steps
@@ -72,7 +85,7 @@ class RuntimeStates:
     @property
     def built(self) -> CapturedSteps:
         """The steps with a runtime state, and the batch sizes of their CUDA graphs."""
-        return CapturedSteps({steps: self._graphs.get(steps) for steps in self.tiers})
+        return CapturedSteps({steps: self._graphs.get(steps) for steps in self.tiers}, self.lookups)
 
     @property
     def states(self) -> list[SpecRuntimeState]:
@@ -108,6 +121,8 @@ class RuntimeStates:
             self._build_states(cuda_graph_bs)
 
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
+        if isinstance(self.params, LooksUp):
+            self.lookups, self._lookup_requests = frozenset(self.params.lookup_drafts), self.params.lookup_requests
         self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
         self.params.set_cuda_graph_bs(every)
         for steps in self._states:  # built by the worker for its own steps, at every size
@@ -172,7 +187,7 @@ class RuntimeStates:
         """Return the steps that a round of *batch_size* may run: those with a graph, where any have one."""
         padded = next((size for size in self._cuda_graph_bs or () if size >= batch_size), None)
         if padded is None:
-            return list(self.tiers)
+            return [steps for steps in self.tiers if steps not in self.lookups or batch_size <= self._lookup_requests]
         return [steps for steps in self.tiers if padded in (self._graphs[steps] or ())]
 
     def _places(self, batch_size: int) -> list[Place]:

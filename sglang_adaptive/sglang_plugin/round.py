@@ -25,6 +25,7 @@ from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
 from sglang_adaptive.sglang_plugin.graphs.captures import Captures
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, draft_parts_in_their_scope
+from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.repairs import override_log, zero_step_sampling
 from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, metrics_beside
@@ -74,6 +75,8 @@ class Round:
         self.why_no_budgets: str | None = None
         self.draft_window: DraftWindow | None = None
         """Lets the draft attend to a part of long requests; None where it attends to all of them."""
+        self.lookups: LookupRounds | None = None
+        """Looks drafts up in the requests' own texts; None where nobody may."""
         self.metrics: AdaptiveMetrics | None = None
         self.texts: FinishedTexts | None = None
         """Counts what lookups would have got accepted; None where nobody does."""
@@ -129,16 +132,20 @@ class Round:
         kernel_variants.ignore_alignment()
         with self.controller.states_postponed():
             build(worker)
+            self.lookups = LookupRounds.where_it_can(worker, self.controller)
         self.ranks = ballots.joint_steps(self.controller)
         self.deferred = DeferredDraftExtend.where_it_can(worker, self.controller)
         self.draft_window = DraftWindow.where_it_can(worker)
         if verify_budget.asked():
             self.budgets = PackedRounds.where_it_can(worker, self.controller, self.longest_rows, self.all_verify_alike)
 
-    def build_state(self, build: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
+    def build_state(
+        self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
+    ) -> Any:
         """Build one further runtime state by SGLang's *build*: each part in its scope, with fewer runs of the model."""
-        with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker):
-            return build_state(build, worker, *args, **kwargs)
+        drafts_nothing = speculative_num_steps in self.controller.lookups
+        with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
+            return build_state(build, worker, speculative_num_steps, *args, **kwargs)
 
     # -- before a round -------------------------------------------------------------------------------------------
 
@@ -186,15 +193,21 @@ class Round:
     def zero_step_input(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
         """Begin a round that drafts nothing; return its verify input, one token a request."""
         self.lengths.expect(batch)
+        if self.lookups is not None:
+            self.lookups.begin(batch)
         if self.deferred is not None:
             self.deferred.before_verify()
         made = self.inputs.made(build, worker, batch)
         return zero_step_sampling.with_draft_probs(made, worker, batch)
 
     def draft(self, draft: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
-        """Draft, after the draft extends that zero-step rounds have left for later."""
+        """Draft, after the draft extends that zero-step rounds have left for later; or take drafts looked up."""
         if self.deferred is not None:
             self.deferred.before_draft(drafter, batch)
+        if self.lookups is not None and not batch.forward_mode.is_idle():
+            self.lookups.begin(batch)
+            if self.lookups.live:
+                return self.lookups.drafted(drafter, batch, self.short_draft.linked)
         found = None
         if self._drafts_whole and batch.seq_lens.is_cuda and not kwargs:
             found = self.short_draft.drafted(drafter, batch)
@@ -272,6 +285,11 @@ class Round:
 
     def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft over the accepted tokens; at zero steps that may wait for later rounds."""
+        self._draft_extend(extend, drafter, batch, result, **kwargs)
+        if self.lookups is not None and not batch.forward_mode.is_idle():
+            self.lookups.end(batch, result, self.note(result))
+
+    def _draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         if self.deferred is not None and self.deferred.applies(drafter, batch):
             run = partial(self._extend, extend)
             self.deferred.after_verify(run, batch, result, self.note(result), **kwargs)

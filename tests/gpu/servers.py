@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
@@ -23,12 +24,13 @@ START_SECONDS = 600.0
 EMPTY: Mapping[str, str] = {}
 
 
-def speculation(log: Path, tiers: Sequence[int] | int) -> tuple[str, ...]:
-    """Return the arguments of EAGLE-3 with chains; a configuration of several *tiers* is written beside *log*."""
+def speculation(log: Path, tiers: Sequence[int] | Mapping[str, Any] | int) -> tuple[str, ...]:
+    """Return the arguments of EAGLE-3 with chains; several *tiers*, or a configuration, are written beside *log*."""
     launch, adaptive = tiers if isinstance(tiers, int) else 3, ()
     if not isinstance(tiers, int):
         config = log.with_suffix(".json")
-        config.write_text(json.dumps({"1": {"candidate_steps": list(tiers)}}))
+        whole = tiers if isinstance(tiers, Mapping) else {"1": {"candidate_steps": list(tiers)}}
+        config.write_text(json.dumps(whole))
         adaptive = ("--speculative-adaptive-config", str(config))
     return (
         *("--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1"),
@@ -42,7 +44,7 @@ def serving(
     log: Path,
     pair: tuple[str, ...],
     backend: str,
-    tiers: Sequence[int] | int | None,
+    tiers: Sequence[int] | Mapping[str, Any] | int | None,
     variables: Mapping[str, str] = EMPTY,
     extra: Sequence[str] = (),
 ) -> Iterator[Client]:

@@ -19,6 +19,10 @@ A round of ``b`` steps verifies as many tokens; the further drafts cost the draf
 has to be chosen and packed. At batch 1 a further step costs hardly more than its draft, so ``draft(1)`` is the mean
 step there. On an H200 a drafted step of three shapes takes 1.2 to 1.4 times as long for 64 requests, and packing 0.05
 to 0.12 ms (``benchmarks/verify_budget_cost.py``).
+
+A round of ``k`` lookups verifies as many tokens as ``n * (k + 1)`` requests at zero steps do, and runs the draft once:
+
+    T(n, lookups k) = T(n * (k + 1), 0) + draft(n)
 """
 
 from __future__ import annotations
@@ -130,8 +134,17 @@ class BaseCost:
         least = (self.seconds(batch_size) if plain is None else plain)[self.ladder.index(verified)]
         if verified == steps:
             return least, (batch_size, steps) in self.profiled
-        drafts = (steps - verified) * (self._drafted_step * (1.0 + DRAFT_GROWTH * (batch_size - 1)))
+        drafts = (steps - verified) * self._draft(batch_size)
         return least + drafts + packing(batch_size), False
+
+    def lookup_seconds(self, batch_size: int, drafts: int) -> float:
+        """Return the seconds of a round that looks up *drafts* of each request."""
+        fewest = self.ladder[0]
+        # Without zero steps: as many tokens, in rounds of the fewest steps.
+        return self.seconds(-(-batch_size * (drafts + 1) // (fewest + 1)))[0] + self._draft(batch_size)
+
+    def _draft(self, batch_size: int) -> float:
+        return self._drafted_step * (1.0 + DRAFT_GROWTH * (batch_size - 1))
 
 
 def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
@@ -157,7 +170,7 @@ class CostModel:
         """By anchor and shape: log-ratio to the base, and its relative standard deviation."""
         self._timed: Sequence[tuple[int, int, float, float]] = ()
         """Of rounds without a budget: anchor, ladder index, log-ratio and deviation."""
-        self._mean = 0.0
+        self._mean = self._mean_of_lookups = 0.0
         self._scale = 1.0
         """How far measured cells lie from the base, against how far they were expected to."""
 
@@ -176,9 +189,11 @@ class CostModel:
         self._measured = measured
         self._timed = [(at, self._rung[s], *cell) for (at, (s, verified)), cell in measured.items() if s == verified]
         sure = [(anchor, rung, ratio) for anchor, rung, ratio, deviation in self._timed if deviation < LONE]
+        of_lookups = [ratio for (_, (steps, verified)), (ratio, _) in measured.items() if verified > steps]
         self._mean = mean = sum(ratio for *_, ratio in sure) / (len(sure) + PULL)
         squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for anchor, rung, ratio in sure)
         self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
+        self._mean_of_lookups = sum(of_lookups) / len(of_lookups) if of_lookups else mean
         return True
 
     def row(self, batch_size: int) -> tuple[list[float], list[float]]:
@@ -227,6 +242,16 @@ class CostModel:
         guess = base * row[0][rung] / plain[rung]
         deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
         own = self._measured.get((self.anchor(batch_size), shape))
+        if own is None:
+            return guess, deviation, base
+        part = deviation**2 / (deviation**2 + own[1] ** 2)
+        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part), base
+
+    def lookup(self, batch_size: int, drafts: int) -> tuple[float, float, float]:
+        """The same of a round that looks up *drafts* of each request."""
+        base = self.base.lookup_seconds(batch_size, drafts)
+        guess, deviation = base * math.exp(self._mean_of_lookups), GUESSED * self._scale
+        own = self._measured.get((self.anchor(batch_size), (0, drafts)))
         if own is None:
             return guess, deviation, base
         part = deviation**2 / (deviation**2 + own[1] ** 2)
@@ -297,6 +322,8 @@ class RoundTimeRow:
     """By steps, (budget, seconds, relative standard deviation) of the budgets that may go with them; empty without."""
     budgets: Mapping[int, int]
     """By steps, the budget that ``rungs``, ``seconds`` and ``deviation`` are of, where there is one."""
+    lookups: Mapping[int, float]
+    """Seconds of rounds of lookups that may run here, by drafts, ascending."""
 
 
 class RoundTimeTable:
@@ -305,6 +332,7 @@ class RoundTimeTable:
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._with_budgets = False
+        self._lookups: tuple[Sequence[int], int] = (), 0
         self._rows: dict[int, RoundTimeRow] = {}
         self._graph_sizes: list[int] = []
         self._captured: Mapping[int, frozenset[int]] = {}
@@ -343,6 +371,17 @@ class RoundTimeTable:
         self._with_budgets = allowed
         self._rows.clear()
 
+    def allow_lookups(self, drafts: Sequence[int], requests: int) -> None:
+        """Say how many drafts rounds of at most *requests* may look up; empty for none."""
+        self._lookups = drafts, requests
+        self._rows.clear()
+
+    def lookups(self, batch_size: int) -> tuple[int, ...]:
+        """Return how many drafts a round of *batch_size* may look up."""
+        drafts, requests = self._lookups
+        captured = self._captured.get(batch_size, drafts)
+        return tuple(count for count in drafts if batch_size <= requests and count in captured)
+
     def forget(self) -> None:
         """Build rows anew: the times have changed."""
         self._rows.clear()
@@ -363,6 +402,9 @@ class RoundTimeTable:
                     t, doubt, start = self._cost.with_budget(batch_size, shape, (seconds, deviations), base)
                     packed[steps].append((budget, t, doubt))
                     took[shape], log_base[shape] = t, math.log(start)
+        for drafts in self.lookups(batch_size):
+            t, _, start = self._cost.lookup(batch_size, drafts)
+            took[0, drafts], log_base[0, drafts] = t, math.log(start)
         return RoundTimeRow(
             padded=batch_size,
             anchor=anchor,
@@ -375,6 +417,7 @@ class RoundTimeTable:
             took=took,
             packed=packed,
             budgets={},
+            lookups={drafts: took[0, drafts] for drafts in self.lookups(batch_size)},
         )
 
     def _padded(self, batch_size: int) -> int:

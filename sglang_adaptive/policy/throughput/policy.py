@@ -19,7 +19,7 @@ from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions, depths, flag, integer, number, pathname
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput import report
+from sglang_adaptive.policy.throughput import lookups, report
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
 from sglang_adaptive.policy.throughput.budgets import Budgets
 from sglang_adaptive.policy.throughput.choice import StepChoice
@@ -58,6 +58,9 @@ class ThroughputOptions(PolicyOptions):
     verify_budget: Annotated[
         bool, flag("verify only the drafts of a batch that are likely right, where that pays; needs fa3")
     ] = False
+    lookup: Annotated[
+        bool, flag("verify drafts looked up in each request's own text where that pays, at most 4 requests at a time")
+    ] = False
     profile_dir: Annotated[
         str | None, pathname("where round times are kept between starts", "a folder's path", "the user's cache")
     ] = None
@@ -76,6 +79,20 @@ class ThroughputOptions(PolicyOptions):
             # Not every setup has shadow drafts; where it has none, only a probe ever leaves zero steps.
             expected = f"above 0, or {place} without 0: only a probe leads out of zero steps"
             raise ConfigError(source, f"{self.policy}.probe_budget", f"got {shown(self.probe_budget)}", expected)
+        if self.lookup and ladder[-1] >= lookups.DRAFTS[0]:
+            expected = f"depths below {lookups.DRAFTS[0]} beside {self.policy}.lookup"
+            raise ConfigError(source, place, f"got {shown(list(ladder))}", expected)
+        if self.lookup and self.verify_budget:
+            expected = f"false beside {self.policy}.lookup"
+            raise ConfigError(source, f"{self.policy}.verify_budget", "got true", expected)
+
+    @property
+    def lookup_drafts(self) -> tuple[int, ...]:
+        return lookups.DRAFTS if self.lookup else ()
+
+    @property
+    def lookup_requests(self) -> int:
+        return lookups.REQUESTS
 
 
 @register(ThroughputOptions, build=lambda steps, config, profile: ThroughputPolicy(steps, config.options, profile()))
@@ -95,13 +112,15 @@ class ThroughputPolicy:
         self._cost = CostModel(self._ladder, profile)
         self._times = RoundTimeTable(self._cost)
         self._budgets = Budgets()
+        self._lookups = lookups.Lookups()
+        self._lookups_allowed = False
         self._readings = Readings()
         self._trust = ShadowTrust()
         self._prober = Prober(options.probe_budget)
         start = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
         self._choice = StepChoice(start, options.margin)
         self._running = start
-        """The steps that were returned last: those of the choice, or a probe's."""
+        """What was returned last: the steps of the choice or of a probe, or drafts to look up."""
         self.budget: int | None = None
         """Mean drafts to verify of a request in the round that was asked for last; None for all."""
         self._votes = False
@@ -113,13 +132,15 @@ class ThroughputPolicy:
 
     @property
     def candidate_steps(self) -> list[int]:
-        return list(self._ladder)
+        return [*self._ladder, *self.lookup_drafts]
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
         self._times.set_graph_sizes(cuda_graph_bs or [])
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
         sizes = self._times.graph_sizes
+        if step in self.lookup_drafts:
+            return [size for size in sizes if size <= lookups.REQUESTS] if sizes else None
         return [size for size in sizes if step in self._times.allowed(size)] if sizes else None
 
     # -- a round ----------------------------------------------------------------------------------------------
@@ -130,8 +151,12 @@ class ThroughputPolicy:
         probing = self._prober.take_round(row)
         if probing is None:
             self._choice.decide(row, self._acceptance)
-        self._running = self._choice.live if probing is None else probing
+        before, self._running = self._running, self._choice.live if probing is None else probing
         self.budget = row.budgets.get(self._running)
+        if row.lookups and probing is None:
+            self._running = (
+                self._lookups.chosen(batch_size, row, self._running, before, self._acceptance) or self._running
+            )
         return self._running
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
@@ -144,7 +169,10 @@ class ThroughputPolicy:
         steps, shape = observation.steps, observation.shape
         self._round += 1
         row = self._row(observation.batch_size)
-        if steps:
+        self._lookups.learn(observation, self._acceptance)
+        if observation.looked_up:
+            pass  # says nothing of the draft
+        elif steps:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
@@ -152,7 +180,7 @@ class ThroughputPolicy:
             if observation.chosen:  # the accounts answer for this policy's decisions, not for an operator's
                 self._book(row, observation, row.took[shape])
             if observation.seconds is None:
-                self._readings.skip(steps, observation.extended)
+                self._readings.skip(shape, observation.extended)
             else:
                 self._readings.add(row.anchor, shape, row.log_base[shape], observation.seconds, observation.extended)
         if self._round >= self._next_sync:
@@ -201,6 +229,19 @@ class ThroughputPolicy:
         self._times.allow_budgets(allowed and self.options.verify_budget)
 
     @property
+    def lookup_drafts(self) -> Sequence[int]:
+        return self.options.lookup_drafts if self._lookups_allowed else ()
+
+    @property
+    def lookup_requests(self) -> int:
+        return lookups.REQUESTS if self._lookups_allowed else 0
+
+    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
+        self._lookups_allowed = allowed and self.options.lookup
+        self._lookups.behind = behind
+        self._times.allow_lookups(self.lookup_drafts if self._lookups_allowed else (), lookups.REQUESTS)
+
+    @property
     def wants_shadow_drafts(self) -> bool:
         """Whether more shadow drafts at zero steps are worth their price: where little is known of the draft."""
         return self._acceptance.trials(1) < WELL_SEEN
@@ -239,6 +280,7 @@ class ThroughputPolicy:
             self._trust = former._trust
             self._prober.inherit_from(former._prober)
             self._budgets.yields = former._budgets.yields
+            self._lookups = former._lookups
 
     def outlook(self, batch_size: int, live: int) -> Outlook:
         row = self._times.at(batch_size)
@@ -273,7 +315,11 @@ class ThroughputPolicy:
 
     @property
     def probing(self) -> bool:
-        return self._running != self._choice.live
+        return self._running != self._choice.live and not self._looks_up
+
+    @property
+    def _looks_up(self) -> bool:
+        return self._running in self.options.lookup_drafts
 
     def probe_totals(self) -> ProbeTotals:
         return self._prober.totals
@@ -285,14 +331,15 @@ class ThroughputPolicy:
         """
         batch_size = max(1, self._batch_size)
         row = self._row(batch_size)
-        now = report.Running(batch_size, self._running, self.budget, self._choice.live, self._round, self._votes)
+        drafted = self._choice.live if self._looks_up else self._running
+        now = report.Running(batch_size, drafted, self.budget, self._choice.live, self._round, self._votes)
         rates = report.rates(now, row, self._acceptance, self._cost)
         return {
             "rounds": self._round,
             "batch_size": batch_size,
             "steps": self._running,
             "budget": self.budget,
-            "why": report.why(now, rates),
+            "why": report.why_looked_up(self._running) if self._looks_up else report.why(now, rates),
             "acceptance": self._acceptance.by_position(),
             "acceptance_by_level": self._acceptance.by_level(),
             "budget_shares": self._budgets.yields.as_list(),
@@ -302,6 +349,7 @@ class ThroughputPolicy:
             "cost_drift": math.exp(self._readings.drift) - 1.0,
             "probes": self._prober.as_dict(),
             "lost_to_zero_steps_rounds": self._choice.lost,
+            "lookup_rounds": {**self._lookups.as_dict(), "seconds": row.lookups} if self._lookups_allowed else None,
         }
 
     def _cells(self) -> list[ProfileCell]:

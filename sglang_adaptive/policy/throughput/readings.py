@@ -72,10 +72,10 @@ class Readings:
         self._slow_rounds = 0
         self._cycle = ZeroCycle()
 
-    def skip(self, steps: int, extended: bool = True) -> None:
-        """Take note of a round of *steps* that could not be timed; *extended* is as in ``RoundObservation``."""
+    def skip(self, shape: Shape, extended: bool = True) -> None:
+        """Take note of a round of *shape* that could not be timed; *extended* is as in ``RoundObservation``."""
         self._round += 1
-        if steps:
+        if any(shape):
             self._cycle.begin()
         else:
             self._cycle.add(None, extended)
@@ -91,7 +91,7 @@ class Readings:
             self._current = cell
             self._cycle.restart()
         rounds = 1
-        if shape[0]:
+        if any(shape):
             self._cycle.begin()
         else:
             cycle = self._cycle.add(seconds, extended)

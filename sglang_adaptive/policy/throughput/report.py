@@ -52,9 +52,11 @@ def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost
 
 
 def measured_cells(base: BaseCost, readings: Readings) -> list[ProfileCell]:
-    """Return the measured cells, ascending by batch size, steps and budget."""
+    """Return the measured cells, ascending by batch size, steps and budget; those of lookups are not kept."""
     found = []
     for (anchor, (steps, verified)), cell in sorted(readings.cells.items()):
+        if verified > steps:
+            continue
         seconds = base.shape_seconds(anchor, (steps, verified))[0] * math.exp(cell.ratio + readings.drift)
         budget = verified if verified < steps else None
         found.append(ProfileCell(anchor, steps, seconds, cell.readings, budget))
@@ -85,6 +87,12 @@ def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
     if rival is not None:
         words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}
+
+
+def why_looked_up(drafts: int) -> dict[str, Any]:
+    """Return the reason for a round that looks up *drafts*, as ``why`` does."""
+    words = f"{drafts} drafts looked up in each request's own text, which copies itself, promise the highest speed"
+    return {"code": "lookup", "rival_steps": None, "rival_gain": 0.0, "words": words}
 
 
 def _steps(count: int, budget: int | None = None) -> str:

@@ -57,19 +57,29 @@ class ShortDraft:
         return self.guard.attempt(self._drafted, drafter, batch)
 
     def _drafted(self, drafter: Any, batch: Any) -> Any:
-        from sglang.srt.speculative.eagle_info import EagleVerifyInput
-
         given, steps = batch.spec_info, drafter.speculative_num_steps
-        target = drafter.target_worker.model_runner.attn_backend
-        if not _is_plain(batch) or steps + 1 != drafter.speculative_num_draft_tokens:
+        if steps + 1 != drafter.speculative_num_draft_tokens or not self._may_link(drafter, batch):
             return None
-        if given.hidden_states is None or given.topk_p.shape[1] != 1 or not self._may_link(drafter, target, batch):
+        if given.hidden_states is None or given.topk_p.shape[1] != 1:
             return None
         drafts = self._first(drafter, given) if steps == 1 else self._replayed_drafts(drafter, batch, steps)
         if drafts is None:
             return None
         self.drafts += 1
-        table = batch.req_to_token_pool.req_to_token
+        return self._linked(drafter, batch, drafts)
+
+    def linked(self, drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
+        """Return the verify input of chains of *drafts* [requests, steps]; None for a round that needs SGLang's way."""
+        return self.guard.attempt(self._linked_if_it_may, drafter, batch, drafts)
+
+    def _linked_if_it_may(self, drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
+        return self._linked(drafter, batch, drafts) if self._may_link(drafter, batch) else None
+
+    def _linked(self, drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
+        from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+        given, steps, table = batch.spec_info, drafts.shape[1], batch.req_to_token_pool.req_to_token
+        target = drafter.target_worker.model_runner.attn_backend
         tokens, positions, links, slots = graph_inputs.linked(
             given.bonus_tokens, drafts, batch.req_pool_indices, batch.seq_lens, table
         )
@@ -80,8 +90,11 @@ class ShortDraft:
             capture_hidden_mode=None, seq_lens_sum=None, seq_lens_cpu=None, prepared_out_cache_loc=slots,
         )  # fmt: skip
 
-    def _may_link(self, drafter: Any, target: Any, batch: Any) -> bool:
+    def _may_link(self, drafter: Any, batch: Any) -> bool:
         """Whether the verify pass takes a chain as `graph_inputs.linked` makes it."""
+        if not _is_plain(batch):
+            return False
+        target = drafter.target_worker.model_runner.attn_backend
         may = self._plans.may(target, "chains of drafts", partial(_why_no_chain, drafter, target))
         return may and batch.seq_lens.shape[0] <= target.verify_mask.max_bs
 

@@ -91,10 +91,13 @@ def build_state(
 
 
 @contextmanager
-def draft_parts_in_their_scope(draft: Any) -> Iterator[None]:
-    """Let *draft*, SGLang's draft worker, build its parts of a state in the draft's scope inside the ``with``."""
+def draft_parts_in_their_scope(draft: Any, drafts_nothing: bool = False) -> Iterator[None]:
+    """Let *draft*, SGLang's draft worker, build its parts of a state in the draft's scope inside the ``with``.
+
+    A state that *drafts_nothing*, whose drafts are looked up, has no attention backends and graphs for draft steps.
+    """
     for name in _DRAFT_PARTS:
-        setattr(draft, name, _scoped(draft, getattr(draft, name)))
+        setattr(draft, name, _scoped(draft, getattr(draft, name), drafts_nothing))
     try:
         yield
     finally:
@@ -102,7 +105,7 @@ def draft_parts_in_their_scope(draft: Any) -> Iterator[None]:
             delattr(draft, name)
 
 
-def _scoped(draft: Any, build: Callable[[], None]) -> Callable[[], None]:
+def _scoped(draft: Any, build: Callable[[], None], drafts_nothing: bool) -> Callable[[], None]:
     def scoped() -> None:
         from sglang.srt.layers.moe.utils import (
             speculative_moe_a2a_backend_context,
@@ -114,6 +117,11 @@ def _scoped(draft: Any, build: Callable[[], None]) -> Callable[[], None]:
             speculative_moe_backend_context(),
             speculative_moe_a2a_backend_context(),
         ):
-            build()
+            steps = draft.speculative_num_steps
+            draft.speculative_num_steps = 1 if drafts_nothing else steps  # of one step SGLang builds none
+            try:
+                build()
+            finally:
+                draft.speculative_num_steps = steps
 
     return scoped

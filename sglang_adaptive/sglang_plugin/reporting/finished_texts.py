@@ -33,7 +33,7 @@ class FinishedTexts:
         if group.rank_in_group:
             return None
         counter = LookupCounter(self._write)
-        self._controller.lookups = counter.report
+        self._controller.count_lookups = counter.report
         return counter
 
     def _add(self, counter: LookupCounter, req: Any) -> None:

@@ -161,7 +161,7 @@ def test_a_gpu_that_is_faster_after_every_pause_changes_no_comparison(batch: int
             base = math.log(model.base.seconds(anchor)[LADDER.index(steps)])
             readings.add(anchor, (steps, steps), base, row["microseconds"] / 1e6)
         else:
-            readings.skip(steps)
+            readings.skip((steps, steps))
         if index % 32 == 0 and index > 1000:  # kernels loaded until then: this server had no warm-up
             exported = readings.export()
             model.load(exported["drift"], exported["cells"])

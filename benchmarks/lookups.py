@@ -1,0 +1,173 @@
+"""Drafts looked up in the requests' own texts, on live servers. See benchmarks/README.md.
+
+    python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
+    python -m benchmarks.lookups chat [--batches 1,4]
+
+edits    this project's own edits, token by token (``benchmarks/traces/edits.npz``): the target is made to say what was
+         recorded, and drafts are right where SmolLM2's draft was (a shape with dummy weights), or are its own (smollm2)
+chat     SmolLM2 on Spec-Bench, all its own
+
+In turn: no speculation, each depth held, our policy, and our policy with lookups, all but the first on one server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import recorded_text, start
+from benchmarks.harness.load import Body, Make, greedy
+from benchmarks.harness.recorded_text import TEXT
+from benchmarks.harness.results import REAL, Report
+from benchmarks.harness.start import Contender, Host, Policy, Server
+from benchmarks.harness.turns import Race
+from benchmarks.long_contexts import smollm2
+from benchmarks.served import _tokenized, block, one_pass
+from benchmarks.traces import edits
+
+EDITS = Path(__file__).parent / "traces" / "edits.npz"
+RECORDED = "a model's shape, dummy weights; the text is recorded, and so is what the draft gets accepted of it"
+FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is recorded, drafts are the models' own"
+LOOKUPS = "lookups"
+DEPTHS = (1, 2, 3, 5, 7)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one subcommand; returns 0, or 1 when something failed."""
+    given = parser().parse_args(argv)
+    end = start.begin(given)
+    if given.what == "chat":
+        given.shape = "smollm2"
+    own = given.shape == "smollm2"
+    about = REAL if given.what == "chat" else FORCED if own else RECORDED
+    report = Report(given.results / f"{given.what}-{given.shape}.json", "lookups", argv, acceptance=about)
+    servers: list[Server] = []
+    try:
+        servers = _started(given, end, own)
+        _race(given, {server.name: server for server in servers}, report, end)
+    except Exception as problem:
+        report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
+    finally:
+        report.write()
+        for server in servers:
+            server.stop()
+    return int(bool(report.content["notes"]))
+
+
+def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
+    folder, config = given.work / f"{given.what}-{given.shape}", {"policy": "throughput"}
+    ours = Policy("ours", config={**config, "throughput": {"lookup": True}}, ours=True)
+    host = _host(given)
+
+    def make(policy: Policy) -> Server:
+        if given.what == "chat" or not policy.speculate:
+            return start.policy_server(policy, host, folder, simulate=False)
+        replayed = recorded_text.environment(given.texts.resolve(), folder / "text", own)
+        return start.policy_server(
+            policy, host, folder, simulate=False, plugins=[recorded_text.ENTRY_POINT], variables=replayed
+        )
+
+    found = start.start_all([Policy("none", speculate=False), ours], make, end)
+    if {server.name for server in found} != {"none", "ours"}:
+        raise RuntimeError("not all servers came up")
+    return found
+
+
+def _host(given: argparse.Namespace) -> Host:
+    most, extra = max(given.batches), ("--sleep-on-idle", *given.server_arguments)
+    if given.shape == "smollm2":
+        target, draft = smollm2(given.models)
+        if given.host == "cpu":
+            return Host(
+                str(target), str(draft), most, cpu=True, extra=("--skip-tokenizer-init", *extra), prefix_cache=True
+            )
+        return Host(str(target), str(draft), most, extra=extra, weights=("--dtype", "bfloat16"), prefix_cache=True)
+    if given.host == "cpu":
+        return start.cpu(most, extra=("--skip-tokenizer-init", *extra), prefix_cache=True)
+    return start.gpu(given.models, most, given.shape, extra=extra, prefix_cache=True)
+
+
+def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
+    ours = servers["ours"]
+    with_lookups = dict(ours.policy.config or {})
+    kept = {"profile_dir": str(given.work / "learnt")}
+    configs = {on: {**with_lookups, "throughput": {**kept, "lookup": on}} for on in (False, True)}
+    contenders = [
+        Contender(servers["none"]),
+        *(Contender(ours, steps) for steps in given.depths),
+        Contender(ours, None, "throughput", config=configs[False]),
+        Contender(ours, None, LOOKUPS, config=configs[True]),
+    ]
+    make_of = _chat(given) if given.what == "chat" else _edits(given)
+
+    def serve(contender: Contender, size: int, number: int) -> dict[str, Any]:
+        return one_pass(contender, given.requests * size, size, make_of(number, size))
+
+    report.add(what=given.what, plan={"requests_of_a_pass": given.requests, "tokens": given.tokens})
+    race = Race(
+        lambda size, number: contenders, given.batches, serve, report, end=end - 10, error=given.error, ours=LOOKUPS
+    )
+    report.content["batches"] = race.turns
+    race.run()
+    report.add(servers={server.name: server.described() for server in servers.values()})
+    state = next(iter(ours.states()), {})
+    report.add(learnt={"lookup_rounds": state.get("lookup_rounds"), "switches": state.get("switches")})
+
+
+def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
+    texts = edits.load(given.texts)
+    recorded = [texts.of(request) for request in range(len(texts.prompt))]
+
+    def make_of(number: int, size: int) -> Make:
+        chosen = block(number, given.requests * size, len(recorded))
+
+        def make(request: int, place: int) -> Body:
+            text = chosen[request % len(chosen)]
+            prompt, output, _ = recorded[text]
+            sampling = greedy(min(len(output), given.tokens), custom_params={TEXT: text})
+            return {"input_ids": prompt, "sampling_params": sampling}
+
+        return make
+
+    return make_of
+
+
+def _chat(given: argparse.Namespace) -> Callable[[int, int], Make]:
+    found = _tokenized(smollm2(given.models)[0])
+
+    def make_of(number: int, size: int) -> Make:
+        chosen = block(number, given.requests * size, len(found))
+
+        def make(request: int, place: int) -> Body:
+            return {"input_ids": found[chosen[request % len(chosen)]], "sampling_params": greedy(given.tokens)}
+
+        return make
+
+    return make_of
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    found = argparse.ArgumentParser(prog="python -m benchmarks.lookups", description=str(__doc__).split("\n", 1)[0])
+    found.add_argument("what", choices=["edits", "chat"])
+    found.add_argument("--shape", default="llama8b", help="the pair of models; chat is SmolLM2's")
+    found.add_argument("--host", choices=["gpu", "cpu"], default="gpu", help="cpu: a rehearsal")
+    found.add_argument("--batches", type=start.ints, default=[1, 4])
+    found.add_argument("--depths", type=start.ints, default=list(DEPTHS))
+    found.add_argument("--requests", type=int, default=4, help="requests of a pass, times the batch size")
+    found.add_argument("--tokens", type=int, default=1024, help="most tokens of an answer")
+    found.add_argument("--error", type=float, default=0.01, help="of a ratio at which a batch size is done")
+    found.add_argument("--texts", type=Path, default=EDITS, help="the recorded requests")
+    found.add_argument("--models", type=Path, default=Path("/tmp/m"))
+    found.add_argument("--work", type=Path, default=Path("/tmp/benchmarks/lookups"))
+    found.add_argument("--results", type=Path)
+    found.add_argument("--budget", type=float, default=300.0, help="seconds")
+    found.add_argument("--server-arguments", nargs=argparse.REMAINDER, default=[])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Rounds whose drafts are looked up in each request's own text."""

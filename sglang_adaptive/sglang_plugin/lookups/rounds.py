@@ -1,0 +1,156 @@
+"""Rounds whose drafts are looked up in each request's own text, and what every round says of such drafts.
+
+At the end of each round of a small batch the accepted tokens are appended to the requests' texts on the device, and the
+drafts of the next round are looked up there (`texts.py`). So a round of lookups finds its drafts ready and runs no
+draft; its own draft extend follows as after any round, and the draft's KV has no gap. The host reads the matches with
+the round's result, and the policy decides by them, a round behind with overlap: which drafts are verified is always
+what the device knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+import torch
+
+from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.lookups.setup_check import why_not
+from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts, tokens_from
+
+logger = logging.getLogger(__name__)
+
+UNDER_WAY = 3
+"""Rounds after a request came during which the host brings tokens that the device has not seen: of the prefill, and of
+rounds that were under way."""
+
+
+class LookupRounds:
+    """The lookups of one scheduler's rounds."""
+
+    def __init__(self, worker: Any, controller: AdaptiveController) -> None:
+        self._worker, self._controller = worker, controller
+        runner = worker.target_worker.model_runner
+        self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
+        # Ranks with other drafts would wait for one another.
+        self.guard = Guard("adaptive: nothing is looked up from here on", ranks_alike=True)
+        self._slot_of: dict[str, int] = {}
+        """By request, its text; the one that was used last stands last."""
+        self._known: dict[str, int] = {}
+        """By request, the tokens that the host has brought."""
+        self._late: dict[str, int] = {}
+        """By request, the rounds in which the host may still have some to bring."""
+        self._followed: list[str] = []
+        """The requests of the round before, if it was followed."""
+        self._batch: Any = None
+        """The batch of this round, if it is followed: late draft extends are of others."""
+        self._slots: torch.Tensor | None = None
+        """The texts of the requests of this round, on the device; None where it is not followed."""
+
+    @classmethod
+    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> LookupRounds | None:
+        """Return the lookups of *worker*'s rounds, and let the policy choose such rounds; None where it may not."""
+        from sglang.srt.runtime_context import get_schedule
+
+        if not configuration().options.lookup:
+            return None
+        reason = why_not(worker)
+        if reason is not None:
+            logger.warning("adaptive: nothing is looked up: %s", reason)
+            return None
+        controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
+        return cls(worker, controller)
+
+    @property
+    def live(self) -> bool:
+        """Whether the coming round verifies drafts that are looked up."""
+        return self._worker.speculative_num_steps in self._controller.lookups
+
+    def begin(self, batch: Any) -> None:
+        """Bring the texts of *batch* up to date before a round, if it is followed."""
+        self._batch = batch if self.guard.attempt(self._begin, batch) else None
+        if self._batch is None:
+            self._slots, self._followed = None, []
+
+    def drafted(self, drafter: Any, batch: Any, link: Any) -> Any:
+        """Return the verify input of a round of lookups; *link* makes one of drafts by a kernel, or returns None."""
+        count = self._worker.speculative_num_steps
+        if self._batch is None:  # held by an operator at a larger batch, or nothing is looked up any more
+            drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
+        else:
+            drafts = self._texts.drafts(self._slots, count)
+        found = link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
+        return _linked(drafter, batch, drafts) if found is None else found
+
+    def end(self, batch: Any, result: Any, note: RoundNote) -> None:
+        """Follow a round that has been verified, and look up what the next one may draft."""
+        if batch is not self._batch:
+            return
+        self.guard.attempt(self._end, batch, result, note)
+        if self.guard.closed:
+            self._controller.allow_lookups(False)
+
+    def _begin(self, batch: Any) -> bool:
+        rids = [req.rid for req in batch.reqs]
+        if len(rids) > self._controller.lookup_requests:
+            return False
+        for req in batch.reqs:
+            self._bring(req)
+        if self._slots is None or rids != self._followed:
+            self._slots = torch.tensor([self._slot_of[rid] for rid in rids], dtype=torch.int32)
+            if self._texts.device.type == "cuda":
+                self._slots = self._slots.pin_memory().to(self._texts.device, non_blocking=True)
+        self._followed = rids
+        return True
+
+    def _bring(self, req: Any) -> None:
+        """Write what the host knows and the device may not."""
+        slot, rid, comes = self._slot_of.pop(req.rid, None), req.rid, req.rid not in self._followed
+        if slot is None:
+            slot = self._free()
+            self._known[rid] = 0
+        self._slot_of[rid] = slot
+        if comes:
+            self._late[rid] = UNDER_WAY
+        if self._late.get(rid):
+            self._late[rid] -= 1
+            begin, end = self._known[rid], len(req.origin_input_ids) + len(req.output_ids)
+            if comes or end > begin:
+                self._texts.write(slot, begin, tokens_from(req.origin_input_ids, req.output_ids, begin), comes)
+                self._known[rid] = end
+
+    def _free(self) -> int:
+        """Return a free text, or that of the request that was followed last the longest ago."""
+        if len(self._slot_of) < SLOTS:
+            return next(slot for slot in range(SLOTS) if slot not in self._slot_of.values())
+        rid, slot = next(iter(self._slot_of.items()))
+        del self._slot_of[rid], self._known[rid]
+        self._late.pop(rid, None)
+        return slot
+
+    def _end(self, batch: Any, result: Any, note: RoundNote) -> None:
+        told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
+        on_host = told.to("cpu", non_blocking=True)
+        note.arriving.append(partial(_tell, on_host))
+
+
+def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:
+    note.lookups = [Lookup(*row) for row in told.tolist()]
+
+
+def _linked(drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
+    """Return the verify input of chains of *drafts* [b, steps], as SGLang makes it for a draft of one branch."""
+    from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input
+
+    requests = drafts.shape[0]
+    return build_eagle_verify_input(
+        batch, batch.spec_info, drafter._topk1_parents_prealloc[:requests],
+        drafter._topk1_score_indices_prealloc[:requests], drafts, None, target_worker=drafter.target_worker, topk=1,
+        num_steps=drafts.shape[1], num_draft_tokens=drafts.shape[1] + 1, tree_mask_mode=drafter.tree_mask_mode,
+        device=drafter.device,
+    )  # fmt: skip

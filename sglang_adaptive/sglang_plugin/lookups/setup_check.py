@@ -1,0 +1,31 @@
+"""Checks whether drafts can be looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def why_not(worker: Any) -> str | None:
+    """Return why *worker* cannot verify drafts that are looked up; None where it can."""
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+    from sglang.srt.runtime_context import get_parallel, get_spec
+    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
+    from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
+
+    draft, parallel = worker._draft_worker, get_parallel()
+    known = {(EAGLEWorkerV2, EagleDraftWorker), (StandaloneWorkerV2, StandaloneDraftWorker)}
+    sglangs = next(cls for cls in type(worker).__mro__ if not cls.__module__.startswith("sglang_adaptive."))
+    if (sglangs, type(draft)) not in known or worker.speculative_algorithm.is_frozen_kv_mtp():
+        return f"{type(worker).__name__} has not been shown to verify them"
+    if worker.topk != 1:
+        return "drafts are trees"
+    if type(draft.req_to_token_pool) is not ReqToTokenPool:
+        return f"a {type(draft.req_to_token_pool).__name__} keeps a state for each draft token"
+    if draft.seed_dsa_topk_from_draft_extend:
+        return "the draft's extend also selects for sparse attention"
+    reasons = {
+        "rejection sampling needs the draft's distribution": get_spec().speculative_use_rejection_sampling,
+        "attention runs data parallel": parallel.attn_dp_size > 1,
+        "pipeline stages relay drafts": parallel.pp_size > 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)

@@ -1,0 +1,229 @@
+"""Lookups on SGLang's scheduler in this process, round by round: see `without_servers/test_stepped_lookups.py`.
+
+Run as a process: ``python -m tests.engine.lookup_steps FOLDER SETUP``, with one of SETUPS. It prints what each script
+wrote, by which rounds, and what every round told of lookups.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.lookups import setup_check
+from sglang_adaptive.sglang_plugin.lookups.texts import Texts
+from tests.engine.stepping import TIERS, Stepped
+
+LOOPS = {"overlap": True, "normal loop": False}
+COPIED = 48
+"""New tokens of a prompt that holds them already, or nearly."""
+SMALL_POOL = 640
+"""Slots that four requests run out of."""
+SETUPS: dict[str, tuple[str, ...]] = {
+    "pages of 1": ("--speculative-algorithm", "EAGLE3"),
+    "pages of 4": ("--speculative-algorithm", "EAGLE3", "--page-size", "4"),
+    "STANDALONE": ("--speculative-algorithm", "STANDALONE"),
+    "pool": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(SMALL_POOL)),
+}
+
+
+class LookupStepper(Stepped):
+    """One scheduler whose policy may look drafts up."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        draft = models.target_path() if "STANDALONE" in more else models.draft_path()
+        config = {"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}
+        drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
+        super().__init__(folder, config, *drafting, *more)
+        now = current()
+        assert now is not None and now.lookups is not None, "nothing is looked up"
+        self.lookups = now.lookups
+        self.rounds: list[dict[str, Any]] = []
+        self.retracted = 0
+        self._log_rounds()
+
+    def run(self, script: Callable[[LookupStepper], Iterator[None]], overlap: bool) -> dict[str, Any]:
+        self.force(None)
+        self.rounds.clear()
+        self.retracted = 0
+        steps = script(self)
+        self.play(lambda: next(steps, "end") == "end", overlap)
+        return {
+            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "prompts": {rid: list(req.origin_input_ids) for rid, req in self.reqs.items()},
+            "rounds": list(self.rounds),
+            "retracted": self.retracted,
+            "free_slots": self.free_slots(),
+        }
+
+    def force(self, steps: int | None) -> None:
+        self.controller.force_steps(steps)
+
+    def _log_rounds(self) -> None:
+        learn = self.controller.on_verify_complete
+        process = self.scheduler.update_running_batch
+
+        def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
+            self.rounds.append(
+                {
+                    "steps": note.steps,
+                    "requests": list(note.requests),
+                    "counts": list(counts),
+                    "lookups": [list(found) for found in note.lookups],
+                }
+            )
+            learn(counts, batch_size, note)
+
+        def updated(batch: Any) -> Any:
+            before = len(batch.reqs)
+            result = process(batch)
+            self.retracted += sum(req.is_retracted for req in self.scheduler.waiting_queue) if before else 0
+            return result
+
+        self.controller.on_verify_complete, self.scheduler.update_running_batch = told, updated
+
+
+Script = Callable[[LookupStepper], Iterator[None]]
+
+
+def copied(lab: LookupStepper, index: int) -> list[int]:
+    """Return a prompt that holds a text twice, and begins it again."""
+    text = lab.encode(models.prompts("easy")[index])[:40]
+    return [100 + index, *text, *text, *text[: len(text) // 3]]
+
+
+def cycle(*depths: int | None) -> Script:
+    """Three requests, one of which another text interrupts, a turn at each of *depths* after the other."""
+
+    def script(lab: LookupStepper) -> Iterator[None]:
+        turns = itertools.cycle(depths)
+        lab.ask("a", copied(lab, 0), COPIED)
+        lab.ask("b", copied(lab, 1), COPIED)
+        for turn in itertools.count():
+            lab.force(next(turns))
+            if turn == 5:
+                lab.ask("c", lab.encode(models.prompts("hard")[0])[:50], 30)
+            if turn > 5 and lab.done():
+                return
+            yield
+
+    return script
+
+
+def crowd(*depths: int | None) -> Script:
+    """Two requests, six for a while, one of which is aborted, and the two again."""
+
+    def script(lab: LookupStepper) -> Iterator[None]:
+        turns = itertools.cycle(depths)
+        for index, name in enumerate("ab"):
+            lab.ask(name, copied(lab, index), 90)
+        for turn in itertools.count():
+            lab.force(next(turns))
+            if turn == 6:
+                for index, name in enumerate("cdef"):
+                    lab.ask(name, copied(lab, 2 + index), 12)
+            if turn == 9:
+                lab.abort("d")
+            if turn > 9 and lab.done(*"abcef"):
+                return
+            yield
+
+    return script
+
+
+def with_grammar(lab: LookupStepper) -> Iterator[None]:
+    lab.force(31)
+    lab.ask("a", copied(lab, 0), COPIED)
+    lab.ask("g", copied(lab, 1), 30, regex="(ab|cd){3,20}x", ignore_eos=False)
+    while not lab.done():
+        yield
+
+
+def full_pool(*depths: int | None) -> Script:
+    """Four requests that do not fit together at their ends."""
+
+    def script(lab: LookupStepper) -> Iterator[None]:
+        turns = itertools.cycle(depths)
+        for index, name in enumerate("abcd"):
+            lab.ask(name, copied(lab, index), 110)
+        while not lab.done():
+            lab.force(next(turns))
+            yield
+
+    return script
+
+
+SCRIPTS: dict[str, Script] = {
+    "0 steps": cycle(0),
+    "15 lookups": cycle(15),
+    "31 lookups": cycle(31),
+    "switching": cycle(31, 0, 3, 15, 7, 31, 31, 0, 0, 15, 1),
+    "policy": cycle(None),
+}
+CROWDS: dict[str, Script] = {"0 steps": crowd(0), "31 lookups": crowd(31), "switching": crowd(31, 3, 0, 15, 31, 7)}
+POOLS: dict[str, Script] = {"0 steps": full_pool(0), "31 lookups": full_pool(31), "policy": full_pool(None)}
+
+
+def reasons(lab: LookupStepper) -> dict[str, Any]:
+    """What a worker is told that cannot look drafts up."""
+    changes: dict[str, Any] = {
+        "trees": mock.patch.object(lab.worker, "topk", 4),
+        "sparse attention": mock.patch.object(lab.worker._draft_worker, "seed_dsa_topk_from_draft_extend", True),
+    }
+    found = {}
+    for name, change in changes.items():
+        with change:
+            found[name] = setup_check.why_not(lab.worker)
+    found["none"] = setup_check.why_not(lab.worker)
+    return found
+
+
+def fault(lab: LookupStepper) -> dict[str, Any]:
+    """What comes of a fault in the middle of a run; nothing is looked up afterwards."""
+    follow, calls = Texts.follow, itertools.count(1)
+
+    def failing(texts: Texts, *args: Any) -> Any:
+        if next(calls) == 6:
+            raise RuntimeError("planted")
+        return follow(texts, *args)
+
+    with mock.patch.object(Texts, "follow", failing):
+        ran = lab.run(cycle(31), overlap=True)
+    return {**ran, "error": lab.lookups.guard.error, "candidates": lab.controller.candidate_steps, "calls": next(calls)}
+
+
+def played(lab: LookupStepper, scripts: dict[str, Script], loops: Sequence[str]) -> dict[str, Any]:
+    return {
+        f"{name}, {loop}": lab.run(script, LOOPS[loop])
+        for (name, script), loop in itertools.product(scripts.items(), loops)
+    }
+
+
+def main() -> None:
+    folder, setup = Path(sys.argv[1]), sys.argv[2]
+    lab = LookupStepper(folder, *SETUPS[setup])
+    found: dict[str, Any] = {"tiers": lab.controller.tiers}
+    if setup == "pool":
+        found["scripts"] = played(lab, POOLS, ["overlap"])
+    elif setup != "pages of 1":
+        found["scripts"] = played(lab, {name: SCRIPTS[name] for name in ("0 steps", "switching")}, ["overlap"])
+    else:
+        found["scripts"] = played(lab, SCRIPTS, ["overlap"]) | played(
+            lab, {"0 steps": cycle(0), "switching": SCRIPTS["switching"]}, ["normal loop"]
+        )
+        found["crowds"] = played(lab, CROWDS, ["overlap"])
+        found["grammar"] = lab.run(with_grammar, overlap=True)
+        found["reasons"] = reasons(lab)
+        found["fault"] = fault(lab)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Drafts looked up in the requests' own texts, stepped round by round with the shipped pair: see `lookup_steps`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sglang_adaptive.lookups.lookup import DRAFTS
+from sglang_adaptive.sglang_plugin.lookups.rounds import UNDER_WAY
+from sglang_adaptive.sglang_plugin.lookups.texts import longest_match
+from tests.engine.in_one_process import ran
+from tests.engine.lookup_steps import SETUPS
+from tests.launch_lab import LaunchLab
+
+WIDE = (15, 31)
+
+
+@pytest.fixture(scope="module", params=SETUPS)
+def found(request: pytest.FixtureRequest, lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``lookup_steps`` found, by setup."""
+    answer: dict[str, Any] = ran(lab, "lookup_steps", tmp_path_factory.mktemp("stepping"), request.param)
+    return {"setup": request.param, **answer}
+
+
+def test_texts_are_those_of_plain_decoding(found: dict[str, Any]) -> None:
+    """Held, while depths switch every round, by the policy; with six requests, aborts, retraction; in both loops."""
+    for kind in ("scripts", "crowds"):
+        for name, script in found.get(kind, {}).items():
+            plain = found[kind][f"0 steps, {name.split(', ')[1]}"]
+            for rid, text in plain["outputs"].items():
+                assert script["outputs"][rid] == text or rid in aborted(kind), f"{name}: {rid}"
+            assert script["free_slots"] == plain["free_slots"], name
+    if found["setup"] == "pool":
+        assert found["scripts"]["0 steps, overlap"]["retracted"] > 0
+
+
+def aborted(kind: str) -> str:
+    return "d" if kind == "crowds" else ""
+
+
+def test_copied_text_is_verified_in_runs(found: dict[str, Any]) -> None:
+    for name, script in found["scripts"].items():
+        rounds = [one for one in script["rounds"] if one["steps"] in WIDE]
+        if name.startswith("31"):
+            assert any(count > 7 for one in rounds for count in one["counts"]), f"{name}: nothing was copied"
+        assert bool(rounds) is not name.startswith("0 steps") or name.startswith("policy"), name
+
+
+def test_larger_batches_are_drafted(found: dict[str, Any]) -> None:
+    for script in found.get("crowds", {}).values():
+        assert {len(one["requests"]) for one in script["rounds"]} >= {2, 5}
+        assert all(len(one["requests"]) <= 4 for one in script["rounds"] if one["steps"] in WIDE)
+        assert all(bool(one["lookups"]) is (len(one["requests"]) <= 4) for one in script["rounds"])
+
+
+def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
+    """Of every round whose tokens all belong to the text: the match behind it, and how far the drafts were right."""
+    compared = 0
+    for script in (*found["scripts"].values(), *found.get("crowds", {}).values()):
+        if script["retracted"]:
+            continue  # a request that comes back was followed twice
+        known = {rid: len(prompt) + 1 for rid, prompt in script["prompts"].items()}
+        seen: dict[str, int] = {}
+        before: dict[str, tuple[int, list[int]]] = {}
+        for one in script["rounds"]:
+            told = dict(zip(one["requests"], one["lookups"], strict=False))
+            seen = {rid: seen.get(rid, 0) + 1 for rid in told}
+            for rid, count in zip(one["requests"], one["counts"], strict=True):
+                text = np.array(script["prompts"][rid] + script["outputs"][rid])
+                begin, end = known[rid], known[rid] + count + 1
+                known[rid] = end
+                if end > len(text) or seen.get(rid, 0) <= UNDER_WAY:
+                    continue
+                match, source = longest_match(text[:end])
+                assert told[rid][2] == match, (rid, end)
+                if rid in before and seen[rid] > UNDER_WAY + 1:
+                    had, drafts = before[rid]
+                    new = text[begin:end].tolist()
+                    agreed = next((at for at, token in enumerate(new) if token != drafts[at]), len(new)) if had else 0
+                    assert told[rid][:2] == [had, agreed], (rid, end)
+                    compared += 1
+                drafts = (source + 1 + np.arange(DRAFTS) % max(1, end - 1 - source)).tolist()
+                before[rid] = match, text[drafts].tolist()
+            before = {rid: kept for rid, kept in before.items() if rid in told}
+    assert compared > 50
+
+
+def test_a_grammar_has_no_wide_rounds(found: dict[str, Any]) -> None:
+    if "grammar" in found:
+        assert max(one["steps"] for one in found["grammar"]["rounds"]) == 7
+
+
+def test_a_fault_ends_lookups_and_nothing_else(found: dict[str, Any]) -> None:
+    if "fault" in found:
+        fault = found["fault"]
+        assert fault["outputs"] == found["scripts"]["0 steps, overlap"]["outputs"]
+        assert fault["error"] == "RuntimeError: planted"
+        assert fault["candidates"] == [0, 1, 3, 7]
+        assert fault["calls"] == 7, "it was asked again"
+
+
+def test_what_cannot_look_up_is_told_why(found: dict[str, Any]) -> None:
+    if "reasons" in found:
+        assert found["reasons"]["none"] is None
+        assert "drafts are trees" in found["reasons"]["trees"]
+        assert "sparse attention" in found["reasons"]["sparse attention"]

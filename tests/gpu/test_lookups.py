@@ -1,0 +1,50 @@
+"""Lookups on a GPU: kernels as the definition has them, and texts as without drafts, from graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lookup_kernel import check
+from sglang_adaptive.client import Client
+from tests.engine.workload import Case
+from tests.gpu.servers import serving, tiny_pair
+
+CONFIG = {"throughput": {"candidate_steps": [0, 1, 3, 7], "lookup": True}}
+STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
+WIDE = (15, 31)
+
+
+def test_kernels_look_up_what_the_definition_does() -> None:
+    assert check("cuda") > 50
+
+
+def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Prompts that hold an answer twice: at zero steps, held at lookups, by the policy; one at a time and four."""
+    with serving(tmp_path / "lookups.log", tiny_pair(tmp_path, "fa3"), "fa3", CONFIG) as client:
+        client.force_steps(0)
+        written = answers(client, [Case(f"{start} the", max_new_tokens=120) for start in STARTS], 4)
+        texts = [tuple(one["output_ids"]) for one in written]
+        cases = [Case((*text, *text, *text[:40]), max_new_tokens=160) for text in texts]
+        for at_once in (1, 4):
+            client.force_steps(0)
+            plain = [one["output_ids"] for one in answers(client, cases, at_once)]
+            for steps in (*WIDE, None):
+                client.force_steps(steps)
+                found = answers(client, cases, at_once)
+                same = sum(one["output_ids"] == text for one, text in zip(found, plain, strict=True))
+                rounds = sum(one["meta_info"]["spec_verify_ct"] for one in found)
+                record_property(f"{steps} x {at_once}", [same, rounds])
+                print(f"held at {steps}, {at_once} at once: {same} of {len(cases)} texts equal, {rounds} rounds")
+                assert same >= len(cases) - 1, "more than a tie of bfloat16"
+                assert rounds < 0.7 * 160 * len(cases)
+        state: dict[str, Any] = client.server_info()["internal_states"][0]["adaptive"]
+        assert all(state["rounds_by_tier"][str(drafts)] > 0 for drafts in WIDE)
+        assert state["lookups"] is not None and not state["degraded"]
+
+
+def answers(client: Client, cases: list[Case], at_once: int) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda case: case.whole(client), cases))

@@ -1,0 +1,184 @@
+"""Lookups in the throughput policy: what is learnt of them, when they are chosen, and when they are not."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive.lookups.lookup import DRAFTS as LOOKED_UP
+from sglang_adaptive.lookups.lookup import LONGEST, SHORTEST, Text
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.observation import Lookup, RoundObservation
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
+from sglang_adaptive.policy.throughput import lookups
+from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS, Agreement
+from sglang_adaptive.policy.throughput.policy import ThroughputOptions, ThroughputPolicy
+
+WIDEST = DRAFTS[-1]
+SECONDS = {0: 1.0, 1: 1.2, 3: 1.4, 7: 1.8}
+"""Of a round at small batches, in units of a plain decode."""
+
+
+def policy(behind: int = 0, slope: float = 0.002) -> ThroughputPolicy:
+    """Return a policy of a server on which a further token to verify costs *slope* of a plain decode."""
+    cells = [
+        ProfileCell(batch, steps, 0.005 * (seconds + slope * batch * (steps + 1)), 31)
+        for batch in (1, 2, 4, 8, 16, 32, 64, 128)
+        for steps, seconds in SECONDS.items()
+    ]
+    key = ProfileKey(*(("test",) * len(ProfileKey.__annotations__)))
+    options = ThroughputOptions(candidate_steps=tuple(SECONDS), lookup=True, probe_budget=0.0, margin=0.01)
+    made = ThroughputPolicy(3, options, CostProfile(key, tuple(cells), "test"))
+    made.allow_lookups(True, behind)
+    return made
+
+
+def serve(made: ThroughputPolicy, found: list[Lookup], accepted: int = 1) -> int:
+    """Run a round in which every request has so many drafts accepted, or those of *found* in one of lookups."""
+    steps = made.get_steps_for_batch(len(found))
+    looked_up = steps in DRAFTS
+    counts = [min(steps, one.agreed if looked_up else accepted) for one in found]
+    made.observe(RoundObservation(steps, counts, len(found), looked_up=looked_up, lookups=found))
+    return steps
+
+
+def test_the_matches_of_the_policy_are_those_of_a_lookup() -> None:
+    assert (SHORTEST, LONGEST) == (lookups.SHORTEST, lookups.LONGEST) == (lookups.LEVELS[0], lookups.LEVELS[-1])
+    assert WIDEST < LOOKED_UP, "the device looks further than the policy ever verifies"
+
+
+def test_what_is_expected_is_what_a_text_with_these_chances_yields() -> None:
+    agreement, draw = Agreement(), random.Random(1)
+    for match in (2, 5, 17, 64, 80):
+        total, rounds = 0, 20_000
+        for _ in range(rounds):
+            agreed = 0
+            while agreed < WIDEST and draw.random() < agreement.chance(match + agreed):
+                agreed += 1
+            total += agreed + 1
+        expected = agreement.tokens(match, DRAFTS)
+        assert expected[-1] == pytest.approx(total / rounds, rel=0.03)
+        assert expected[0] < expected[-1]
+        assert agreement.lasts(match, 3) == pytest.approx(math.prod(agreement.chance(match + at) for at in range(3)))
+
+
+def test_rounds_teach_how_far_texts_agree() -> None:
+    agreement = Agreement()
+    for _ in range(400):
+        agreement.learn(4, 2, broke=True)  # after six tokens it always ends
+    assert agreement.chance(4) > 0.97 and agreement.chance(5) > 0.97
+    assert agreement.chance(6) < 0.06
+    assert agreement.chance(40) == pytest.approx(39 / 40), "nothing was seen there"
+    for _ in range(4000):
+        agreement.learn(6, 1, broke=False)
+    assert agreement.chance(6) > 0.7, "a text that has changed is believed"
+    assert agreement.chance(1) == 0.0
+
+
+def test_copied_text_is_looked_up_and_other_text_is_not() -> None:
+    made = policy()
+    nothing, run = Lookup(0, 0, 0), Lookup(40, 32, 64)
+    assert serve(made, [nothing]) in SECONDS
+    assert made.get_steps_for_batch(1) in SECONDS
+    serve(made, [Lookup(0, 0, 20)])
+    assert serve(made, [run]) == WIDEST
+    assert serve(made, [nothing]) == WIDEST, "the run has not been seen to end yet"
+    assert serve(made, [nothing]) in SECONDS
+    assert not made.probing
+    assert made.snapshot()["why"]["code"] != "lookup"
+
+
+def test_one_that_copies_has_to_pay_for_the_rows_of_all() -> None:
+    dear = 0.02
+    for size, expected in ((1, True), (4, False)):
+        made = policy(slope=dear)
+        found = [Lookup(0, 0, 12), *[Lookup(0, 0, 0)] * (size - 1)]
+        for _ in range(3):
+            made.observe(RoundObservation(3, [3] * size, size, lookups=found))
+        assert (made.get_steps_for_batch(size) in DRAFTS) is expected
+
+
+def test_larger_batches_and_unknown_ones_are_drafted() -> None:
+    made = policy()
+    for size, told in ((REQUESTS + 1, REQUESTS + 1), (2, 1), (1, 0)):
+        made.observe(RoundObservation(3, [1] * told, told, lookups=[Lookup(64, 32, 64)] * told))
+        assert made.get_steps_for_batch(size) in SECONDS
+    made.observe(RoundObservation(3, [1] * 2, 2, lookups=[Lookup(64, 32, 64)] * 2))
+    assert made.get_steps_for_batch(2) == WIDEST
+    made.allow_lookups(False)
+    assert made.get_steps_for_batch(2) in SECONDS
+    assert made.candidate_steps == list(SECONDS)
+
+
+def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
+    """With overlap the match is known a round late: a short one is likely over by then, a long one is not."""
+    for match, late in ((2, False), (64, True)):
+        for behind in (0, 1):
+            made = policy(behind)
+            for _ in range(3):
+                made.observe(RoundObservation(7, [1], 1, lookups=[Lookup(0, 0, match)]))
+            made.get_steps_for_batch(1)
+            made.observe(RoundObservation(7, [1], 1, lookups=[Lookup(0, 0, match)]))
+            assert (made.get_steps_for_batch(1) in DRAFTS) is (late or not behind), (match, behind)
+
+
+def test_a_draft_model_that_copies_as_well_is_kept() -> None:
+    made = policy(slope=0.2)
+    copied = Lookup(10, 7, 10)  # always ends there
+    for _ in range(200):
+        made.observe(RoundObservation(7, [7], 1, lookups=[copied]))
+    assert made.get_steps_for_batch(1) == 7
+
+
+def test_lookups_say_nothing_of_the_draft() -> None:
+    made = policy()
+    before = made.acceptance_by_position()
+    for _ in range(50):
+        made.observe(RoundObservation(WIDEST, [WIDEST], 1, looked_up=True, lookups=[Lookup(64, 32, 64)]))
+    assert made.acceptance_by_position() == before
+
+
+def test_their_times_are_learnt_and_shared() -> None:
+    made = policy()
+    for _ in range(8):
+        made.observe(RoundObservation(WIDEST, [9], 1, seconds=0.09, looked_up=True, lookups=[Lookup(9, 9, 20)]))
+    assert made.get_steps_for_batch(1) == WIDEST, "no table was handed over yet"
+    made.import_cost(made.export_cost())
+    made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(9, 9, 20)]))
+    assert made.get_steps_for_batch(1) in SECONDS
+    assert made.snapshot()["lookup_rounds"]["seconds"][WIDEST] == pytest.approx(0.09, rel=0.1)
+    assert all(cell["steps"] in SECONDS for cell in made.snapshot()["cost_cells"])
+
+
+def test_the_curve_foretells_an_edited_file() -> None:
+    """A file, then the same with a word changed here and there: what is expected is what lookups bring."""
+    words = re.findall(r"\w+|\s+|[^\w\s]", Path(lookups.__file__).read_text())
+    number = {word: at for at, word in enumerate(dict.fromkeys(words))}
+    before, draw = [number[word] for word in words], random.Random(5)
+    after = [len(number) + at if draw.random() < 0.02 else token for at, token in enumerate(before)]
+    agreement, rounds = Agreement(), list(Text(before + after, len(before)).rounds())
+    half = len(rounds) // 2
+    for found in rounds[:half]:
+        agreement.learn(found.match, found.tokens - 1, found.tokens <= LOOKED_UP)
+    later = [found for found in rounds[half:] if found.match]
+    expected = sum(agreement.tokens(found.match, (LOOKED_UP,))[0] for found in later)
+    assert expected == pytest.approx(sum(found.tokens for found in later), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"lookup": True, "candidate_steps": [0, 3, 15]}, "throughput.candidate_steps: got [0, 3, 15]"),
+        ({"lookup": True, "verify_budget": True}, "throughput.verify_budget: got true"),
+        ({"lookup": "yes"}, 'throughput.lookup: got "yes"'),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_config({"throughput": options}, "my.json")
+    assert line in str(refused.value)
