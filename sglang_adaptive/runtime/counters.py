@@ -11,8 +11,9 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
-CAUSES = ("acceptance", "batch size", "probe", "capacity", "forced", "released", "configuration", "degraded")
-"""Causes of a switch; "probe" is a switch to a probe's steps or back, "capacity" one to steps that fit, or back."""
+CAUSES = ("acceptance", "batch size", "probe", "capacity", "forced", "released", "configuration", "degraded", "audit")
+"""Causes of a switch; "probe" is a switch to a probe's steps or back, "capacity" one to steps that fit,
+or back, "audit" one to zero steps for the audit, or back."""
 
 LARGEST_REGION = 10
 REGIONS = (

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from sglang_adaptive.runtime.calibration import BINS
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS
 from sglang_adaptive.runtime.meter_reading import MeterReading
+from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
 
 PREFIX = "sglang:adaptive_"
 COUNTER, GAUGE = "counter", "gauge"
 DEPTH, POSITION, CAUSE, REGION, CHANCE = "draft_steps", "position", "cause", "batch_region", "chance"
+VERDICT = "verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,15 @@ METRICS = (
         "Rate of one request with such drafts where they pay, over the best depth, by the cost model; at least.",
         throughput_only=True,
     ),
-    Metric("degraded", GAUGE, "1 when the policy failed and the depth is back at the one given at launch, else 0."),
+    Metric(
+        "audits_total", COUNTER, "Finished requests that were chosen to be decoded again, by what came of it.", VERDICT
+    ),
+    Metric(
+        "degraded",
+        GAUGE,
+        "1 when the policy failed and the depth is back at the one given at launch, or the audit has found a wrong "
+        "token and the depth is 0; else 0.",
+    ),
     Metric(
         "profile_age_seconds",
         GAUGE,
@@ -148,6 +158,7 @@ def label_of(cause: str) -> str:
 def most_series(depths: int, deepest: int) -> int:
     """Return the most series of a scheduler with *depths* runtime states, the largest of *deepest* steps."""
     most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS), CHANCE: BINS}
+    most[VERDICT] = len(VERDICTS)
     return sum(most[metric.label] for metric in METRICS)
 
 
@@ -166,6 +177,8 @@ def series(reading: MeterReading, now: float) -> Iterator[Series]:
         yield "switches_total", label_of(cause), reading.switches_by_cause.get(cause, 0)
     yield from _of_budgets(reading)
     yield from _of_lookups(reading)
+    if reading.audit is not None:
+        yield from (("audits_total", verdict, reading.audit[verdict]) for verdict in VERDICTS)
     if reading.speedup is not None:
         yield "expected_speedup_ratio", None, reading.speedup
     for one in reading.hour["against"] if reading.hour is not None else ():
