@@ -9,10 +9,9 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config, file_stamp, read_object
+from sglang_adaptive.policy.config import CapturedSteps, check_config, file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, WATCH, Change
-from sglang_adaptive.sglang_plugin.configuration import read_once
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +31,16 @@ class ConfigChanges:
         built: CapturedSteps,
         path: str | None,
         stamp: Stamp,
-        follow: Callable[[AdaptiveConfig], None] = lambda config: None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """*send* sends a change to the schedulers and returns, for each, whether it applied it.
 
         *in_force* asks a scheduler for its configuration, which another HTTP worker may have changed. *path* is the
-        server's file, if it has one, *stamp* its stamp at launch. *follow* gets the configuration of the launch
-        and each later one, in the event loop.
+        server's file, if it has one, *stamp* its stamp at launch. *changed* is called when the server
+        starts and after each change, in the event loop.
         """
         self._send, self._ask_in_force = send, in_force
-        self._built, self._follow = built, follow
+        self._built, self._changed = built, changed
         self._path = path
         self._handled = stamp
         self._one_at_a_time = asyncio.Lock()
@@ -50,12 +49,12 @@ class ConfigChanges:
     def start(self) -> None:
         """Listen for SIGHUP and watch the file, in the running event loop; an error is logged only."""
         try:
-            self._follow(read_once(self._path))
             if threading.current_thread() is threading.main_thread():  # Python's rule for signals
                 loop = asyncio.get_running_loop()
                 loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._reread("SIGHUP")))
             if self._path is not None:
                 self._begin(self._watch(self._path))
+            self._changed()
         except Exception:
             logger.exception("adaptive: the configuration file will not be read again")
 
@@ -88,14 +87,13 @@ class ConfigChanges:
             logger.exception("adaptive: %s: the configuration could not be changed; the old one goes on", by)
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
-        config = check_config(content, source)
-        self._built.require(config)
+        self._built.require(check_config(content, source))
         async with self._one_at_a_time:
             updated = await self._send(Change(content, source, by))
             if not all(updated):
                 problem = f"{updated.count(False)} of {len(updated)} schedulers refused it"
                 raise ConfigError(source, None, problem, "what their log lines say")
-            self._follow(config)
+            self._changed()
         return updated
 
     async def _watch(self, path: str) -> None:

@@ -60,7 +60,7 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
     if cfg.speculative_adaptive:
         again = DecodesAgain(_manager, _take, _send_report)
         path = cfg.speculative_adaptive_config
-        changes = ConfigChanges(_send_change, _in_force, built, path, note["stamp"], again.follow)
+        changes = ConfigChanges(_send_change, _in_force, built, path, note["stamp"], again.begin)
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from uuid import uuid4
 
 from sglang_adaptive import ties
-from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.sglang_plugin.audit.finished import AUDITED, MOST_TOKENS, UNFINISHED, Report
 
 logger = logging.getLogger(__name__)
@@ -49,9 +48,9 @@ class DecodesAgain:
         """Largest difference between two answers of zero steps so far, in nats."""
         self._failed = False
 
-    def follow(self, config: AdaptiveConfig) -> None:
-        """Begin, in the running event loop, if *config* has an audit. It ends when no scheduler has one any more."""
-        if config.audit is not None and (self._task is None or self._task.done()):
+    def begin(self) -> None:
+        """Begin, in the running event loop. It ends by itself, and at once, when no scheduler has the audit on."""
+        if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:

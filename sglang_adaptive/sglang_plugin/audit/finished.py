@@ -18,6 +18,7 @@ from typing import Any
 
 from sglang_adaptive import ties
 from sglang_adaptive.policy.config import AuditOptions
+from sglang_adaptive.policy.errors import printable
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.guard import Guard
 
@@ -123,6 +124,8 @@ class Audits:
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MOST_WAITING)
         self._counts = dict.fromkeys(VERDICTS, 0)
         self._noise = 0.0
+        self._size = 0
+        """Requests of the latest round."""
         self._epoch = 0
         self._may_be_older = False
         """Whether requests that run may have begun with the weights before the latest update."""
@@ -196,8 +199,11 @@ class Audits:
     def before_round(self, batch: Any) -> None:
         """Run a round of audited requests alone at zero steps; end them where *batch* has others."""
         self._controller.audit_round = self.has_all(batch.reqs)
-        if self._options is not None and not self._controller.audit_round:
-            self._rounds.attempt(self._make_room, batch.reqs)
+        # Who joins a batch nearly always changes its size; one that takes another's place is found at the next change.
+        if self._options is not None and len(batch.reqs) != self._size:
+            self._size = len(batch.reqs)
+            if not self._controller.audit_round:
+                self._rounds.attempt(self._make_room, batch.reqs)
 
     def has_all(self, reqs: Sequence[Any]) -> bool:
         """Whether all of a round's *reqs* are decoded again for the audit."""
@@ -250,7 +256,8 @@ def question(req: Any) -> dict[str, Any] | None:
         "repetition_penalty": how.repetition_penalty,
         "logit_bias": how.logit_bias,
     }
-    return {"request": req.rid, "prompt": list(req.origin_input_ids), "output": list(output), "sampling": sampling}
+    name = printable(req.rid)
+    return {"request": name, "prompt": list(req.origin_input_ids), "output": list(output), "sampling": sampling}
 
 
 def why_not() -> str | None:

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from sglang_adaptive import ties
-from sglang_adaptive.policy.config import AdaptiveConfig, check_config
 from sglang_adaptive.sglang_plugin.audit.again import TOGETHER, DecodesAgain
 from sglang_adaptive.sglang_plugin.audit.finished import AUDITED, UNFINISHED, Report
 
 OURS = [5, 8, 7]
-AUDIT = {"audit": {"share": 1.0}}
 
 
 def answer(ids: list[int], *places: dict[int, float], reason: str = "length") -> dict[str, Any]:
@@ -56,10 +54,10 @@ class Server:
     async def send(self, report: Report) -> None:
         self.reports.append(report)
 
-    def audited(self, config: AdaptiveConfig | None = None) -> Report:
+    def audited(self) -> Report:
         async def run() -> None:
             again = DecodesAgain(lambda: self, self.take, self.send)
-            again.follow(config or check_config(AUDIT, "test"))
+            again.begin()
             assert again._task is not None
             await again._task
 
@@ -107,11 +105,19 @@ def test_what_did_not_come_to_its_end_is_not_compared(answers: list[Any], caplog
     )
 
 
-def test_without_the_option_nothing_is_asked() -> None:
-    asked: list[int] = []
-    again = DecodesAgain(lambda: None, lambda: asked.append(1), lambda report: asked.append(2))  # type: ignore
-    again.follow(check_config({}, "test"))
-    assert again._task is None and not asked
+def test_it_ends_at_once_where_nobody_wants_it() -> None:
+    server = Server(answer(OURS))
+    server._finished.clear()
+
+    async def run() -> None:
+        again = DecodesAgain(lambda: server, server.take, server.send)
+        for _ in range(2):  # a later configuration begins it anew
+            again.begin()
+            assert again._task is not None
+            await again._task
+
+    asyncio.run(run())
+    assert not server.asked and not server.reports
 
 
 def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +126,7 @@ def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) -> None:
 
     async def run() -> None:
         again = DecodesAgain(lambda: None, lost, lost)  # type: ignore[arg-type]
-        again.follow(check_config(AUDIT, "test"))
+        again.begin()
         assert again._task is not None
         await again._task
 

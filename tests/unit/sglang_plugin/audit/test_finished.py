@@ -215,7 +215,9 @@ def test_a_report_travels_in_a_name() -> None:
             taken.validate(REPORT_KEY, 1)
 
 
-@pytest.mark.parametrize(("launch", "told"), [({"tp_size": 2, "attn_dp_size": 2, "moe_ep_size": 2}, "attention DP"), ({}, "disaggregation")])
+@pytest.mark.parametrize(
+    ("launch", "told"), [({"tp_size": 2, "attn_dp_size": 2, "moe_ep_size": 2}, "attention DP"), ({}, "disaggregation")]
+)
 def test_some_launches_rule_it_out(
     launch: dict[str, int], told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
