@@ -2,7 +2,8 @@
 
 It does so as the command ``audit`` does. A text that differs from what zero steps make of its prompt is a tie where
 the log-probabilities of both tokens lie as near as rounding decides, by the differences between zero steps alone and
-several at once, and wrong otherwise. A token that zero steps take themselves in one of their answers is a tie.
+several at once, and wrong otherwise. A token that zero steps take themselves in one of their answers is a tie. Before a
+token is called wrong, that difference is measured over more tokens than a short text has.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MOST_SECONDS = 120.0
 """For one text, after which it is given up."""
 TOGETHER = 8
 """Answers of zero steps at once beside one alone, where a text differs; fewer for long ones."""
+MEASURED = 256
+"""Tokens after the prompt of which the noise is measured before a token is called wrong."""
 
 Finished = Mapping[str, Any]
 """What ``finished.question`` returns, with "epoch" and "replica"."""
@@ -81,14 +84,30 @@ class DecodesAgain:
         self._noise = max(self._noise, noise)
         if parted is None:
             return Report(*about, ties.TIE, self._noise)
+        if parted.gap > ties.width(self._noise):
+            if (noise := await self._measured(finished)) is None:  # type: ignore[assignment]
+                return Report(*about, UNFINISHED)
+            self._noise = max(self._noise, noise)
         verdict = ties.TIE if parted.gap <= ties.width(self._noise) else ties.WRONG
         gap = None if parted.own is None or parted.other is None else parted.gap
         return Report(*about, verdict, self._noise, parted.at, gap)
 
-    async def _references(self, finished: Finished, body: Mapping[str, Any]) -> list[ties.Answer] | None:
-        """Return the answers of zero steps alone and of several at once, with log-probabilities."""
+    async def _measured(self, finished: Finished) -> float | None:
+        """Return how much zero steps differ from themselves after the prompt, in nats; None where they did not answer.
+
+        The text itself may be too short to say, and prompts in the cache were computed in other chunks.
+        """
+        sampling = {"temperature": 0, "max_new_tokens": MEASURED, "ignore_eos": True}
+        body = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
+        known = await self._references(finished, body, extra_key=uuid4().hex)  # of no other prompt in the cache
+        return None if known is None else await asyncio.to_thread(_noise, known)
+
+    async def _references(
+        self, finished: Finished, body: Mapping[str, Any], **more_alone: str
+    ) -> list[ties.Answer] | None:
+        """Return the answers of zero steps alone, with *more_alone* in its body, and of several at once."""
         together = max(2, min(TOGETHER, MOST_TOKENS // (len(finished["prompt"]) + len(finished["output"]))))
-        alone = await self._answers(finished, body, 1)
+        alone = await self._answers(finished, {**body, **more_alone}, 1)
         more = None if alone is None else await self._answers(finished, body, together)
         return None if alone is None or more is None else [*alone, *more]
 
@@ -115,5 +134,10 @@ class DecodesAgain:
 
 
 def _compared(ours: Sequence[int], known: Sequence[ties.Answer]) -> tuple[ties.Parting | None, float]:
-    """Return where *ours* part from the nearest answer, and the most by which the first differs from the others."""
-    return ties.nearest(ours, known)[0], max(ties.noise(known[0], one) for one in known[1:])
+    """Return where *ours* part from the nearest answer, and the noise of all."""
+    return ties.nearest(ours, known)[0], _noise(known)
+
+
+def _noise(known: Sequence[ties.Answer]) -> float:
+    """Return the most by which the first answer differs from the others, in nats."""
+    return max(ties.noise(known[0], one) for one in known[1:])

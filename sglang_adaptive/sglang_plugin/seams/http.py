@@ -56,7 +56,7 @@ needs(
     Need(
         SRT + "managers.io_struct.GenerateReqInput",
         (
-            *("rid", "input_ids", "sampling_params", "routed_dp_rank", "log_metrics", "no_logs"),
+            *("rid", "input_ids", "sampling_params", "routed_dp_rank", "log_metrics", "no_logs", "extra_key"),
             *("return_logprob", "logprob_start_len", "top_logprobs_num", "stream"),
         ),
     ),

@@ -27,7 +27,7 @@ def other(second: dict[int, float], token: int = 6, reason: str = "length") -> d
     return answer([5, token, 7], {5: -0.1, 9: -3.0}, second, {7: -0.2, 1: -2.0}, reason=reason)
 
 
-FAR, NEAR = {6: -0.2, 8: -3.0}, {6: -0.7, 8: -0.75}
+FAR, NEAR, MOVED = {6: -0.2, 8: -3.0}, {6: -0.7, 8: -0.75}, {6: -0.72, 8: -0.78}
 
 
 class Server:
@@ -80,17 +80,23 @@ def test_an_equal_text_is_asked_for_once_without_log_probabilities() -> None:
     [
         ([other(FAR)], ties.WRONG, 2.8),
         ([other(NEAR)], ties.WRONG, 0.05),
-        ([other(NEAR), other(NEAR), other({6: -0.72, 8: -0.78})], ties.TIE, 0.05),
+        ([other(NEAR), other(NEAR), other(MOVED)], ties.TIE, 0.05),
+        ([other(NEAR)] * (2 + TOGETHER) + [other(NEAR), other(MOVED)], ties.TIE, 0.05),
         ([other(FAR), other(FAR), other({8: -0.2, 6: -3.0}, token=8)], ties.TIE, None),
         ([answer([5], {5: -0.1})], ties.WRONG, None),
     ],
-    ids=["far", "no noise", "within the noise", "one of their own texts", "it ends"],
+    ids=["far", "no noise", "within the noise", "within the noise of more tokens", "one of their own texts", "it ends"],
 )
 def test_a_text_that_differs(answers: list[Any], verdict: str, gap: float | None) -> None:
     server = Server(*answers)
     report = server.audited()
     assert report.verdict == verdict and report.gap == (gap if gap is None else pytest.approx(gap))
-    assert [bool(request.return_logprob) for request in server.asked] == [False, *[True] * (1 + TOGETHER)]
+    plain, *references = server.asked
+    assert not plain.return_logprob and all(request.return_logprob for request in references)
+    anew = [place for place, request in enumerate(references) if request.extra_key]
+    assert anew in ([], [1 + TOGETHER]), "the prompt is computed anew once, where more tokens are asked for"
+    if verdict == ties.WRONG:
+        assert anew and len(references) == 2 * (1 + TOGETHER), "no token is called wrong before the noise is measured"
 
 
 @pytest.mark.parametrize(
