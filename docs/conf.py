@@ -24,6 +24,7 @@ include_patterns = [
     "SECURITY.md",
     "docs/*.md",
     "patches/README.md",
+    "patches/upstream.md",
     "train/README.md",
     "train/smollm2/README.md",
     "benchmarks/**.md",

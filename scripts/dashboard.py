@@ -55,7 +55,7 @@ STATS = (
     ),
     Panel(
         "Degraded",
-        "1: the policy failed and was set aside.",
+        "1: the policy failed and was set aside, or the audit found a wrong token.",
         ((one("degraded"), "{{instance}}"),),
         "none",
         "stat",
@@ -169,6 +169,12 @@ GRAPHS = (
             ),
             (f"avg by (batch_region) ({one('expected_tokens_per_second')})", "expected, batch {{batch_region}}"),
         ),
+        "none",
+    ),
+    Panel(
+        "Finished requests that were decoded again",
+        "With an audit: by what came of them, since the last ten minutes. One that is wrong ends speculation.",
+        ((f"sum by (verdict) (increase({one('audits_total')}[10m]))", "{{verdict}}"),),
         "none",
     ),
     Panel(

@@ -11,7 +11,7 @@ from pathlib import Path
 from sglang_adaptive.cli import COMMANDS
 from sglang_adaptive.command_line import PROGRAM, CommandParser
 from sglang_adaptive.policy.base import POLICIES
-from sglang_adaptive.policy.config import AdaptiveConfig, TraceOptions
+from sglang_adaptive.policy.config import AdaptiveConfig, AuditOptions, TraceOptions
 from sglang_adaptive.policy.ema import SlotConfig
 from sglang_adaptive.policy.options import MAX_STEPS, reference
 from sglang_adaptive.policy.throughput import ThroughputOptions
@@ -89,6 +89,7 @@ def configuration() -> Tables:
         "top": _keys([("policy", "see below", names, "what decides"), watch]),
         "server": _keys(server),
         "trace": _keys(reference(TraceOptions)),
+        "audit": _keys(reference(AuditOptions)),
         "slots": _keys(reference(SlotConfig)),
         "switches": markdown([("Variable", "What 0 turns off"), *((f"`{one.name}`", one.help) for one in SWITCHES)]),
         **{name: _keys(rows) for name, rows in options.items() if rows},  # slots are no object of options

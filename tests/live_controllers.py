@@ -7,11 +7,12 @@ from typing import Any
 
 from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.config import AuditOptions, check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.audit.finished import Audits, Report
 
 
 class Worker:
@@ -51,6 +52,15 @@ def with_lookups(found: AdaptiveController) -> AdaptiveController:
     counter.add(array("q", range(100)), array("q", [*range(20, 80), 7, 3]))
     counter.close()
     found.count_lookups = counter.report
+    return found
+
+
+def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
+    """Let *found* report an audit that has come to one *verdict*."""
+    from sglang.srt.runtime_context import get_context, get_parallel
+
+    with get_context().override_server_args(), get_parallel().override(dp_rank=None):
+        Audits(found, AuditOptions(0.001)).count(Report(0, 0, "a request", verdict, 0.01, 7, 2.5))
     return found
 
 

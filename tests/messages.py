@@ -15,7 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "sglang_adaptive"
 GAP = "..."
 LOG_CALLS = ("info", "warning", "error", "exception", "critical")
-SAY_CALLS = ("_refuse", "problem", "failed", "error", "_warn", "_degrade", "unknown_key", "abort")
+SAY_CALLS = (
+    *("_refuse", "problem", "failed", "error", "_warn", "_degrade", "unknown_key", "abort"),
+    *("step_down", "FINISH_ABORT"),
+)
 """Functions of the package whose arguments are printed as they are."""
 REASONS = {
     "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
@@ -31,6 +34,7 @@ REASONS = {
         "_of_the_graphs",
         "_of_the_server",
     ),
+    "sglang_plugin/audit/finished.py": ("why_not", "words"),
     "sglang_plugin/contract.py": ("problem", "verdict"),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),

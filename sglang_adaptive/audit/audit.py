@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from sglang_adaptive import ties
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady, read_info
-from sglang_adaptive.audit import sampled, ties
+from sglang_adaptive.audit import sampled
 from sglang_adaptive.audit.asking import ask
-from sglang_adaptive.audit.questions import Question, is_whole, words_of
+from sglang_adaptive.audit.questions import Question, words_of
 from sglang_adaptive.client import Client
 
 SWITCH_SECONDS = 0.05
@@ -203,7 +204,7 @@ class Audit:
         for question, *answers in zip(block, alone, together, strict=True):
             if None in answers:
                 continue
-            bad = [words_of(answer) for answer in answers if not is_whole(answer)]
+            bad = [words_of(answer) for answer in answers if not ties.is_whole(answer)]
             if bad:
                 self.found.left_out[question.name] = bad[0]
                 self._known[question.name] = []
@@ -214,7 +215,7 @@ class Audit:
                 self._compare(Way(ZERO, self._at_once), question, answers[1], answers[:1])
 
     def _compare(self, way: Way, question: Question, answer: Any, known: Sequence[ties.Answer] = ()) -> None:
-        if answer is None or (isinstance(answer, dict) and not is_whole(answer)):
+        if answer is None or (isinstance(answer, dict) and not ties.is_whole(answer)):
             return
         one = Compared(len(self.found.compared) + 1, way, question, [])
         self.found.compared.append(one)
@@ -233,10 +234,10 @@ class Audit:
         bodies = {one.question.name: ties.as_reference(one.question.body) for one in wrong}
         for name, body in islice(bodies.items(), ASKED_AGAIN):
             answers = [*self._ask_reference([body], 1), *self._ask_reference([body] * self._at_once, self._at_once)]
-            whole = [*self._known[name], *filter(is_whole, answers)]
+            whole = [*self._known[name], *filter(ties.is_whole, answers)]
             for one in wrong:
                 if one.question.name == name:
-                    one.parting = _nearest(one.ids, whole)[0]
+                    one.parting = ties.nearest(one.ids, whole)[0]
 
     def _ask_reference(self, bodies: Sequence[Any], at_once: int) -> list[Any]:
         return self._ask(self._reference or self._subject.client, ZERO, bodies, at_once)
@@ -287,17 +288,7 @@ class Audit:
 
 
 def _judge(one: Compared, answer: ties.Answer, known: Sequence[ties.Answer]) -> None:
-    one.parting, nearest = _nearest(answer["output_ids"], known)
+    one.parting, nearest = ties.nearest(answer["output_ids"], known)
     one.ids = list(answer["output_ids"]) if one.parting is not None else []
     if one.question.wants_logprobs():
         one.differ = ties.chosen_differ(answer, nearest)
-
-
-def _nearest(ids: Sequence[int], known: Sequence[ties.Answer]) -> tuple[ties.Parting | None, ties.Answer]:
-    """Return where *ids* part from that one of the reference's answers from which they do last, and this one."""
-
-    def order(pair: tuple[ties.Parting | None, ties.Answer]) -> tuple[float, float]:
-        parted = pair[0]
-        return (len(ids) + 1, 0.0) if parted is None else (parted.at, -parted.gap)
-
-    return max(((ties.parting(ids, reference), reference) for reference in known), key=order)

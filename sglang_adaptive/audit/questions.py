@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.audit.ties import Answer
+from sglang_adaptive.ties import Answer
 
 SHIPPED = Path(__file__).with_name("prompts.json")
 SCHEMA = {
@@ -122,11 +122,6 @@ def _read(line: str, where: str) -> Prompt:
     if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt))):
         raise ValueError(f"{where}: got {json.dumps(prompt)[:40]}; {accepted}")
     return prompt
-
-
-def is_whole(answer: Any) -> bool:
-    """Return whether an answer came to its end; somebody may have aborted it."""
-    return isinstance(answer, Mapping) and answer["meta_info"]["finish_reason"]["type"] != "abort"
 
 
 def words_of(answer: Answer | str) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sglang_adaptive.audit import ties
+from sglang_adaptive import ties
 from sglang_adaptive.audit.audit import Compared, Found, Way
 
 SHOWN = 8

@@ -53,7 +53,7 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     yield from _last_switch(state)
     if state["degraded"]:
         yield f"The policy was set aside: {state['degraded_reason']}."
-        yield f"The server holds the depth given at launch, {state['launch_steps']}; its log has the traceback."
+        yield f"The server holds the depth at {state['degraded_steps']} until it is configured again; its log has more."
         yield "Sending it a configuration, the same one or another, starts a policy anew."
         return
     if state["forced_steps"] is not None:

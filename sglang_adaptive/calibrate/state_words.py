@@ -12,7 +12,8 @@ _CAUSES = {
     "capacity": "a context or the KV cache is nearly full, or was",
     "forced": "an operator forced it",
     "released": "an operator released it",
-    "degraded": "the policy failed",
+    "degraded": "the policy failed, or the audit found a wrong token",
+    "audit": "finished requests were decoded again",
     "configuration": "the configuration was changed",
 }
 

@@ -40,6 +40,16 @@ class TraceOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """Which finished requests the server decodes again at zero steps, and when."""
+
+    share: Annotated[float, number("share of finished greedy requests", 0.0, 1.0, above=True)]
+    when: Annotated[str, opt.word("when they are decoded again: while the server has no other request", "idle")] = (
+        "idle"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AdaptiveConfig:
     """A configuration in which every value has been checked: the policy's options, and those of the server."""
 
@@ -84,6 +94,15 @@ class AdaptiveConfig:
             "write down the rounds that the server runs",
             'an object, as in {"file": "rounds.trace", "max_mb": 64}',
             "nowhere",
+        ),
+    ] = None
+    audit: Annotated[
+        AuditOptions | None,
+        nested(
+            AuditOptions,
+            "decode some finished greedy requests again at zero steps, and compare",
+            'an object, as in {"share": 0.001, "when": "idle"}',
+            "none",
         ),
     ] = None
 
@@ -136,9 +155,13 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
         if owner not in (None, policy):
             raise kinds[owner].beside(key, policy, source)
     given = {key: value for key, value in cfg.items() if key in server}
-    return AdaptiveConfig(
+    found = AdaptiveConfig(
         policy, source=source, **opt.checked(AdaptiveConfig, given, "", source), options=kinds[policy].read(cfg, source)
     )
+    if found.audit is not None and 0 not in found.candidate_steps:
+        problem = f"the depths are {_listed(found.candidate_steps)}"
+        raise ConfigError(source, "audit", problem, "0 among the depths, at which requests are decoded again")
+    return found
 
 
 def _unknown(key: str, source: str) -> ConfigError:

@@ -78,6 +78,11 @@ def pathname(meaning: str, expected: str, default: str | None = None) -> Option:
     return Option(meaning, expected, lambda v: isinstance(v, str) and bool(v) and "\0" not in v, default=default)
 
 
+def word(meaning: str, *words: str) -> Option:
+    """Return the option of one of *words*."""
+    return Option(meaning, " or ".join(f'"{one}"' for one in words), lambda value: value in words)
+
+
 def depths(meaning: str) -> Option:
     """Return the option of numbers of steps; the field has them ascending, without repeats."""
 

@@ -70,6 +70,13 @@ class AdaptiveController(Rounds):
         self.force_steps(self._held_before)
         return True
 
+    def step_down(self, why: str) -> None:
+        """Run zero steps until another policy replaces this one, because of *why*: a token that was proved wrong.
+
+        Steps that an operator holds go first.
+        """
+        self._degrade(why, steps=0)
+
     def force_budget(self, budget: int | None) -> None:
         """Verify *budget* drafts a request, on average, while steps are held; None verifies all.
 
@@ -127,6 +134,7 @@ class AdaptiveController(Rounds):
             accepted_by_length=tuple(self._context_lengths.snapshot()),
             round_times=tuple(counters.round_times.as_list()),
             degraded=self._degraded,
+            degraded_steps=None if self._degraded is None else self._degraded_steps,
             profile_saved_at=self._profile_saved_at(),
             config=self._config(),
             config_changed=None if self._config_changed is None else MappingProxyType(dict(self._config_changed)),
@@ -134,6 +142,7 @@ class AdaptiveController(Rounds):
             startup=MappingProxyType(self._startup()),
             speedup=self._speedup(),
             lookups=self.lookup_report(),
+            audit=self._audit(),
         )
 
     def history(self, span: int) -> dict[str, Any] | None:
@@ -168,7 +177,11 @@ class AdaptiveController(Rounds):
             hour=self._speedup(),
             verify_budget=self.budget_report() if self.budgets_allowed else None,
             lookups=self.lookup_report(),
+            audit=self._audit(),
         )
+
+    def _audit(self) -> dict[str, Any] | None:
+        return None if self.audits is None else self.audits()
 
     def _speedup(self) -> dict[str, Any] | None:
         history = self._closed_history()

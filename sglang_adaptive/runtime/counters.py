@@ -11,9 +11,12 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 RECENT_SWITCHES = 32
-CAUSES = ("acceptance", "batch size", "probe", "lookup", "capacity", "forced", "released", "configuration", "degraded")
+CAUSES = (
+    *("acceptance", "batch size", "probe", "lookup", "capacity"),
+    *("forced", "released", "configuration", "degraded", "audit"),
+)
 """Causes of a switch; "probe" is a switch to a probe's steps or back, "lookup" one to a round that looks its drafts up,
-or back, "capacity" one to steps that fit, or back."""
+or back, "capacity" one to steps that fit, or back, "audit" one to zero steps for the audit, or back."""
 
 LARGEST_REGION = 10
 REGIONS = (

@@ -54,6 +54,9 @@ class MeterReading:
     lookups: Mapping[str, Any] | None = None
     """As ``LookupCounter.report`` has it; None where nobody counts lookups."""
 
+    audit: Mapping[str, Any] | None = None
+    """What the audit of finished requests has found; None where there is none."""
+
 
 def read_meters(
     policy: AdaptivePolicy | None,
@@ -66,6 +69,7 @@ def read_meters(
     hour: Mapping[str, Any] | None = None,
     verify_budget: Mapping[str, Any] | None = None,
     lookups: Mapping[str, Any] | None = None,
+    audit: Mapping[str, Any] | None = None,
 ) -> MeterReading:
     """Read *counters* and *policy*, which is None after it failed."""
     forecaster = policy if isinstance(policy, Forecasts) else None
@@ -84,6 +88,7 @@ def read_meters(
         hour=hour,
         verify_budget=verify_budget,
         lookups=lookups,
+        audit=audit,
     )
 
 

@@ -25,6 +25,9 @@ class RoundNote:
     lengths: Sequence[int] = ()
     """Sequence lengths of the requests before the round, in the order of the accept counts; empty when unknown."""
 
+    audit: bool = False
+    """Whether all its requests are decoded again for the audit: nothing is counted or learnt from it."""
+
     largest_batch: int | None = None
     """Requests of the rank with most, where ranks run their rounds together; None where a round is this rank's own."""
 

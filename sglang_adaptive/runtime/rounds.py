@@ -29,7 +29,7 @@ class Rounds(RuntimeStates):
       never change within a round.
     - A result is credited to the steps that drafted it, which with overlap scheduling may not be live any more.
     - A policy that raises is not asked again until another replaces it. The launch steps run, unless an operator holds
-      others.
+      others. Zero steps run instead where an audit has proved a token wrong.
     """
 
     def __init__(
@@ -64,6 +64,10 @@ class Rounds(RuntimeStates):
         """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
         self.agreed_most: int | None = None
         """``most_steps`` of all these ranks together."""
+        self.audits: Callable[[], dict[str, Any]] | None = None
+        """Returns what the audit of finished requests has found; None where there is none."""
+        self.audit_round = False
+        """Whether all requests of the coming round are decoded again for the audit."""
         self._forced_steps: int | None = None
         self._forced_budget: int | None = None
         self._lease: int | None = None
@@ -72,6 +76,8 @@ class Rounds(RuntimeStates):
         """The steps that were held when the lease began."""
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
+        self._degraded_steps = self._launch_steps
+        """The steps that run while the policy is not asked."""
         self._last_batch_size: int | None = None
         self._probed_from: int | None = None
         """The steps before the current probe; None without a probe."""
@@ -148,6 +154,8 @@ class Rounds(RuntimeStates):
         """
         if self._warm_up is not None:
             return
+        if note is not None and note.audit:
+            return self.interrupt()
         observation = self._observed(num_correct_drafts_per_req, batch_size, note)
         self._counters.add_round(observation)
         self._remember(observation)
@@ -203,20 +211,23 @@ class Rounds(RuntimeStates):
         self._probed_from = None
 
     def _choose(self, batch_size: int) -> tuple[int, str]:
+        if self.audit_round:
+            self._pending_cause = "audit"
+            return 0, "audit"
         if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
             self._pending_cause = "released"
             self.budget = self._forced_budget
             return self._forced_steps, "forced"
         if self._degraded is not None:
-            return self._launch_steps, "degraded"
+            return self._degraded_steps, "degraded"
         try:
             target = self.params.get_steps_for_batch(batch_size)
         except Exception as error:
             self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
-            return self._launch_steps, "degraded"
+            return self._degraded_steps, "degraded"
         if target not in self._states:
             self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
-            return self._launch_steps, "degraded"
+            return self._degraded_steps, "degraded"
         self.budget = None if self._budgets is None else self._budgets.budget
         return target, self._cause(target, batch_size)
 
@@ -259,10 +270,11 @@ class Rounds(RuntimeStates):
             raise RuntimeError("the first rank has no cost table to share")
         policy.import_cost(shared)
 
-    def _degrade(self, why: str, error: Exception | None = None) -> None:
-        """Stop asking the policy, and log why; this happens once a policy."""
+    def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
+        """Stop asking the policy, and log why; *steps* run until another policy replaces it, None for the launch's."""
         self._degraded = why
-        logger.error("adaptive speculation degraded to %d steps: %s", self._launch_steps, why, exc_info=error)
+        self._degraded_steps = self._launch_steps if steps is None else steps
+        logger.error("adaptive speculation degraded to %d steps: %s", self._degraded_steps, why, exc_info=error)
 
     def _remember(self, observation: RoundObservation) -> None:
         """Add a round to the history."""

@@ -40,7 +40,10 @@ class ControllerSnapshot:
     """Median seconds of a round by batch size and steps, with the number of rounds; see ``RoundTimes``."""
 
     degraded: str | None
-    """Why the policy failed; None while it is used."""
+    """Why the policy is not asked: it failed, or the audit found a wrong token; None while it is used."""
+
+    degraded_steps: int | None
+    """The steps that run instead; None while it is used."""
 
     profile_saved_at: float | None
     """Unix time in seconds at which this server's cost profile was last written to disk; None when there is none."""
@@ -60,6 +63,9 @@ class ControllerSnapshot:
 
     lookups: Mapping[str, Any] | None = None
     """What lookups in the own text would have got accepted of finished requests; see ``LookupCounter.report``."""
+
+    audit: Mapping[str, Any] | None = None
+    """What the audit of finished requests has found; None where there is none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins; object keys are strings."""
@@ -82,12 +88,14 @@ class ControllerSnapshot:
             "round_times": [dict(cell) for cell in self.round_times],
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,
+            "degraded_steps": self.degraded_steps,
             "profile_saved_at": self.profile_saved_at,
             "config": None if self.config is None else dict(self.config),
             "config_changed": None if self.config_changed is None else dict(self.config_changed),
             "startup": dict(self.startup),
             "speedup": None if self.speedup is None else dict(self.speedup),
             "lookups": None if self.lookups is None else dict(self.lookups),
+            "audit": None if self.audit is None else dict(self.audit),
             **self.policy_state,
         }
 

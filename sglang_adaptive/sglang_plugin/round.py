@@ -41,6 +41,7 @@ from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
 from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
+    from sglang_adaptive.sglang_plugin.audit.finished import Audits
     from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
     from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
     from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
@@ -80,6 +81,8 @@ class Round:
         self.metrics: AdaptiveMetrics | None = None
         self.texts: FinishedTexts | None = None
         """Counts what lookups would have got accepted; None where nobody does."""
+        self.audits: Audits | None = None
+        """Lets some finished requests be decoded again; does nothing unless the configuration asks for it."""
         self._resolving: RoundNote | None = None
 
     @cached_property
@@ -179,6 +182,13 @@ class Round:
     def waits(self, scheduler: Any, batch: Any) -> bool:
         """Say whether pending results are processed before *batch* is launched."""
         return self.exact is not None and self.exact.waits(scheduler, batch)
+
+    def prepare(self, prepare: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
+        """Prepare the decode batch for its next round; first find out what it has room for, then whose round it is."""
+        found = self.capacity.prepare(prepare, scheduler, batch)
+        if self.audits is not None:
+            self.audits.before_round(found)
+        return found
 
     def choose_steps(self, batch_size: int) -> None:
         """Choose the steps of the coming round, and its verify budget; make the steps live."""
@@ -325,6 +335,7 @@ class Round:
         note = self.note(result)
         note.context_tokens = None if batch.seq_lens_sum is None else int(batch.seq_lens_sum)
         note.requests = [req.rid for req in batch.reqs]
+        note.audit = self.audits is not None and self.audits.has_all(batch.reqs)
         note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
         note.arrived(result)
         self._resolving = note
@@ -349,9 +360,11 @@ class Round:
         return owned if self.deferred is None else self.deferred.owned_length(owned, req)
 
     def released(self, req: Any) -> None:
-        """Let the text of a request that has given back its KV be counted, if it is done."""
+        """Let the text of a request that has given back its KV be counted and audited, if it is done."""
         if self.texts is not None:
             self.texts.add(req)
+        if self.audits is not None:
+            self.audits.add(req)
 
     def short_rounds(self) -> dict[str, int]:
         """Return how many passes were replayed without SGLang's preparation, for /server_info."""
@@ -377,6 +390,12 @@ class Round:
     def weights_updated(self, result: Any, request: Any) -> None:
         """Capture all graphs again if that was asked, and trust less what was learnt of the draft."""
         follow_update(self.controller, result, request)
+        self.weights_change()
+
+    def weights_change(self) -> None:
+        """Let requests that were decoded with the weights until now be audited no more."""
+        if self.audits is not None:
+            self.audits.weights_change()
 
     def metrics_made(self, context: Any) -> None:
         """Make our metrics beside those of SGLang's *context*."""

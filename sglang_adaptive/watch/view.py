@@ -52,9 +52,8 @@ def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
 
 def _state(state: dict[str, Any], passed: dict[str, Any] | None) -> tuple[str, str]:
     if state["degraded"]:
-        return DEGRADED, f"the policy was set aside, the depth stays at {state['launch_steps']}: " + str(
-            state["degraded_reason"]
-        )
+        held = state["degraded_steps"]
+        return DEGRADED, f"the policy was set aside, the depth stays at {held}: {state['degraded_reason']}"
     if passed is not None and passed["rounds"] == 0:
         return IDLE, "no round since the last reading"
     forced = state["forced_steps"]

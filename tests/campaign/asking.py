@@ -74,16 +74,17 @@ def _refusal(words: str) -> str:
 
 
 def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Question]) -> None:
-    """Ask both; whatever is not the same is a loss, unless its kind differs at one depth as well."""
+    """Ask both; whatever is not the same is a loss, but for what a mixed prefill counts and for ties."""
+    mixes = adapting.server_info()["enable_mixed_chunk"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(lambda question: ask(adapting, question), asked))
         wanted = list(pool.map(lambda question: ask(plain, question), asked))
     for question, ours, theirs in zip(asked, found, wanted, strict=True):
         what = f"{question.kind}{', streamed' if question.streamed else ''}"
         said = difference(ours, _cut(theirs, ours, KINDS[question.kind].shorter))
-        if said and KINDS[question.kind].known:
+        if said and mixes and KINDS[question.kind].counts_tokens:
             unit.tried[what] += 1
-            unit.known[question.kind] += 1
+            unit.known[f"{question.kind}, with mixed prefills"] += 1
         elif said and ties.is_tie(plain, question.body, ours):
             unit.tried[what] += 1
             unit.known[ties.NAME] += 1

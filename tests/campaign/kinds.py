@@ -47,8 +47,9 @@ class Kind:
     shorter: int = 0
     """Tokens that speculation may leave out at the context's end: SGLang reserves a round's, at one depth as well."""
 
-    known: bool = False
-    """Whether stock speculation at one depth differs as well: differences are counted, and are no loss."""
+    counts_tokens: bool = False
+    """Whether its text depends on how many tokens are counted; a mixed prefill (``--enable-mixed-chunk``) of SGLang's
+    counts too few for running requests, and differences there are no loss."""
 
     def draw(self, draw: random.Random) -> dict[str, Any]:
         """Return the body of a greedy request to /generate."""
@@ -81,7 +82,7 @@ KINDS: dict[str, Kind] = {
     "stop strings that stay": Kind({"stop": _stops, "no_stop_trim": True}),
     "stop tokens": Kind({"stop_token_ids": lambda draw: draw.sample(range(64, 120), 6)}),
     "stop by regex": Kind({"stop_regex": "[aeiou] [a-z]{2}"}),
-    "min tokens": Kind({"stop": [" ", "e"], "min_new_tokens": lambda draw: draw.randint(1, 12)}, known=True),
+    "min tokens": Kind({"stop": [" ", "e"], "min_new_tokens": lambda draw: draw.randint(1, 12)}, counts_tokens=True),
     "regex": Kind({"regex": "[a-z]{3,8}( [a-z]{2,7}){2,9}\\."}, ignore_eos=False),
     "JSON schema": Kind({"json_schema": json.dumps(SCHEMA)}, ignore_eos=False),
     "EBNF": Kind({"ebnf": GRAMMAR}, ignore_eos=False),
@@ -91,9 +92,23 @@ KINDS: dict[str, Kind] = {
     "logprobs": Kind(body={"return_logprob": True, "logprob_start_len": lambda draw: draw.choice((-1, 0, 1))}),
     "top logprobs": Kind(body={"return_logprob": True, "top_logprobs_num": 4}),
     "logprobs of given tokens": Kind(body={"return_logprob": True, SPOKEN_OF: lambda draw: draw.sample(range(99), 3)}),
-    "frequency penalty": Kind({"frequency_penalty": lambda draw: draw.uniform(0.1, 2)}, known=True),
-    "presence penalty": Kind({"presence_penalty": lambda draw: draw.uniform(0.1, 2)}, known=True),
-    "repetition penalty": Kind({"repetition_penalty": lambda draw: draw.uniform(1.05, 1.5)}, known=True),
+    "frequency penalty": Kind({"frequency_penalty": lambda draw: draw.uniform(0.1, 2)}, counts_tokens=True),
+    "presence penalty": Kind({"presence_penalty": lambda draw: draw.uniform(0.1, 2)}, counts_tokens=True),
+    "repetition penalty": Kind({"repetition_penalty": lambda draw: draw.uniform(1.05, 1.5)}, counts_tokens=True),
+    "two penalties": Kind(
+        {"frequency_penalty": lambda draw: draw.uniform(0.1, 2), "presence_penalty": lambda draw: draw.uniform(0.1, 2)},
+        counts_tokens=True,
+    ),
+    "a penalty, a bias and a least length": Kind(
+        {
+            "repetition_penalty": lambda draw: draw.uniform(1.05, 1.5),
+            "logit_bias": lambda draw: {str(draw.randrange(64, 120)): draw.choice((-100, -2, 3))},
+            "min_new_tokens": lambda draw: draw.randint(1, 12),
+        },
+        new_tokens=lambda draw: draw.randint(12, 64),
+        ignore_eos=False,
+        counts_tokens=True,
+    ),
     "one token as prompt": Kind(prompt=tokens(1, 1)),
     "two tokens as prompt": Kind(prompt=tokens(2, 2)),
     "prompt of one chunk, one less, one more": Kind(prompt=lambda draw: tokens(255, 257)(draw)),

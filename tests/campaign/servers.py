@@ -31,8 +31,8 @@ VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 
 
 def plain(folder: Path) -> CpuServer:
-    """No speculation: what the other's greedy answers have to be."""
-    return _server(folder, "campaign-plain", *_SAME)
+    """No speculation, and no overlap, with which penalties lag: what the other's greedy answers have to be."""
+    return _server(folder, "campaign-plain", *_SAME, "--disable-overlap-schedule")
 
 
 def adapting(folder: Path, variant: str = MIXED, **variables: str) -> CpuServer:

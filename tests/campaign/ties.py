@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_adaptive.audit import ties
+from sglang_adaptive import ties
 from sglang_adaptive.client import Client
 from tests.campaign import gpu
 

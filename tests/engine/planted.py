@@ -21,6 +21,8 @@ LOGPROB = "log-probabilities are those of the row before"
 DRAFT = "a catch-up after zero steps spoils the draft's keys and values"
 WRONG_TEXT = (ACCEPTED, PENALTY, TARGET, LOGPROB)
 """DRAFT alone changes no text: the target verifies what such a draft proposes."""
+WRONG_TOKENS = (ACCEPTED, PENALTY, TARGET)
+"""Those that the audit in a server sees, which compares tokens alone."""
 
 ROUNDS = 10
 """One round of so many has one draft too many."""

@@ -31,14 +31,16 @@ class ConfigChanges:
         built: CapturedSteps,
         path: str | None,
         stamp: Stamp,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """*send* sends a change to the schedulers and returns, for each, whether it applied it.
 
         *in_force* asks a scheduler for its configuration, which another HTTP worker may have changed. *path* is the
-        server's file, if it has one, *stamp* its stamp at launch.
+        server's file, if it has one, *stamp* its stamp at launch. *changed* is called when the server
+        starts and after each change, in the event loop.
         """
         self._send, self._ask_in_force = send, in_force
-        self._built = built
+        self._built, self._changed = built, changed
         self._path = path
         self._handled = stamp
         self._one_at_a_time = asyncio.Lock()
@@ -52,6 +54,7 @@ class ConfigChanges:
                 loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._reread("SIGHUP")))
             if self._path is not None:
                 self._begin(self._watch(self._path))
+            self._changed()
         except Exception:
             logger.exception("adaptive: the configuration file will not be read again")
 
@@ -90,6 +93,7 @@ class ConfigChanges:
             if not all(updated):
                 problem = f"{updated.count(False)} of {len(updated)} schedulers refused it"
                 raise ConfigError(source, None, problem, "what their log lines say")
+            self._changed()
         return updated
 
     async def _watch(self, path: str) -> None:

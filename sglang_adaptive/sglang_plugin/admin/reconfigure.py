@@ -110,7 +110,7 @@ class Reconfigure:
             raise UpdateRejected(f"{key}: {type(error).__name__}: {error}") from error
 
     def apply(self, key: str, value: Change) -> None:
-        """Replace the policy, the interval of the draft extend and the trace, unless nothing changes."""
+        """Replace the policy, the interval of the draft extend, the audit and the trace, unless nothing changes."""
         controller = self._controller
         assert controller is not None, "validate came first"
         if self._successor is None:
@@ -124,6 +124,8 @@ class Reconfigure:
         now = current()
         if now is not None and now.deferred is not None:
             now.deferred.set_every(config.zero_step_extend_every)
+        if now is not None and now.audits is not None:
+            now.audits.change(config.audit)
         trace_rounds(controller, config.trace)
         if _is_first_rank():
             changes = describe_change(before, _config_of(controller))

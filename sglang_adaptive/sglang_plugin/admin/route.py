@@ -22,6 +22,8 @@ from sglang_adaptive.sglang_plugin.admin import http_workers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED, Change
 from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
+from sglang_adaptive.sglang_plugin.audit.again import DecodesAgain
+from sglang_adaptive.sglang_plugin.audit.finished import TAKE, Report
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
 
@@ -56,7 +58,9 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
     built = CapturedSteps.from_pairs(scheduler_info.get(BUILT, []))
     changes = None
     if cfg.speculative_adaptive:
-        changes = ConfigChanges(_send_change, _in_force, built, cfg.speculative_adaptive_config, note["stamp"])
+        again = DecodesAgain(_manager, _take, _send_report)
+        path = cfg.speculative_adaptive_config
+        changes = ConfigChanges(_send_change, _in_force, built, path, note["stamp"], again.begin)
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 
 
@@ -66,19 +70,30 @@ async def _send_change(change: Change) -> list[bool]:
 
 async def _in_force() -> dict[str, Any]:
     """Return the configuration of the first scheduler that answers."""
+    found: dict[str, Any] = (await look(_manager()))[0].get("config") or {}
+    return found
+
+
+def _manager() -> Any:
     from sglang.srt.entrypoints.http_server import get_global_state
 
-    found: dict[str, Any] = (await look(get_global_state().tokenizer_manager))[0].get("config") or {}
-    return found
+    return get_global_state().tokenizer_manager
+
+
+async def _take() -> list[dict[str, Any]]:
+    """Return what every scheduler gives the audit."""
+    return await look(_manager(), TAKE)
+
+
+async def _send_report(report: Report) -> list[bool]:
+    return await to_schedulers(report.pack())
 
 
 async def to_schedulers(values: dict[str, int]) -> list[bool]:
     """Send SGLang's message with *values*; return for each data-parallel replica whether it took them."""
-    from sglang.srt.entrypoints.http_server import get_global_state
     from sglang.srt.managers.io_struct import SetInternalStateReq
 
-    manager: Any = get_global_state().tokenizer_manager
-    updated: list[bool] = await manager.set_internal_state(SetInternalStateReq(server_args=values))
+    updated: list[bool] = await _manager().set_internal_state(SetInternalStateReq(server_args=values))
     return updated
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Reconfigure
+from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, TAKE, TakeReport
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.profile_key import profile_key
@@ -54,18 +55,20 @@ def add_adaptive(state: dict[str, Any]) -> None:
     state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
 
 
-def answer(recv_req: Any) -> Any:
-    """Return our part alone for a request with LOOK or HISTORY as id; None for any other.
+def answer(recv_req: Any, scheduler: Any) -> Any:
+    """Return our part alone for a request with LOOK, HISTORY or TAKE as id; None for any other.
 
     The whole state has more than 500 fields, which take a scheduler milliseconds to collect.
     """
     span = _span_asked(recv_req.rid)
-    if recv_req.rid != LOOK and span is None:
+    if recv_req.rid not in (LOOK, TAKE) and span is None:
         return None
     from sglang.srt.managers.io_struct import GetInternalStateReqOutput
 
     state: dict[str, Any] = {}
-    if span is None:
+    if recv_req.rid == TAKE:
+        add_finished(state, scheduler)
+    elif span is None:
         add_adaptive(state)
     else:
         add_history(state, span)
@@ -79,6 +82,17 @@ def add_history(state: dict[str, Any], span: int) -> None:
     now = current()
     history = None if now is None else now.controller.history(span)
     state["adaptive"] = {"dp_rank": get_parallel().dp_rank or 0, "history": history}
+
+
+def add_finished(state: dict[str, Any], scheduler: Any) -> None:
+    """Put a finished request into *state* for the audit, if *scheduler* is idle."""
+    from sglang.srt.runtime_context import get_parallel
+
+    now = current()
+    taken = {"is_on": False, "finished": None}
+    if now is not None and now.audits is not None:
+        taken = now.audits.take(scheduler.is_fully_idle())
+    state["adaptive"] = {"dp_rank": get_parallel().dp_rank or 0, **taken}
 
 
 def _span_asked(rid: Any) -> int | None:
@@ -110,6 +124,7 @@ def handlers() -> dict[str, Any]:
         CONFIG_KEY: Reconfigure(controller),
         WARM_UP_KEY: WarmUpSwitch(controller),
         EXTEND_KEY: ExtendEvery(None if now is None else now.deferred),
+        REPORT_KEY: TakeReport(None if now is None else now.audits),
     }
 
 

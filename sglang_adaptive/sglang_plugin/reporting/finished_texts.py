@@ -8,6 +8,7 @@ from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.audit.finished import AUDITED
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 
@@ -37,7 +38,7 @@ class FinishedTexts:
         return counter
 
     def _add(self, counter: LookupCounter, req: Any) -> None:
-        if req.finished() and not self._controller.warms_up:
+        if req.finished() and not self._controller.warms_up and not req.rid.startswith(AUDITED):
             counter.add(req.origin_input_ids, req.output_ids_through_stop)
 
     def _write(self, tally: Tally) -> None:

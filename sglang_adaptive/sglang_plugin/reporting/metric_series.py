@@ -13,10 +13,12 @@ from typing import Any
 from sglang_adaptive.runtime.calibration import BINS
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters
 from sglang_adaptive.runtime.meter_reading import MeterReading, RegionReading
+from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
 
 PREFIX = "sglang:adaptive_"
 COUNTER, GAUGE = "counter", "gauge"
 DEPTH, POSITION, CAUSE, REGION, CHANCE = "draft_steps", "position", "cause", "batch_region", "chance"
+VERDICT = "verdict"
 
 Read = Callable[[MeterReading], float | Mapping[str, float] | None]
 """Reads a metric: a number, or one for each value of its label; None where the policy or the setup has none.
@@ -269,9 +271,17 @@ METRICS = (
         throughput_only=True,
     ),
     Metric(
+        "audits_total",
+        COUNTER,
+        "Finished requests that were chosen to be decoded again, by what came of it.",
+        lambda reading: reading.audit and {verdict: reading.audit[verdict] for verdict in VERDICTS},
+        VERDICT,
+    ),
+    Metric(
         "degraded",
         GAUGE,
-        "1 when the policy failed and the depth is back at the one given at launch, else 0.",
+        "1 when the policy failed and the depth is back at the one given at launch, or the audit has found a wrong "
+        "token and the depth is 0; else 0.",
         lambda reading: float(reading.degraded),
     ),
     Metric(
@@ -292,6 +302,7 @@ Series = tuple[str, str | None, float]
 def most_series(depths: int, deepest: int) -> int:
     """Return the most series of a scheduler with *depths* runtime states, the largest of *deepest* steps."""
     most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS), CHANCE: BINS}
+    most[VERDICT] = len(VERDICTS)
     return sum(most[metric.label] for metric in METRICS)
 
 

@@ -53,6 +53,14 @@ def write_for_tokenizer_workers(
 needs(
     Need(SRT + "managers.io_struct.SetInternalStateReq", attributes=("server_args",)),
     Need(SRT + "managers.io_struct.GetInternalStateReq"),
+    Need(
+        SRT + "managers.io_struct.GenerateReqInput",
+        (
+            *("rid", "input_ids", "sampling_params", "routed_dp_rank", "log_metrics", "no_logs", "extra_key"),
+            *("return_logprob", "logprob_start_len", "top_logprobs_num", "stream"),
+        ),
+    ),
+    Need(SRT + "managers.tokenizer_manager.TokenizerManager.generate_request", ("self", "obj")),
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop", ("self",)),
     Need(SRT + "entrypoints.http_server.app"),

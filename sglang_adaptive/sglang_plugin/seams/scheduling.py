@@ -18,7 +18,7 @@ _WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUp
 @event(SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
 def update_running_batch(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
     """Prepare the decode batch for its next round; first find out what it has room for."""
-    return now.capacity.prepare(original, scheduler, batch)
+    return now.prepare(original, scheduler, batch)
 
 
 @event(SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
@@ -154,6 +154,13 @@ for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weig
     event(_WEIGHTS + _update, "self", "recv_req")(_update_weights)
 
 
+@event(_WEIGHTS + "begin_weight_update", "self", "recv_req")
+def begin_weight_update(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Begin an update of weights in several messages."""
+    now.weights_change()
+    return original(manager, request)
+
+
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
 def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> dict[str, Any]:
     """Tell the launcher that this scheduler has its hooks, and which runtime states."""
@@ -189,9 +196,20 @@ needs(
         SRT + "managers.schedule_batch.Req",
         attributes=(
             *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished", "retraction_count"),
-            "sampling_params",
+            *("sampling_params", "rid", "finished_reason", "to_finish", "grammar", "custom_logit_processor", "lora_id"),
+            *("session", "multimodal_inputs", "input_embeds"),
         ),
     ),
+    Need(
+        SRT + "sampling.sampling_params.SamplingParams",
+        attributes=(
+            *("top_k", "beam_width", "json_schema", "regex", "ebnf", "structural_tag", "custom_params", "watermark"),
+            *("min_new_tokens", "ignore_eos", "stop_token_ids", "logit_bias"),
+            *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+        ),
+    ),
+    Need(SRT + "managers.schedule_batch.FINISH_ABORT", ("message",)),
+    Need(SRT + "managers.scheduler.Scheduler.is_fully_idle", ("self",)),
     Need(
         SRT + "managers.overlap_utils.FutureMap",
         attributes=(

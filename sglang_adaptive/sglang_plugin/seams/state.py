@@ -25,15 +25,17 @@ def get_internal_state(original: Callable[..., Any], controller: Any, recv_req: 
     """Answer a request for the internal state, or for our part of it alone."""
     from sglang_adaptive.sglang_plugin.admin.server_info import answer
 
-    return answer(recv_req) or original(controller, recv_req)
+    return answer(recv_req, controller.scheduler) or original(controller, recv_req)
 
 
 @around(_STATE + "set_internal_state", "self", "recv_req")
 def set_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
-    """Handle a message of /set_internal_state, which may carry a configuration."""
-    from sglang_adaptive.sglang_plugin.admin.reconfigure import unpack
+    """Handle a message of /set_internal_state, which may carry a configuration or a report of the audit."""
+    from sglang_adaptive.sglang_plugin.admin import reconfigure
+    from sglang_adaptive.sglang_plugin.audit import finished
 
-    unpack(recv_req)
+    reconfigure.unpack(recv_req)
+    finished.unpack(recv_req)
     return original(controller, recv_req)
 
 
@@ -46,6 +48,7 @@ def update_handlers(original: Callable[..., dict[str, Any]], controller: Any) ->
 
 
 needs(
+    Need(_STATE + "__init__", ("scheduler",)),
     Need(SRT + "managers.scheduler_components.internal_state.UpdateRejected"),
     Need(SRT + "managers.io_struct.GetInternalStateReqOutput", attributes=("internal_state",)),
 )

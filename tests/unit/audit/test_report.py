@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from sglang_adaptive.audit import report, ties
+from sglang_adaptive import ties
+from sglang_adaptive.audit import report
 from sglang_adaptive.audit.audit import SWITCHING, ZERO, Compared, Found, Way
 from sglang_adaptive.audit.questions import Question
 

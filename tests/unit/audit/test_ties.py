@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.audit import ties
-from sglang_adaptive.audit.audit import Compared, Found, Way, _nearest
+from sglang_adaptive import ties
+from sglang_adaptive.audit.audit import Compared, Found, Way
 from sglang_adaptive.audit.questions import Question
 
 
@@ -77,6 +77,6 @@ def test_of_several_answers_that_counts_from_which_a_text_parts_last_and_by_leas
     near = answer([5, 6, 7], {5: -0.1}, {6: -0.7, 8: -0.71}, {7: -0.2})
     itself = answer([5, 8, 2], {5: -0.1}, {8: -0.7, 6: -0.75}, {2: -0.3, 7: -0.4})
     for known, at, gap in (([REFERENCE, near], 1, 0.01), ([REFERENCE, near, itself], 2, 0.1)):
-        parted = _nearest([5, 8, 7], known)[0]
+        parted = ties.nearest([5, 8, 7], known)[0]
         assert parted is not None and parted.at == at and parted.gap == pytest.approx(gap)
-    assert _nearest([5, 8, 2], [REFERENCE, itself, near]) == (None, itself)
+    assert ties.nearest([5, 8, 2], [REFERENCE, itself, near]) == (None, itself)

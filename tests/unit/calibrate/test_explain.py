@@ -59,7 +59,7 @@ def test_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(found.params, "get_steps_for_batch", fail)
     text = "\n".join(explain(serve(found, 1, accepted=0.5)))
     assert "set aside: policy ema raised RuntimeError: broken." in text
-    assert "the depth given at launch, 3" in text and "moving average" not in text
+    assert "holds the depth at 3 until" in text and "moving average" not in text
 
 
 def test_throughput_gives_reason_and_every_depth() -> None:

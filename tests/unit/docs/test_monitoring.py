@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS
+from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
 from sglang_adaptive.sglang_plugin.reporting.metric_series import (
     BY_NAME,
     CAUSE,
@@ -21,6 +22,7 @@ from sglang_adaptive.sglang_plugin.reporting.metric_series import (
     POSITION,
     PREFIX,
     REGION,
+    VERDICT,
     label_of,
 )
 
@@ -76,7 +78,7 @@ def test_every_query_is_of_metrics_and_labels_that_exist(dashboard: dict[str, An
     for text in texts:
         used |= set(re.findall(r"sglang:[a-z_]+", text))
         for label in re.findall(r"(?:by|without) \(([a-z_]+)\)", text):
-            assert label in (DEPTH, POSITION, CAUSE, REGION, CHANCE, "instance"), label
+            assert label in (DEPTH, POSITION, CAUSE, REGION, CHANCE, VERDICT, "instance"), label
     ours = {name for name in used if name.startswith(PREFIX)}
     known = {PREFIX + name for name in BY_NAME}
     assert ours == known, f"in METRICS or in monitoring/ and docs/monitoring.md, not in both: {ours ^ known}"
@@ -90,9 +92,13 @@ def test_every_query_is_of_metrics_and_labels_that_exist(dashboard: dict[str, An
 
 def test_every_label_value_that_is_named_exists() -> None:
     causes = {label_of(cause) for cause in CAUSES}
-    assert set(re.findall(r'cause="([^"]*)"', (MONITORING / "alerts.yml").read_text())) <= causes
+    alerts = (MONITORING / "alerts.yml").read_text()
+    assert set(re.findall(r'cause="([^"]*)"', alerts)) <= causes
+    assert set(re.findall(r'verdict="([^"]*)"', alerts)) <= set(VERDICTS)
     section = PAGE.read_text().split("- `cause`:")[1].split("\n\n")[0]
-    listed, regions = section.split("- `batch_region`:")
+    listed, rest = section.split("- `batch_region`:")
+    regions, verdicts = rest.split("- `verdict`:")
+    assert set(re.findall(r"`([a-z]+)`", verdicts)) == set(VERDICTS)
     assert set(re.findall(r"`([a-z_]+)`", listed)) == causes
     assert set(re.findall(r"`([\d+-]+)`", regions)) <= set(REGIONS)
 
@@ -100,7 +106,7 @@ def test_every_label_value_that_is_named_exists() -> None:
 def test_every_alert_is_explained_and_tested() -> None:
     alerts = re.findall(r"- alert: (\w+)", (MONITORING / "alerts.yml").read_text())
     page, tests = PAGE.read_text(), (MONITORING / "alerts.test.yml").read_text()
-    assert len(alerts) == 3
+    assert len(alerts) == 4
     for alert in alerts:
         assert f"| `{alert}` |" in page
         assert re.search(rf"alertname: {alert}\n\s+exp_alerts", tests), f"{alert} is never raised in its tests"

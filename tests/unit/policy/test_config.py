@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.policy.base import POLICIES
-from sglang_adaptive.policy.config import TraceOptions, check_config, load_config, read_object, top_level_keys
+from sglang_adaptive.policy.config import (
+    AuditOptions,
+    TraceOptions,
+    check_config,
+    load_config,
+    read_object,
+    top_level_keys,
+)
 from sglang_adaptive.policy.ema import (
     BUILT_IN_EMA,
     AdaptiveSpeculativeParams,
@@ -348,6 +355,30 @@ def test_a_trace_goes_with_every_policy(policy: dict[str, Any]) -> None:
     config = check_config({**policy, "trace": {"file": "rounds.trace"}}, "c.json")
     assert config.trace == TraceOptions("rounds.trace", 64.0)
     assert check_config(config.as_dict(), "c.json").trace == config.trace
+
+
+@pytest.mark.parametrize("policy", [{}, {"1": {"candidate_steps": [0, 1, 3]}}])
+def test_an_audit_needs_zero_steps(policy: dict[str, Any]) -> None:
+    config = check_config({**policy, "audit": {"share": 0.001, "when": "idle"}}, "c.json")
+    assert config.audit == AuditOptions(0.001, "idle") == AuditOptions(0.001)
+    assert check_config(config.as_dict(), "c.json").audit == config.audit
+    assert check_config(policy, "c.json").audit is None and "audit" not in check_config(policy, "c.json").as_dict()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"audit": {"share": 0}}, "c.json: audit.share: got 0; expected a number above 0 up to 1"),
+        ({"audit": {"when": "idle"}}, "c.json: audit.share: missing; expected a number above 0 up to 1"),
+        ({"audit": {"share": 1, "when": "busy"}}, 'c.json: audit.when: got "busy"; expected "idle"'),
+        ({"audit": 0.001}, "c.json: audit: got 0.001; expected an object, as in "),
+        ({**ANY_SLOTS, "audit": {"share": 1}}, "c.json: audit: the depths are 1, 3; expected 0 among the depths"),
+    ],
+)
+def test_a_bad_audit_is_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config(content, "c.json")
+    assert str(caught.value).startswith(message)
 
 
 def test_there_is_none_by_default() -> None:

@@ -21,6 +21,7 @@ from sglang_adaptive.policy.options import (
     options_of,
     pathname,
     reference,
+    word,
 )
 from sglang_adaptive.policy.throughput import ThroughputOptions
 
@@ -41,6 +42,7 @@ class Example:
     fast: Annotated[bool, flag("whether to hurry")] = False
     slow: Annotated[bool | None, flag("whether to wait", "true; false on a CPU")] = None
     inner: Annotated[Inner | None, nested(Inner, "more", "an object", "nowhere")] = None
+    when: Annotated[str, word("at what time", "now", "later")] = "now"
 
 
 def made(**given: Any) -> Example:
@@ -49,10 +51,13 @@ def made(**given: Any) -> Example:
 
 def test_every_kind_is_checked_and_read_back() -> None:
     given = {"steps": [3, 0, 3], "share": 1, "rounds": 2, "fast": True, "slow": False, "inner": {"file": "x"}}
+    given["when"] = "later"
     found = made(**given)
-    assert found == Example("a test", (0, 3), 1, 2, True, False, Inner("x"))
+    assert found == Example("a test", (0, 3), 1, 2, True, False, Inner("x"), "later")
     assert as_dict(found) == {**given, "steps": [0, 3]}
-    assert as_dict(made()) == {"steps": [1], "share": 0.5, "rounds": 8, "fast": False}, "None is left out"
+    assert as_dict(made()) == {"steps": [1], "share": 0.5, "rounds": 8, "fast": False, "when": "now"}, (
+        "None is left out"
+    )
     assert made(**as_dict(found)) == found
 
 
@@ -70,7 +75,9 @@ def test_every_kind_is_checked_and_read_back() -> None:
         ({"inner": "x"}, 'example.inner: got "x"; expected an object'),
         ({"inner": {}}, "example.inner.file: missing; expected a file's path"),
         ({"inner": {"file": ""}}, 'example.inner.file: got ""; expected a file\'s path'),
-        ({"source": "x"}, "example.source: unknown key; expected one of steps, share, rounds, fast, slow, inner"),
+        ({"source": "x"}, "example.source: unknown key; expected one of steps, share, rounds, fast, slow, inner, when"),
+        ({"when": "soon"}, 'example.when: got "soon"; expected "now" or "later"'),
+        ({"when": ["now"]}, 'example.when: got ["now"]; expected "now" or "later"'),
         ({"shrae": 1}, '(did you mean "share"?)'),
     ],
 )
@@ -101,7 +108,7 @@ def test_the_reference_and_the_differences_come_from_the_fields() -> None:
 
 
 def test_a_field_without_an_option_is_none() -> None:
-    assert list(options_of(Example)) == ["steps", "share", "rounds", "fast", "slow", "inner"]
+    assert list(options_of(Example)) == ["steps", "share", "rounds", "fast", "slow", "inner", "when"]
     assert all(isinstance(option, Option) for option in options_of(Example).values())
 
 

@@ -119,6 +119,16 @@ function drawLookups({ lookups: found }) {
   fillTable(byId("lookups-table"), ["Tokens that agree", "Rounds", "Tokens a round", "Of the output"], rows);
 }
 
+function drawAudit({ audit: found }) {
+  const { proved } = found;
+  const gap = proved && (proved.gap_nats === null ? "where one text ends" : `${proved.gap_nats.toPrecision(3)} nats less likely than that of zero steps`);
+  const wrong = proved ? `Token ${proved.token} of request ${proved.request} is wrong: ${gap}. The server stays at zero steps.` : "No wrong token.";
+  const share = `${+(100 * found.share).toPrecision(3)}% of finished greedy requests are decoded again at zero steps while the server is idle.`;
+  write(byId("audit-note"), found.reason === null ? `${wrong} ${share}` : `Off: ${found.reason}.`);
+  const rows = [["Equal", found.equal], ["Ties", found.tie], ["Wrong", found.wrong], ["Not compared", found.unfinished]];
+  fillTable(byId("audit-table"), ["Verdict", "Requests"], rows.map(([verdict, count]) => row({}, verdict, count.toLocaleString("en"))));
+}
+
 function drawSwitches(rank, now) {
   const recent = [...rank.recent_switches].reverse();
   const count = recent.length;

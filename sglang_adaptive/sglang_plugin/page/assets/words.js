@@ -11,8 +11,9 @@ function switchReason(change, policy) {
     capacity: "A request is near the end of its context, or the KV cache is nearly full; or that is over.",
     forced: `An operator holds the depth at ${to}.`,
     released: "An operator released the depth, and the policy took over.",
-    degraded: "The policy failed, and the depth given at launch took over.",
+    degraded: "The policy failed, and the depth given at launch took over; or the audit found a wrong token.",
     configuration: "The configuration was changed.",
+    audit: "Finished requests were decoded again at zero steps, or that is over.",
   };
   return reasons[change.cause] ?? `${change.cause}.`;
 }
@@ -48,7 +49,7 @@ function stateOf(rank, history) {
     return { kind: "inactive", mark: "\u2013", headline: "Not adaptive", sentence: `The server runs as without the plugin: ${why}.` };
   }
   if (rank.degraded) {
-    const held = `The depth stays at ${stepsInWords(rank.launch_steps)}, as at launch; the server's log has the traceback.`;
+    const held = `The depth stays at ${stepsInWords(rank.degraded_steps)} until the server is configured again; its log has more.`;
     return { kind: "degraded", mark: "\u25b2", headline: "Degraded", sentence: `The policy was set aside: ${rank.degraded_reason}. ${held}` };
   }
   const idle = history.isIdle;

@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload, routes
 from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
-from tests.live_controllers import controller, with_lookups
+from tests.live_controllers import controller, with_audit, with_lookups
 from tests.unit.runtime.test_controller import Ticks
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
@@ -115,7 +115,8 @@ def documented_paths(document: dict[str, Any], address: str = routes.DATA) -> se
 
 def test_the_documented_schema_is_what_is_sent() -> None:
     seen: set[str] = set()
-    for document in (encoded(rank(ThroughputPolicy(3))), encoded(rank(ema())), encoded(INACTIVE)):
+    audited = {**with_audit(served(ema()), "wrong").snapshot().as_dict(), "dp_rank": 0}
+    for document in (*(encoded(rank(policy)) for policy in (ThroughputPolicy(3), ema())), encoded(INACTIVE, audited)):
         seen |= documented_paths(document)
     assert set(documented()) - seen == FROM_THE_WORKER, "documented and not sent"
 

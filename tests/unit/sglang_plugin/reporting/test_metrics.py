@@ -24,7 +24,7 @@ from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.reporting import metrics
 from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
-from tests.live_controllers import with_lookups
+from tests.live_controllers import with_audit, with_lookups
 from tests.unit.runtime.test_controller import Ticks, Worker, state
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
@@ -194,12 +194,24 @@ def test_cardinality_is_bounded_whatever_is_served() -> None:
 def test_every_metric_that_is_named_is_reported() -> None:
     made = Served(saved_at=0.0)
     made.controller.allow_budgets()
-    with_lookups(made.controller)
+    with_audit(with_lookups(made.controller), "equal")
     made.serve([2, 3, 1])
     hour = {"against": [{"steps": 0, "times": 1.0}]}
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour))}
     lacking = {metric.name for metric in METRICS} - reported
     assert not lacking, f"{sorted(lacking)} of metric_series.py read nothing"
+
+
+@pytest.mark.parametrize("verdict", ["equal", "tie", "wrong", "unfinished"])
+def test_audits_are_counted_by_verdict_from_the_start(verdict: str) -> None:
+    made = Served()
+    attached = made.metrics()
+    assert attached is not None and made.value("audits_total", verdict=verdict) is None
+    with_audit(made.controller, verdict)
+    attached._write_all()
+    counts = {name: made.value("audits_total", verdict=name) for name in ("equal", "tie", "wrong", "unfinished")}
+    assert counts == {**dict.fromkeys(counts, 0), verdict: 1}
+    assert made.value("degraded") == (verdict == "wrong")
 
 
 def test_lookups_are_counted_as_they_are_reported() -> None:

@@ -53,6 +53,11 @@ def as_reference(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": TOP, "stream": False}
 
 
+def is_whole(answer: Any) -> bool:
+    """Return whether an answer came to its end; somebody may have aborted it."""
+    return isinstance(answer, Mapping) and answer["meta_info"]["finish_reason"]["type"] != "abort"
+
+
 def parting(ours: Sequence[int], reference: Answer) -> Parting | None:
     """Return where *ours* parts from the text of *reference*; None where they are equal."""
     theirs = reference["output_ids"]
@@ -65,6 +70,16 @@ def parting(ours: Sequence[int], reference: Answer) -> Parting | None:
         return Parting(at, own, other, math.inf)
     chances = likely(reference, at)
     return Parting(at, own, other, abs(chances[other] - chances.get(own, min(chances.values()))))
+
+
+def nearest(ids: Sequence[int], known: Sequence[Answer]) -> tuple[Parting | None, Answer]:
+    """Return where *ids* part from that one of the reference's answers from which they do last, and this one."""
+
+    def order(pair: tuple[Parting | None, Answer]) -> tuple[float, float]:
+        parted = pair[0]
+        return (len(ids) + 1, 0.0) if parted is None else (parted.at, -parted.gap)
+
+    return max(((parting(ids, reference), reference) for reference in known), key=order)
 
 
 def likely(reference: Answer, at: int) -> dict[int, float]:

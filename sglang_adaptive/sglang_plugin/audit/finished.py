@@ -1,0 +1,283 @@
+"""The scheduler's part of the audit: it keeps a few finished requests, runs them at zero steps, and counts verdicts.
+
+The HTTP server fetches one while the scheduler is idle, asks for its text again, compares, and sends the verdict back
+(``again.py``). Requests that it asks for have an id of their own, AUDITED. A batch of nothing else runs at zero steps,
+and no round of it is counted or teaches the policy. As soon as a round has a user's request as well, they are ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sglang_adaptive import ties
+from sglang_adaptive.policy.config import AuditOptions
+from sglang_adaptive.policy.errors import printable
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.guard import Guard
+
+logger = logging.getLogger(__name__)
+
+AUDITED = "sglang-adaptive audit "
+"""Beginning of the id of a request that is decoded again."""
+TAKE = "sglang-adaptive audit"
+"""Id of a request for the internal state that takes a finished request out."""
+REPORT_KEY = "adaptive_audit"
+PACKED = f"{REPORT_KEY} "
+"""Prefix of a name in SGLang's message that has a packed report."""
+
+UNFINISHED = "unfinished"
+VERDICTS = (ties.EQUAL, ties.TIE, ties.WRONG, UNFINISHED)
+"""The last is of requests that were chosen and not compared: users came, the server was never idle, or it refused."""
+
+MOST_WAITING = 8
+MOST_TOKENS = 1 << 15
+"""Of prompt and text together; longer requests are not chosen."""
+COMPARED = 1024
+"""Tokens of a text that are decoded again, its first ones."""
+
+_MORE_THAN_TOKENS = ("json_schema", "regex", "ebnf", "structural_tag", "custom_params", "watermark")
+"""Sampling parameters with which a request is not chosen."""
+_ON_REQUESTS = ("grammar", "custom_logit_processor", "lora_id", "session", "multimodal_inputs", "input_embeds")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of one finished request. Nothing of its text."""
+
+    replica: int
+    epoch: int
+    """Updates of weights before the request was taken out."""
+
+    request: str
+    """Its id."""
+
+    verdict: str
+    """One of VERDICTS."""
+
+    noise: float = 0.0
+    """How much zero steps have differed from themselves so far, in nats."""
+
+    at: int = 0
+    """Tokens before the one that differs."""
+
+    gap: float | None = None
+    """Nats by which that of zero steps is likelier; None where the texts are equal, or one ends there."""
+
+    def pack(self) -> dict[str, int]:
+        """Return the ``server_args`` of SGLang's message, which has only numbers, under names."""
+        return {PACKED + json.dumps(asdict(self)): 1}
+
+    def words(self) -> str:
+        """Return what was found, as a phrase."""
+        how = "one text ends there" if self.gap is None else f"{self.gap:.3g} nats less likely than that of zero steps"
+        return f"token {self.at} of request {self.request}: {how}"
+
+
+def unpack(recv_req: Any) -> None:
+    """Put a report that is packed in SGLang's message under REPORT_KEY."""
+    for name in [name for name in recv_req.server_args if name.startswith(PACKED)]:
+        try:
+            report = Report(**json.loads(name.removeprefix(PACKED)))
+        except (ValueError, TypeError):
+            continue  # SGLang refuses a name that nobody handles
+        del recv_req.server_args[name]
+        recv_req.server_args[REPORT_KEY] = report
+
+
+class TakeReport:
+    """Handler of ``adaptive_audit``: SGLang calls ``validate``, then ``apply``, between two rounds on every rank."""
+
+    def __init__(self, audits: Audits | None) -> None:
+        self._audits = audits
+
+    def validate(self, key: str, value: Any) -> None:
+        """Raise SGLang's UpdateRejected unless *value* is a report."""
+        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+        if self._audits is None or not isinstance(value, Report):
+            raise UpdateRejected(f"{key}: got {value!r}; expected a report of the HTTP server's audit")
+
+    def apply(self, key: str, value: Report) -> None:
+        """Count the report."""
+        assert self._audits is not None, "validate came first"
+        self._audits.count(value)
+
+
+class Audits:
+    """The audit of what one scheduler's requests have got."""
+
+    def __init__(self, controller: AdaptiveController, options: AuditOptions | None) -> None:
+        """Let *controller* report it."""
+        self.guard = Guard("adaptive: no finished request is audited from here on")
+        self._rounds = Guard("adaptive: audited requests run as others do from here on", ranks_alike=True)
+        self._controller = controller
+        self._draw = random.Random()
+        self._proved: dict[str, Any] | None = None
+        """The wrong token for which the server has stepped down."""
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=MOST_WAITING)
+        self._counts = dict.fromkeys(VERDICTS, 0)
+        self._noise = 0.0
+        self._size = 0
+        """Requests of the latest round."""
+        self._epoch = 0
+        self._may_be_older = False
+        """Whether requests that run may have begun with the weights before the latest update."""
+        self.change(options)
+
+    def change(self, options: AuditOptions | None) -> None:
+        """Audit as *options* say from now on; None ends it. What was found so far stays counted."""
+        self._options, self._why_not = options, None
+        self._proved = None
+        self._waiting.clear()
+        if options is not None:
+            self._why_not = why_not()
+            self._controller.audits = self.report
+            if self._why_not is not None:
+                logger.warning("adaptive: no finished request is audited: %s", self._why_not)
+        else:
+            self._controller.audits = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether finished requests are kept for the audit."""
+        return self._options is not None and self._why_not is None and self._proved is None and not self.guard.closed
+
+    def report(self) -> dict[str, Any]:
+        """Return what was found, as JSON builtins; docs/page.md lists the fields."""
+        assert self._options is not None
+        return {
+            **asdict(self._options),
+            **self._counts,
+            "waiting": len(self._waiting),
+            "tie_nats": ties.width(self._noise),
+            "proved": self._proved,
+            "reason": self._why_not or self.guard.error,
+        }
+
+    # -- finished requests ----------------------------------------------------------------------------------------
+
+    def add(self, req: Any) -> None:
+        """Keep SGLang's *req* for the audit if it is done and comes to be chosen."""
+        if self.is_on:
+            self.guard.attempt(self._add, req)
+
+    def _add(self, req: Any) -> None:
+        assert self._options is not None
+        if not req.finished() or req.rid.startswith(AUDITED) or self._controller.warms_up or self._may_be_older:
+            return
+        if self._draw.random() >= self._options.share or not _is_first_rank():
+            return
+        chosen = question(req)
+        if chosen is None:
+            return
+        if len(self._waiting) == MOST_WAITING:  # the oldest makes room
+            self._counts[UNFINISHED] += 1
+        self._waiting.append(chosen)
+
+    def weights_change(self) -> None:
+        """Forget requests that were decoded with other weights than would decode them again."""
+        self._epoch += 1
+        self._may_be_older = True
+        self._waiting.clear()
+
+    def take(self, is_idle: bool) -> dict[str, Any]:
+        """Return whether the audit is on, and one finished request if the scheduler has nothing else to do."""
+        if is_idle:
+            self._may_be_older = False
+        found = self._waiting.popleft() if is_idle and self.is_on and self._waiting else None
+        return {"is_on": self.is_on, "finished": None if found is None else {**found, "epoch": self._epoch}}
+
+    # -- decoded again --------------------------------------------------------------------------------------------
+
+    def before_round(self, batch: Any) -> None:
+        """Run a round of audited requests alone at zero steps; end them where *batch* has others."""
+        self._controller.audit_round = self.has_all(batch.reqs)
+        # Who joins a batch nearly always changes its size; one that takes another's place is found at the next change.
+        if self._options is not None and len(batch.reqs) != self._size:
+            self._size = len(batch.reqs)
+            if not self._controller.audit_round:
+                self._rounds.attempt(self._make_room, batch.reqs)
+
+    def has_all(self, reqs: Sequence[Any]) -> bool:
+        """Whether all of a round's *reqs* are decoded again for the audit."""
+        # The first one says no in all other rounds but a few.
+        return self._options is not None and bool(reqs) and all(req.rid.startswith(AUDITED) for req in reqs)
+
+    def _make_room(self, reqs: Sequence[Any]) -> None:
+        audited = [req for req in reqs if req.rid.startswith(AUDITED)]
+        if audited:
+            from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+            for req in audited:
+                req.to_finish = FINISH_ABORT("the audit makes room for a request")
+
+    def count(self, report: Report) -> None:
+        """Count a verdict, and step down for a wrong token; every rank does at the same round."""
+        if self._options is None or self._proved is not None or report.epoch != self._epoch:
+            return
+        if report.replica == _replica():
+            self._counts[report.verdict] += 1
+            self._noise = max(self._noise, report.noise)
+        if report.verdict == ties.WRONG:
+            about = {"request": report.request, "token": report.at, "gap_nats": report.gap}
+            self._proved = {"time": time.time(), **about}
+            self._waiting.clear()
+            self._controller.step_down(f"the audit has found a wrong token, {report.words()}")
+
+
+def question(req: Any) -> dict[str, Any] | None:
+    """Return a finished request as token ids, with what decodes it again; None for one that is not audited.
+
+    It is audited if it is greedy, and its prompt, penalties, biases and stop tokens say all there is to its text.
+    """
+    how = req.sampling_params
+    if how.top_k != 1 or (how.beam_width or 1) > 1 or any(getattr(how, name) for name in _MORE_THAN_TOKENS):
+        return None
+    if req.finished_reason.to_json()["type"] == "abort" or any(getattr(req, name) is not None for name in _ON_REQUESTS):
+        return None
+    output = req.output_ids_through_stop[:COMPARED]
+    if len(output) < 2 or len(req.origin_input_ids) + len(output) > MOST_TOKENS:  # a prefill draws the first token
+        return None
+    sampling = {
+        "temperature": 0,
+        "max_new_tokens": len(output),
+        "min_new_tokens": min(how.min_new_tokens, len(output)),
+        "ignore_eos": how.ignore_eos,
+        "stop_token_ids": sorted(how.stop_token_ids or ()),
+        "frequency_penalty": how.frequency_penalty,
+        "presence_penalty": how.presence_penalty,
+        "repetition_penalty": how.repetition_penalty,
+        "logit_bias": how.logit_bias,
+    }
+    name = printable(req.rid)
+    return {"request": name, "prompt": list(req.origin_input_ids), "output": list(output), "sampling": sampling}
+
+
+def why_not() -> str | None:
+    """Return what of the launch rules the audit out; None where nothing does."""
+    from sglang.srt.runtime_context import get_disagg, get_parallel
+
+    if get_parallel().attn_dp_size > 1:
+        return "ranks of attention DP run zero steps together or not at all"
+    if get_disagg().disaggregation_mode != "null":
+        return "prefill-decode disaggregation"
+    return None
+
+
+def _is_first_rank() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    return bool(get_parallel().tp_group.rank_in_group == 0)
+
+
+def _replica() -> int:
+    from sglang.srt.runtime_context import get_parallel
+
+    return get_parallel().dp_rank or 0

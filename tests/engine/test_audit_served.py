@@ -1,0 +1,166 @@
+"""The audit inside a server: a sound one is found sound, each planted fault is proved, and requests go first."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.audit.questions import SCHEMA
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.serve_cpu import environment
+from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
+from sglang_adaptive.sglang_plugin.page.routes import PAGE
+from tests.browser import FOUND, Browser
+from tests.engine import planted, servers
+from tests.engine.servers import TIERS
+from tests.engine.workload import Case, adaptive, require_whole_pool, rotating_depth, rounds, run, wait_until
+
+pytestmark = pytest.mark.engine
+WITHIN = 24
+"""Requests after which a fault has to be proved, at most."""
+TOGETHER = 4
+CONFIG = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False, "audit": {"share": 1.0, "when": "idle"}}
+KINDS: tuple[dict[str, Any], ...] = (
+    {"ignore_eos": True},
+    {"ignore_eos": True, "frequency_penalty": 1.5},
+    {"ignore_eos": True, "repetition_penalty": 1.3},
+    {"min_new_tokens": 16},
+)
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
+    """A server that audits every request, with the plugin of faults, and the file that names one."""
+    folder = tmp_path_factory.mktemp("audited")
+    plugin, order = planted.write_plugin(folder / "plugin"), folder / "order"
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(Path(__file__).parents[2]), str(plugin)])
+    speculation = servers._speculation("--speculative-adaptive-config", servers._config(folder, "audited", CONFIG))
+    variables = {"PYTHONPATH": path, planted.ORDER: str(order)}
+    with servers._server(folder, "audited", *speculation, "--enable-metrics", **variables) as server:
+        wait_until(lambda: verdicts(server) == 1, "SGLang's own first request is decoded again")
+        yield server, order
+
+
+def audit(server: CpuServer) -> dict[str, Any]:
+    found: dict[str, Any] = adaptive(server)["audit"]
+    return found
+
+
+def verdicts(server: CpuServer) -> int:
+    """Return how many requests have come to a verdict."""
+    return sum(audit(server)[verdict] for verdict in VERDICTS)
+
+
+def cases(prompts: Sequence[str]) -> list[Case]:
+    """Return WITHIN requests, prompt after prompt in kind after kind."""
+    asked = itertools.cycle(itertools.product(prompts, KINDS))
+    return [Case(prompt, 48, kind) for prompt, kind in itertools.islice(asked, WITHIN)]
+
+
+@contextmanager
+def held(server: CpuServer) -> Iterator[None]:
+    """Hold the deepest steps."""
+    server.force_steps(TIERS[-1])
+    yield
+    server.force_steps(None)
+
+
+def total(server: CpuServer, metric: str, labels: str = "") -> float:
+    """Return the sum of the series of a counter."""
+    exposed = server.get("/metrics").splitlines()
+    return sum(float(line.split()[-1]) for line in exposed if line.startswith(f"{metric}{{") and labels in line)
+
+
+def test_a_sound_server_is_found_sound(audited: tuple[CpuServer, Path], easy: list[str], hard: list[str]) -> None:
+    server, _ = audited
+    before, requests = audit(server), total(server, "sglang:num_requests_total")
+    asked = cases([easy[0], hard[0]])[: 2 * len(KINDS)]
+    with rotating_depth(server):
+        run(server, asked, TOGETHER)
+        done = rounds(server)
+        server.generate(easy[1], 1, temperature=1.0)
+        server.generate(easy[1], 1, json_schema=json.dumps(SCHEMA))
+    everything = sum(before[verdict] for verdict in VERDICTS) + len(asked)
+    wait_until(lambda: verdicts(server) >= everything, "all but the last two are decoded again")
+    found = audit(server)
+    assert (found["wrong"], found["unfinished"], found["waiting"]) == (0, 0, 0), found
+    assert found["equal"] + found["tie"] == everything and found["proved"] is found["reason"] is None
+    assert rounds(server) == done, "rounds of the audit are not counted"
+    assert total(server, "sglang:num_requests_total") == requests + len(asked) + 2
+    wait_until(lambda: total(server, "sglang:adaptive_audits_total", 'verdict="equal"') == found["equal"], "it is told")
+    require_whole_pool(server)
+
+
+def test_requests_go_first(audited: tuple[CpuServer, Path], easy: list[str]) -> None:
+    server, _ = audited
+    before = audit(server)
+    wanted = run(server, [Case(easy[1], 32)], 1)
+    while audit(server)["unfinished"] == before["unfinished"]:
+        run(server, [Case(easy[0], 250)], 1)
+        wait_until(lambda: server.get("/v1/loads")["loads"][0]["num_running_reqs"], "it is decoded again")
+        assert run(server, [Case(easy[1], 32)], 1) == wanted
+        wait_until(lambda: not audit(server)["waiting"], "nothing waits")
+    assert audit(server)["wrong"] == 0
+    wait_until(lambda: server.get("/v1/loads")["loads"][0]["num_running_reqs"] == 0, "nothing runs")
+
+
+@pytest.mark.parametrize("fault", planted.WRONG_TOKENS)
+def test_a_planted_fault_is_proved(
+    fault: str, audited: tuple[CpuServer, Path], easy: list[str], hard: list[str]
+) -> None:
+    server, order = audited
+    server.configure(CONFIG)
+    before = audit(server)["wrong"]
+    order.write_text(fault)
+    asked, proved = 0, None
+    everything = cases([easy[0], hard[0], easy[1]])
+    for depths in itertools.cycle([held, rotating_depth]):
+        done = verdicts(server)
+        with depths(server):
+            run(server, everything[asked : asked + TOGETHER], TOGETHER)
+        asked += TOGETHER
+        wait_until(lambda done=done: audit(server)["proved"] or verdicts(server) == done + TOGETHER, "a verdict")  # type: ignore[misc]
+        proved = audit(server)["proved"]
+        if proved or asked == WITHIN:
+            break
+    order.write_text("")
+    assert proved is not None, f"not seen in {asked} requests: {audit(server)}"
+    print(f"{fault}: seen within {asked} requests, {proved}")
+    state = adaptive(server)
+    assert state["audit"]["wrong"] == before + 1 and proved["token"] > 0 and proved["request"]
+    assert (state["degraded"], state["degraded_steps"]) == (True, 0)
+    why = f"the audit has found a wrong token, token {proved['token']} of request {proved['request']}: "
+    assert state["degraded_reason"].startswith(why)
+    assert f"adaptive speculation degraded to 0 steps: {why}" in server.log_path.read_text()
+    begun = state["rounds_by_tier"]
+    run(server, everything[:1], 1)
+    ran = {tier for tier, count in adaptive(server)["rounds_by_tier"].items() if count > begun.get(tier, 0)}
+    assert ran == {"0"}, "it stays at zero steps"
+
+
+@pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
+def test_the_page_tells_what_was_found(audited: tuple[CpuServer, Path]) -> None:
+    server, _ = audited
+    with Browser() as browser:
+        browser.open(server.url + PAGE)
+        browser.until("answer?.ranks[0].audit && byId('audit-note').textContent", "the card is filled in")
+        browser.until("paused || (byId('pause').click(), paused)", "the page is paused")
+        found, note = browser.value("answer.ranks[0].audit"), browser.text("audit-note")
+        rows = browser.text("audit-table")
+        if found["proved"] is None:
+            assert note.startswith("No wrong token. 100% of finished greedy requests")
+        else:
+            assert note.startswith(
+                f"Token {found['proved']['token']} of request {found['proved']['request']} is wrong: "
+            )
+            assert browser.value("answer.ranks[0].degraded_steps") == 0
+        for verdict, name in (("equal", "Equal"), ("tie", "Ties"), ("wrong", "Wrong"), ("unfinished", "Not compared")):
+            assert f"{name}{found[verdict]}" in rows.replace("\t", "").replace("\n", ""), rows
+        assert browser.problems == []

@@ -1,0 +1,140 @@
+"""Equal, tie, wrong or unfinished, by what zero steps answer when they are asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from sglang_adaptive import ties
+from sglang_adaptive.sglang_plugin.audit.again import TOGETHER, DecodesAgain
+from sglang_adaptive.sglang_plugin.audit.finished import AUDITED, UNFINISHED, Report
+
+OURS = [5, 8, 7]
+
+
+def answer(ids: list[int], *places: dict[int, float], reason: str = "length") -> dict[str, Any]:
+    """An answer of SGLang with the likeliest tokens of every place; the chosen one among them."""
+    top = [[[value, token, None] for token, value in place.items()] for place in places]
+    chosen = [[place[token], token, None] for token, place in zip(ids, places, strict=False)]
+    meta = {"output_top_logprobs": top, "output_token_logprobs": chosen, "finish_reason": {"type": reason}}
+    return {"output_ids": ids, "meta_info": meta}
+
+
+def other(second: dict[int, float], token: int = 6, reason: str = "length") -> dict[str, Any]:
+    return answer([5, token, 7], {5: -0.1, 9: -3.0}, second, {7: -0.2, 1: -2.0}, reason=reason)
+
+
+FAR, NEAR, MOVED = {6: -0.2, 8: -3.0}, {6: -0.7, 8: -0.75}, {6: -0.72, 8: -0.78}
+
+
+class Server:
+    """A tokenizer manager and schedulers with one finished request, which answer what the test says."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers, self.asked, self.reports = list(answers), [], []  # type: ignore[var-annotated]
+        self._finished: list[Any] = [{"request": "mine", "prompt": [1, 2], "output": OURS, "sampling": {}, "epoch": 3}]
+
+    async def generate_request(self, request: Any) -> AsyncIterator[dict[str, Any]]:
+        self.asked.append(request)
+        found = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(found, Exception):
+            raise found
+        yield found
+
+    async def take(self) -> list[dict[str, Any]]:
+        found = self._finished.pop() if self._finished else None
+        return [
+            {"dp_rank": 0, "is_on": False, "finished": None},
+            {"dp_rank": 1, "is_on": bool(found), "finished": found},
+        ]
+
+    async def send(self, report: Report) -> None:
+        self.reports.append(report)
+
+    def audited(self) -> Report:
+        async def run() -> None:
+            again = DecodesAgain(lambda: self, self.take, self.send)
+            again.begin()
+            assert again._task is not None
+            await again._task
+
+        asyncio.run(run())
+        (report,) = self.reports
+        assert isinstance(report, Report) and (report.replica, report.epoch, report.request) == (1, 3, "mine")
+        return report
+
+
+def test_an_equal_text_is_asked_for_once_without_log_probabilities() -> None:
+    server = Server(answer(OURS))
+    assert server.audited().verdict == ties.EQUAL
+    (asked,) = server.asked
+    assert asked.rid.startswith(AUDITED) and (asked.routed_dp_rank, asked.input_ids) == (1, [1, 2])
+    assert not asked.return_logprob and not asked.log_metrics and asked.no_logs
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "gap"),
+    [
+        ([other(FAR)], ties.WRONG, 2.8),
+        ([other(NEAR)], ties.WRONG, 0.05),
+        ([other(NEAR), other(NEAR), other(MOVED)], ties.TIE, 0.05),
+        ([other(NEAR)] * (2 + TOGETHER) + [other(NEAR), other(MOVED)], ties.TIE, 0.05),
+        ([other(FAR), other(FAR), other({8: -0.2, 6: -3.0}, token=8)], ties.TIE, None),
+        ([answer([5], {5: -0.1})], ties.WRONG, None),
+    ],
+    ids=["far", "no noise", "within the noise", "within the noise of more tokens", "one of their own texts", "it ends"],
+)
+def test_a_text_that_differs(answers: list[Any], verdict: str, gap: float | None) -> None:
+    server = Server(*answers)
+    report = server.audited()
+    assert report.verdict == verdict and report.gap == (gap if gap is None else pytest.approx(gap))
+    plain, *references = server.asked
+    assert not plain.return_logprob and all(request.return_logprob for request in references)
+    anew = [place for place, request in enumerate(references) if request.extra_key]
+    assert anew in ([], [1 + TOGETHER]), "the prompt is computed anew once, where more tokens are asked for"
+    if verdict == ties.WRONG:
+        assert anew and len(references) == 2 * (1 + TOGETHER), "no token is called wrong before the noise is measured"
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[other(FAR, reason="abort")], [other(FAR), other(FAR), other(FAR, reason="abort")], [ValueError("too long")]],
+    ids=["at once", "later", "refused"],
+)
+def test_what_did_not_come_to_its_end_is_not_compared(answers: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    assert Server(*answers).audited().verdict == UNFINISHED
+    assert ("adaptive: a finished request could not be decoded again" in caplog.text) == isinstance(
+        answers[0], Exception
+    )
+
+
+def test_it_ends_at_once_where_nobody_wants_it() -> None:
+    server = Server(answer(OURS))
+    server._finished.clear()
+
+    async def run() -> None:
+        again = DecodesAgain(lambda: server, server.take, server.send)
+        for _ in range(2):  # a later configuration begins it anew
+            again.begin()
+            assert again._task is not None
+            await again._task
+
+    asyncio.run(run())
+    assert not server.asked and not server.reports
+
+
+def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def lost() -> list[dict[str, Any]]:
+        raise ConnectionError("no scheduler")
+
+    async def run() -> None:
+        again = DecodesAgain(lambda: None, lost, lost)  # type: ignore[arg-type]
+        again.begin()
+        assert again._task is not None
+        await again._task
+
+    asyncio.run(run())
+    assert "adaptive: no finished request is audited from here on" in caplog.text and "no scheduler" in caplog.text
