@@ -1,0 +1,44 @@
+"""What DFLASH changes in SGLang's arguments, and which drafts and setups stay at one width; read in the launcher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def drafts_blocks(server_args: Any) -> bool:
+    """Whether the algorithm of *server_args* is DFLASH."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    return bool(resolving_view(server_args).speculative_algorithm == "DFLASH")
+
+
+def launch_block_is_widest(server_args: Any) -> None:
+    """Let SGLang size buffers for the block of the launch, whatever the configuration lists.
+
+    SGLang would size them for the most steps of the configuration, and refuses a block that is wider.
+    """
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    cfg = resolving_view(server_args)
+    if cfg.speculative_adaptive:
+        server_args._max_speculative_num_draft_tokens = cfg.speculative_num_draft_tokens
+
+
+def unsupported_reason(server_args: Any) -> str | None:
+    """Return why the width of a DFLASH server may not change; None where it may."""
+    from sglang.srt.arg_groups.overrides import resolved_view
+    from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
+
+    from sglang_adaptive.sglang_plugin.launch.without_device import configuration
+
+    if resolved_view(server_args).attn_dp_size > 1:
+        return "attention DP is not supported with DFLASH, whose draft then runs without CUDA graphs"
+    found = configuration(server_args.speculative_draft_model_path)
+    draft = parse_dflash_draft_config(draft_hf_config=found)
+    if draft.selector_rank:
+        return "the draft chooses among candidates (DFlash2), and no width of that has been tried"
+    if draft.is_domino:
+        return "the draft's Domino head drafts one token after the other, and not at a width of 1"
+    if any("LiLiCorr" in name for name in found.get("architectures") or ()):
+        return "the draft's LiLiCorr head samples what it proposes, and no width of that has been tried"
+    return None
