@@ -12,7 +12,8 @@ from sglang_adaptive.serve_cpu import ATTENTION_BACKEND, SWITCH
 DRAFT_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
 LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
 GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
-BLOCK_DRAFTS = "sglang.srt.arg_groups.speculative_hook._handle_dflash"
+ALGORITHMS = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args"
+SAMPLED_BLOCKS = "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available"
 GIVEN_EMBEDDINGS = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
 
 
@@ -39,7 +40,8 @@ def register() -> None:
     HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
     # SGLang verifies sampled requests greedily on a CPU, because it has no kernel there.
     HookRegistry.register(GREEDY, _only_greedy_requests, HookType.REPLACE)
-    HookRegistry.register(BLOCK_DRAFTS, block_drafts.as_on_gpu, HookType.AROUND)
+    HookRegistry.register(ALGORITHMS, block_drafts.resolve_as_on_gpu, HookType.AROUND)
+    HookRegistry.register(SAMPLED_BLOCKS, block_drafts.samples, HookType.REPLACE)
     HookRegistry.register(GIVEN_EMBEDDINGS, block_drafts.in_model_dtype, HookType.AROUND)
     block_drafts.without_streams()
     _register_target_backend()

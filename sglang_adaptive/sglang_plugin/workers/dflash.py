@@ -12,6 +12,7 @@ zero steps the block is the last accepted token alone, and the draft's model doe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.model_runner import ModelRunnerOutput
 from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
-from sglang.srt.runtime_context import get_context, get_exec, get_spec
+from sglang.srt.runtime_context import get_context, get_exec, get_spec, max_speculative_num_draft_tokens
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.draft_worker_common import (
     build_block_pos_offsets,
@@ -31,10 +32,13 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, new_backend, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
+
+logger = logging.getLogger(__name__)
 
 _BUFFERS = (
     *("_draft_block_ids_buf", "_draft_block_positions_buf", "_draft_block_tokens_buf", "_draft_block_end_buf"),
@@ -51,12 +55,19 @@ class AdaptiveDFlashWorker(DFlashWorkerV2):  # type: ignore[misc]  # SGLang's ty
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        config = get_spec().speculative_adaptive_config
         self.speculative_num_steps = most = self.block_size - 1
         self._buffers: dict[int, dict[str, Any]] = {}
         """By width, what ``_take_width`` keeps of those that are not live."""
         self._samplers: dict[int, Any] = {}
         """By width, what takes the likeliest tokens inside the draft's graphs."""
-        policy = build_policy(most, get_spec().speculative_adaptive_config, most=most)
+        if most not in read_once(config).candidate_steps:
+            logger.warning(
+                "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
+                self.block_size,
+                most,
+            )
+        policy = build_policy(most, config, most=most)
         self.round = current.begin(self, policy)
         self.adaptive_controller = self.round.controller
 
@@ -166,8 +177,6 @@ class AdaptiveDFlashWorker(DFlashWorkerV2):  # type: ignore[misc]  # SGLang's ty
 
 def reserve(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
     """Reserve KV slots for a round of *batch* by SGLang's *original*, for the widest block: no width is chosen yet."""
-    from sglang.srt.runtime_context import max_speculative_num_draft_tokens
-
     with get_spec().override(speculative_num_draft_tokens=max_speculative_num_draft_tokens()):
         original(draft_input, batch)
 

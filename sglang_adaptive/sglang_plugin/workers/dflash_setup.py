@@ -25,14 +25,11 @@ def launch_block_is_widest(server_args: Any) -> None:
 
 
 def unsupported_reason(server_args: Any) -> str | None:
-    """Return why the width of a DFLASH server may not change; None where it may."""
-    from sglang.srt.arg_groups.overrides import resolved_view
+    """Return why the width of this draft's blocks may not change; None where it may, or nothing is known of it."""
     from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
 
     from sglang_adaptive.sglang_plugin.launch.without_device import configuration
 
-    if resolved_view(server_args).attn_dp_size > 1:
-        return "attention DP is not supported with DFLASH, whose draft then runs without CUDA graphs"
     found = configuration(server_args.speculative_draft_model_path)
     draft = parse_dflash_draft_config(draft_hf_config=found)
     if draft.selector_rank:
