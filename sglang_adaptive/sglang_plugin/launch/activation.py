@@ -19,6 +19,7 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.repairs import hybrids
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
+from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> Non
     It hands over topk drafts a request, and SGLang's default without adaptive speculation is a tree.
     """
     given = (server_args.speculative_num_steps, server_args.speculative_eagle_topk)
-    if given == (None, None) and not _drafts_blocks(server_args):
+    if given == (None, None) and not drafts_blocks(server_args):
         steps = config.candidate_steps[len(config.candidate_steps) // 2]
         server_args.speculative_num_steps = steps
         server_args.speculative_eagle_topk, server_args.speculative_num_draft_tokens = 1, steps + 1
@@ -145,14 +146,9 @@ def runs_on_cpu(server_args: Any) -> bool:
 
 def _check_launch_steps(args: Any, config: AdaptiveConfig) -> None:
     steps = args.speculative_num_steps
-    if steps is not None and steps not in config.candidate_steps and not _drafts_blocks(args):
+    if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
         raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
-
-
-def _drafts_blocks(args: Any) -> bool:
-    """Whether the algorithm is DFLASH: its block decides how it drafts, and SGLang sets its steps to 1."""
-    return (args.speculative_algorithm or "").upper() == "DFLASH"
 
 
 def _refuse(line: str) -> NoReturn:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 
-def drafts_blocks(server_args: Any) -> bool:
-    """Whether the algorithm of *server_args* is DFLASH."""
-    from sglang.srt.arg_groups.overrides import resolving_view
+def drafts_blocks(args: Any) -> bool:
+    """Whether the algorithm of a command line, or of ServerArgs, is DFLASH: its block decides how many tokens it drafts.
 
-    return bool(resolving_view(server_args).speculative_algorithm == "DFLASH")
+    SGLang sets its steps to 1.
+    """
+    return (args.speculative_algorithm or "").upper() == "DFLASH"
 
 
 def launch_block_is_widest(server_args: Any) -> None:
