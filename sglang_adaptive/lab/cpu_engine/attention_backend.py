@@ -133,10 +133,10 @@ class TorchRefDraftBackend:
 
 
 def _require_supported(layer: Any) -> None:
-    window = layer.sliding_window_size
+    window, block = layer.sliding_window_size, AttentionType.ENCODER_ONLY
     for asked, what in (
         (layer.is_cross_attention, "cross attention"),
-        (layer.attn_type not in (AttentionType.DECODER, AttentionType.ENCODER_ONLY), f"attention type {layer.attn_type}"),
+        (layer.attn_type not in (AttentionType.DECODER, block), f"attention type {layer.attn_type}"),
         (window is not None and window > -1, f"sliding-window attention (window {window})"),
         (layer.logit_cap, f"a logit cap ({layer.logit_cap})"),
     ):

@@ -44,9 +44,7 @@ def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
     steps_by_breadth(server_args)
 
 
-@around(
-    SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER
-)
+@around(SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER)
 def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> None:
     """Resolve the steps at which an adaptive server starts; DFLASH starts at its block."""
     from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks

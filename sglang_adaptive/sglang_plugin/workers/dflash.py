@@ -53,6 +53,8 @@ _CONSTANTS = ("_block_pos_offsets", "_draft_block_spec_info")
 class AdaptiveDFlashWorker(DFlashWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
     """SGLang's worker with the width that the controller chooses; implements the protocol AdaptiveWorker."""
 
+    block_size: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = get_spec().speculative_adaptive_config
@@ -94,7 +96,7 @@ class AdaptiveDFlashWorker(DFlashWorkerV2):  # type: ignore[misc]  # SGLang's ty
         return made
 
     def _draft_parts(self, steps: int, width: int) -> tuple[Any, Any]:
-        """Return the draft's attention backend and its CUDA graphs for blocks of *width*; (None, None) for no drafts."""
+        """Return the draft's attention backend and its CUDA graphs for blocks of *width*; None each for no drafts."""
         runner = self.draft_model_runner
         if steps == 0:
             return None, None

@@ -6,9 +6,9 @@ from typing import Any
 
 
 def drafts_blocks(args: Any) -> bool:
-    """Whether the algorithm of a command line, or of ServerArgs, is DFLASH: its block decides how many tokens it drafts.
+    """Whether the algorithm of a command line, or of ServerArgs, is DFLASH: its block says how much it drafts.
 
-    SGLang sets its steps to 1.
+    Steps on the command line say nothing; SGLang sets them to 1.
     """
     return (args.speculative_algorithm or "").upper() == "DFLASH"
 
