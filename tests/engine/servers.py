@@ -206,8 +206,8 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
     for server in (
         *(plain, ema, static, two_ranks, stock, faulty, tree, replicas, standalone, frozen_kv, ngram, layers),
-        attention_dp,
         blocks,
+        attention_dp,
         keys,
         workers,
     )
