@@ -180,10 +180,11 @@ def layers(folder: Path) -> CpuServer:
 
 
 def blocks(folder: Path) -> CpuServer:
-    """Whole blocks of drafts from one pass, under the throughput policy."""
+    """Whole blocks of drafts from one pass, which sees the latest tokens, under the throughput policy."""
     config = _config(folder, "blocks", {"throughput": {"candidate_steps": list(BLOCK_DEPTHS)}, "warm_up": False})
     speculation = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", models.block_draft_path())
-    return _server(folder, "blocks", *speculation, "--speculative-adaptive-config", config, **_CHECKED)
+    window = ("--speculative-draft-window-size", "64")
+    return _server(folder, "blocks", *speculation, "--speculative-adaptive-config", config, *window, **_CHECKED)
 
 
 def keys(folder: Path) -> CpuServer:
