@@ -24,8 +24,8 @@ def register() -> None:
     gc.enable()  # see stand_in/sitecustomize.py
     from sglang.srt.arg_groups.choices import (
         ATTENTION_BACKEND_CHOICES,
-        DRAFT_ATTENTION_BACKEND_CHOICES,
         add_attention_backend_choices,
+        add_draft_attention_backend_choices,
     )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -34,7 +34,7 @@ def register() -> None:
 
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
         add_attention_backend_choices([ATTENTION_BACKEND])
-        DRAFT_ATTENTION_BACKEND_CHOICES.append(ATTENTION_BACKEND)
+        add_draft_attention_backend_choices([ATTENTION_BACKEND])
     HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
     # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
     HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
