@@ -112,6 +112,7 @@ def test_a_block_width_a_turn_in_both_loops(blocks: dict[str, Any]) -> None:
     without_drafts, *others = blocks["runs"]
     assert without_drafts["ran"] == [0] and without_drafts["accepted"] == 0
     assert {tier for run in others for tier in run["ran"]} == set(BLOCK_DEPTHS)
+    assert others[-1]["accepted"] > 100
     for found in blocks["runs"]:
         assert found["outputs"] == without_drafts["outputs"]
         assert (found["free_slots"], found["degraded"]) == (SLOTS, None)
