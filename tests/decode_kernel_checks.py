@@ -49,11 +49,13 @@ def other_passes_are_left_to_sglang() -> None:
             backend = made()
             setattr(backend, name, value)
             assert not _decodes(backend, _batch()), name
-        wider, drafting, subclass = _batch(), _batch(), made()
+        wider, drafting, block, subclass = _batch(), _batch(), _batch(), made()
+        block.spec_algorithm = type(block.spec_algorithm).DFLASH
         wider.spec_info.draft_token_num = 2
         drafting.forward_mode = type(drafting.forward_mode).DECODE
         subclass.__class__ = type("OfAnotherKernel", (type(subclass),), {})
         assert not _decodes(made(), wider) and not _decodes(made(), drafting) and not _decodes(subclass, _batch())
+        assert not _decodes(made(), block)  # its lengths on the host are bounds
         assert _decodes(made(), _batch())
 
 
@@ -248,10 +250,11 @@ def _flashinfer() -> Any:
 
 def _batch() -> Any:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     lengths = torch.tensor(list(LENGTHS.values()))
     return SimpleNamespace(
-        forward_mode=ForwardMode.TARGET_VERIFY, batch_size=len(LENGTHS),
+        forward_mode=ForwardMode.TARGET_VERIFY, batch_size=len(LENGTHS), spec_algorithm=SpeculativeAlgorithm.EAGLE,
         seq_lens=lengths, seq_lens_cpu=lengths.clone(), seq_lens_sum=int(lengths.sum()),
         req_pool_indices=torch.tensor(list(LENGTHS)), positions=lengths, kv_loc_plan=None, encoder_lens=None,
         spec_info=SimpleNamespace(num_tokens_per_req=1, kv_indptr=None, custom_mask=None, draft_token_num=1),

@@ -215,6 +215,8 @@ def what_a_capture_finds_is_frozen_until_start_up_is_over() -> None:
 
 def a_verify_pass_has_one_schedule() -> None:
     """Made by its first layer, for its own lengths, and for layers that attend to everything alone."""
+    from sglang.srt.layers.radix_attention import AttentionType
+
     made: list[int] = []
     backend = _scheduling(made)
     for length in (5, 6):
@@ -224,6 +226,7 @@ def a_verify_pass_has_one_schedule() -> None:
     assert _attended(backend, 3, sliding_window_size=128) is None
     assert _attended(backend, 3, v_head_dim=4) is None
     assert _attended(backend, 3, is_cross_attention=True) is None
+    assert _attended(backend, 3, attn_type=AttentionType.ENCODER_ONLY) is None  # of DFLASH's draft
     assert _attended(backend, 3, mode="DRAFT_EXTEND_V2") is None
     assert _attended(backend, 3, ragged=object()) is None
     assert _attended(_scheduling(made, topk=4), 0) is None and made == [5, 6]
@@ -322,6 +325,7 @@ def _attended(
     backend: Any, layer: int, mode: str = "TARGET_VERIFY", ragged: Any = None, **unlike_a_plain_layer: Any
 ) -> Any:
     """Return the schedule that reaches the kernel in the call of a layer."""
+    from sglang.srt.layers.radix_attention import AttentionType
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     def kernel(**arguments: Any) -> Any:
@@ -334,6 +338,7 @@ def _attended(
         "layer_id": layer,
         "sliding_window_size": -1,
         "is_cross_attention": False,
+        "attn_type": AttentionType.DECODER,
         "qk_head_dim": 8,
         "v_head_dim": 8,
     }

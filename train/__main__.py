@@ -12,17 +12,18 @@ from pathlib import Path
 import torch
 
 from train import checkpoint, report, teach
+from train.block_draft import BlockDraft
 from train.draft import Draft
 from train.model import ModelSize
 from train.optimise import Recipe
 from train.target import Target
 
-MODELS = Path(__file__).resolve().parents[1] / "sglang_adaptive" / "cpu_engine" / "models"
-PARTS = ("target", "draft", "prompts", "evaluate")
+MODELS = Path(__file__).resolve().parents[1] / "sglang_adaptive" / "lab" / "cpu_engine" / "models"
+PARTS = ("target", "draft", "block_draft", "prompts", "evaluate")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train target and draft, write the prompts, measure; returns the exit code."""
+    """Train target and drafts, write the prompts, measure; returns the exit code."""
     arguments = parse(argv)
     torch.set_num_threads(arguments.threads)
     # What decides the result; where it is written does not.
@@ -48,7 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def run(part: str, arguments: argparse.Namespace, command: str) -> None:
     """Do one part; the draft and the evaluation read what the parts before them wrote."""
-    if part in ("target", "draft"):
+    if part in ("target", "draft", "block_draft"):
         teach_one(part, arguments, command)
     elif part == "prompts":
         report.write_prompts(arguments.out)
@@ -57,13 +58,16 @@ def run(part: str, arguments: argparse.Namespace, command: str) -> None:
 
 
 def teach_one(part: str, arguments: argparse.Namespace, command: str) -> None:
-    """Train and save the target or the draft."""
+    """Train and save the target or one of its drafts."""
     out, seed = arguments.out, arguments.seed
     begin = time.monotonic()
-    model: Target | Draft
+    model: Target | Draft | BlockDraft
     if part == "target":
         recipe = scaled(teach.TARGET_RECIPE, arguments.scale)
         model = teach.train_target(ModelSize(), recipe, seed)
+    elif part == "block_draft":
+        recipe = scaled(teach.BLOCK_RECIPE, arguments.scale)
+        model = teach.train_block_draft(checkpoint.load_target(out / "target"), recipe, seed)
     else:
         recipe = scaled(teach.DRAFT_RECIPE, arguments.scale)
         model = teach.train_draft(checkpoint.load_target(out / "target"), recipe, seed)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
+from train.block_draft import BLOCK, LAYERS, MASK, BlockDraft
 from train.draft import Draft
 from train.model import ModelSize
 from train.target import Target
@@ -20,10 +21,11 @@ WEIGHTS = "model.safetensors"
 SPECIAL = {"<|begin|>": 256, "<|end|>": 257, "<|pad|>": 258, "<|unused|>": 259}
 
 
-def save(folder: Path, model: Target | Draft) -> None:
+def save(folder: Path, model: Target | Draft | BlockDraft) -> None:
     """Write config, float32 weights and tokenizer files below *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
-    shape = target_config(model.size) if isinstance(model, Target) else draft_config(model.size)
+    configs = {Target: target_config, Draft: draft_config, BlockDraft: block_draft_config}
+    shape = configs[type(model)](model.size)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(0o644)
@@ -42,6 +44,11 @@ def load_draft(folder: Path) -> Draft:
     return _filled(Draft(_size_of(folder)), folder)
 
 
+def load_block_draft(folder: Path) -> BlockDraft:
+    """Read a draft of blocks that `save` wrote."""
+    return _filled(BlockDraft(_size_of(folder)), folder)
+
+
 def target_config(size: ModelSize) -> dict[str, Any]:
     """A LlamaForCausalLM config."""
     return _shared_config(size) | {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": size.layers}
@@ -57,6 +64,20 @@ def draft_config(size: ModelSize) -> dict[str, Any]:
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in size.feature_layers]},
     }
     return _shared_config(size) | eagle
+
+
+def block_draft_config(size: ModelSize) -> dict[str, Any]:
+    """A config for SGLang's DFlashDraftModel; embedding and head are the target's."""
+    blocks = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",  # the one that transformers knows of those that normalise queries and keys
+        "num_hidden_layers": LAYERS,
+        "num_target_layers": size.layers,
+        "block_size": BLOCK,
+        # As for EAGLE-3.
+        "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [layer - 1 for layer in size.feature_layers]},
+    }
+    return _shared_config(size) | blocks
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -116,7 +137,8 @@ def _byte_characters() -> dict[int, str]:
 
 def _size_of(folder: Path) -> ModelSize:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    layers = config["num_hidden_layers"] if "draft_vocab_size" not in config else ModelSize.layers
+    is_draft = "draft_vocab_size" in config or "dflash_config" in config
+    layers = ModelSize.layers if is_draft else config["num_hidden_layers"]
     return ModelSize(
         vocab=config["vocab_size"],
         hidden=config["hidden_size"],

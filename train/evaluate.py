@@ -7,16 +7,19 @@ from anchor t reads the target's features up to t and, for as long as it is righ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from train.block_draft import BlockDraft
 from train.draft import Draft
 from train.target import Cache, Target
 
 ROWS = 8
+ANCHORS = 64
+"""Blocks of a text that are drafted at once."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,46 @@ def accept_lengths(
     """For each depth, the accept lengths of the rounds of each text: {depth: [[round, ...] a text]}."""
     deepest = max(depths)
     found: dict[int, list[list[int]]] = {depth: [] for depth in depths}
-    for start in range(0, len(writings), ROWS):
-        some = writings[start : start + ROWS]
-        width = max(len(w.ids) for w in some)
-        ids = torch.zeros(len(some), width, dtype=torch.long)
-        for row, writing in enumerate(some):
-            ids[row, : len(writing.ids)] = writing.ids
+    for some, ids in _padded(writings):
         for row, writing in zip(correct_drafts(target, draft, ids, deepest).tolist(), some, strict=True):
             for depth in depths:
                 found[depth].append(rounds(row[: len(writing.ids) - deepest], writing.prompt, depth))
     return found
+
+
+@torch.no_grad()
+def correct_in_blocks(target: Target, draft: BlockDraft, ids: Tensor, steps: int) -> Tensor:
+    """As `correct_drafts`, for blocks of *steps* drafts; a block begins with the token behind its anchor.
+
+    Returns [B, T - steps - 1].
+    """
+    logits, features = target(ids)
+    best = logits.argmax(dim=-1)
+    found = []
+    for begin in torch.arange(1, ids.shape[1] - steps).split(ANCHORS):
+        drafted = draft.logits(target, ids, features, begin, steps + 1).argmax(dim=-1)
+        wanted = best[:, begin[:, None] + torch.arange(steps)]
+        found.append((drafted == wanted).long().cumprod(dim=-1).sum(dim=-1))
+    return torch.cat(found, dim=1)
+
+
+def accept_lengths_of_blocks(
+    target: Target, draft: BlockDraft, writings: Sequence[Writing], depths: Sequence[int]
+) -> dict[int, list[list[int]]]:
+    """As `accept_lengths`; blocks of each depth draft apart, because all tokens of a block see each other."""
+    found: dict[int, list[list[int]]] = {depth: [] for depth in depths}
+    for some, ids in _padded(writings):
+        for depth in depths:
+            for row, writing in zip(correct_in_blocks(target, draft, ids, depth).tolist(), some, strict=True):
+                found[depth].append(rounds(row[: len(writing.ids) - depth - 1], writing.prompt, depth))
+    return found
+
+
+def _padded(writings: Sequence[Writing]) -> Iterator[tuple[Sequence[Writing], Tensor]]:
+    """Yield ROWS texts at a time, and their ids [B, T] with zeros behind the shorter ones."""
+    for start in range(0, len(writings), ROWS):
+        some = writings[start : start + ROWS]
+        ids = torch.zeros(len(some), max(len(writing.ids) for writing in some), dtype=torch.long)
+        for row, writing in enumerate(some):
+            ids[row, : len(writing.ids)] = writing.ids
+        yield some, ids

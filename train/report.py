@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from sglang_adaptive import provenance
-from train.checkpoint import WEIGHTS, load_draft, load_target
+from train.block_draft import BLOCK, BlockDraft
+from train.checkpoint import WEIGHTS, load_block_draft, load_draft, load_target
 from train.draft import Draft
-from train.evaluate import Writing, accept_lengths, write
+from train.evaluate import Writing, accept_lengths, accept_lengths_of_blocks, write
 from train.exams import Exam, held_out_exams
 from train.target import Target
 
@@ -22,6 +23,7 @@ EXAM_SEED = 20260
 EXAMS_A_FAMILY = 24
 NEW_TOKENS = 512
 DEPTHS = range(1, 8)
+BLOCK_DEPTHS = (1, 3, 7, BLOCK - 1)
 
 
 def write_prompts(folder: Path) -> None:
@@ -33,12 +35,14 @@ def write_prompts(folder: Path) -> None:
 def evaluate(folder: Path, command: str) -> dict[str, Any]:
     """Measure the pair in *folder*, write evaluation.json beside it and return its content."""
     target, draft = load_target(folder / "target"), load_draft(folder / "draft")
+    blocks = load_block_draft(folder / "block_draft")
     exams = held_out_exams(EXAM_SEED, EXAMS_A_FAMILY, NEW_TOKENS)
     # All families in one batch: the time goes into the number of forwards, hardly into their width.
     writings = iter(write(target, [exam.prompt.encode() for some in exams.values() for exam in some], NEW_TOKENS))
     families = {}
     for family, some in exams.items():
-        families[family] = examine(target, draft, some, [next(writings) for _ in some])
+        written = [next(writings) for _ in some]
+        families[family] = examine(target, draft, some, written) | examine_blocks(target, blocks, written)
         print(f"{family}: {json.dumps(families[family])}", flush=True)
     result = {
         "what": "mean accept length (correct drafts and bonus token) a round, greedy, by draft steps",
@@ -46,7 +50,7 @@ def evaluate(folder: Path, command: str) -> dict[str, Any]:
         "new_tokens": NEW_TOKENS,
         "prompts_a_family": EXAMS_A_FAMILY,
         "families": families,
-        "sha256": {name: digest(folder / name / WEIGHTS) for name in ("target", "draft")},
+        "sha256": {name: digest(folder / name / WEIGHTS) for name in ("target", "draft", "block_draft")},
         **origin(command),
     }
     write_json(folder / "evaluation.json", result)
@@ -70,6 +74,12 @@ def examine(target: Target, draft: Draft, exams: Sequence[Exam], writings: Seque
         "accept_length_by_prompt": [round(min(deepest), 3), round(max(deepest), 3)],
         "bytes_before_first_mistake": round(sum(kept) / len(kept), 1),
     }
+
+
+def examine_blocks(target: Target, draft: BlockDraft, writings: Sequence[Writing]) -> dict[str, Any]:
+    """Accept lengths of one family by the drafts of a block."""
+    by_depth = accept_lengths_of_blocks(target, draft, writings, BLOCK_DEPTHS)
+    return {"accept_length_of_blocks": {str(depth): round(mean_round(texts), 3) for depth, texts in by_depth.items()}}
 
 
 def mean_round(texts: Sequence[Sequence[int]]) -> float:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from train.block_draft import BLOCK, BlockDraft
 from train.corpus import Share, draw
 from train.data import Document
 from train.draft import Draft
@@ -18,6 +19,7 @@ from train.target import Target
 
 TARGET_RECIPE = Recipe(steps=700, matrix_rate=0.01)
 DRAFT_RECIPE = Recipe(steps=400, matrix_rate=0.02, long_batch=(3, 1024))
+BLOCK_RECIPE = Recipe(steps=300, matrix_rate=0.02, batch=(8, 256), long_batch=(2, 1024))
 
 TARGET_CORPUS = (Share("easy", 0.45), Share("hard", 0.25), Share("mixed", 0.3))
 # The draft knows how pages and ledgers look and are spelt. It never sees their rule: there the entries are drawn
@@ -32,6 +34,10 @@ UNROLL = 7
 # Neighbouring chains teach nearly the same, so only this share of them is unrolled past the first step.
 CHAINS_ONE_IN = 3
 STEP_DECAY = 0.8
+# Most blocks are as wide as the draft's own, some narrower: the server verifies, and so drafts, narrower ones too.
+BLOCK_WIDTHS = (BLOCK, BLOCK, 8, 4)
+BLOCKS_A_DOCUMENT = 8
+BLOCK_DECAY = 0.87
 
 
 def train_target(size: ModelSize, recipe: Recipe, seed: int) -> Target:
@@ -74,6 +80,29 @@ def train_draft(target: Target, recipe: Recipe, seed: int) -> Draft:
     return model.eval().requires_grad_(False)
 
 
+def train_block_draft(target: Target, recipe: Recipe, seed: int) -> BlockDraft:
+    """Train a draft of whole blocks for *target*, which stays as it is."""
+    torch.manual_seed(seed)
+    rng = random.Random(f"block draft {seed}")
+    model = BlockDraft(target.size)
+    model.start_from(target)
+
+    def loss_at(step: int) -> Tensor:
+        count, length = recipe.shape(step)
+        drawn = draw(DRAFT_CORPUS, rng, count, length)
+        ids = to_ids([document for _, document in drawn])
+        own = torch.tensor([share.ruled for share, _ in drawn])
+        with torch.no_grad():
+            logits, features = target(ids)
+            wanted = teacher(logits, ids, own)
+        width = rng.choice(BLOCK_WIDTHS)
+        anchors = 1 + torch.randperm(length - width)[:BLOCKS_A_DOCUMENT]
+        return block_loss(model.logits(target, ids, features, anchors, width), wanted, anchors)
+
+    train("block draft", model, recipe, loss_at)
+    return model.eval().requires_grad_(False)
+
+
 def to_ids(documents: Sequence[Document]) -> Tensor:
     """Token ids [B, T]: the bytes themselves."""
     return torch.tensor([list(document.text) for document in documents])
@@ -112,3 +141,13 @@ def unrolled_loss(unrolled: Sequence[Tensor], wanted: Tensor, chosen: Tensor) ->
         aim = wanted[:, (anchors if step == 0 else chosen) + step + 1]
         total = total - STEP_DECAY**step * (aim * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
     return total
+
+
+def block_loss(logits: Tensor, wanted: Tensor, anchors: Tensor) -> Tensor:
+    """Cross-entropy of the drafts of blocks, later ones weighing less; shapes as in `BlockDraft.logits` and `teacher`.
+
+    Where a block's later drafts are right, they count only if the earlier ones are.
+    """
+    places = torch.arange(logits.shape[2])
+    losses = -(wanted[:, anchors[:, None] + places] * logits.log_softmax(dim=-1)).sum(dim=-1)
+    return (losses.mean(dim=(0, 1)) * BLOCK_DECAY**places).sum()

@@ -18,6 +18,7 @@ _EAGLE3 = (
     "with a draft trained for this model it would adapt: --speculative-algorithm EAGLE3 "
     "--speculative-draft-model-path DRAFT --speculative-eagle-topk 1"
 )
+_BLOCKS = f"a plain DFlash draft of this model would adapt (docs/block-drafters.md), and {_EAGLE3}"
 _DSPARK = (
     "DSPARK plans its own widths in SGLANG_RAGGED_VERIFY_MODE=compact, from --speculative-dspark-sps-table-path "
     "(SGLang #35413 reports 14.4%). A model with an MTP layer, as DeepSeek V4, adapts with "
@@ -78,7 +79,9 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "speculative_eagle_topk=": _chain,
     "attention DP": _ATTENTION_DP,
     "DSPARK": _DSPARK,
-    "DFLASH": _EAGLE3,
+    "DFlash2": _BLOCKS,
+    "Domino": _BLOCKS,
+    "LiLiCorr": _BLOCKS,
     "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",
     "--mamba-backend": _without("--mamba-backend"),
     "enable_multi_layer_eagle": _SEVERAL_LAYERS,

@@ -11,8 +11,9 @@ def draft_placement(drafter: Any) -> AbstractContextManager[None]:
     """Return SGLang's context for tensor parallelism in which the parts of a draft worker are built."""
     from sglang.srt.speculative.spec_utils import draft_tp_context
 
-    if hasattr(drafter, "parallel_layout"):
-        return draft_tp_context(drafter.parallel_layout)  # type: ignore[no-any-return]
+    for layout in ("parallel_layout", "draft_parallel_layout"):  # the latter is DFLASH's
+        if hasattr(drafter, layout):
+            return draft_tp_context(getattr(drafter, layout))  # type: ignore[no-any-return]
     return draft_tp_context(drafter.draft_owns_attention)  # type: ignore[no-any-return]  # SGLang 0.5.22
 
 

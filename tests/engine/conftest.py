@@ -75,6 +75,7 @@ static, faulty, tree = _fixture("static"), _fixture("faulty"), _fixture("tree")
 two_ranks, replicas = _fixture("two_ranks"), _fixture("replicas")
 standalone, frozen_kv, ngram = _fixture("standalone"), _fixture("frozen_kv"), _fixture("ngram")
 layers, attention_dp = _fixture("layers"), _fixture("attention_dp")
+blocks = _fixture("blocks")
 keys, workers = _fixture("keys"), _fixture("workers")
 
 

@@ -28,6 +28,8 @@ LOG_INTERVAL = 8
 TIERS = (0, 1, 3, 7)
 WIDTHS = (0, 2, 5, 11)
 """Drafted tokens of NGRAM's trees."""
+BLOCK_DEPTHS = (0, 1, 3, 7, 15)
+"""Drafts of DFLASH's blocks, the last of them as many as its draft was trained for."""
 LAUNCH_STEPS = 3
 LAYERS = 3
 """Of multi-layer EAGLE; one draft each."""
@@ -177,6 +179,14 @@ def layers(folder: Path) -> CpuServer:
     return _server(folder, "layers", *_speculation("--speculative-adaptive-config", config), *many, **_CHECKED)
 
 
+def blocks(folder: Path) -> CpuServer:
+    """Whole blocks of drafts from one pass, which sees the latest tokens, under the throughput policy."""
+    config = _config(folder, "blocks", {"throughput": {"candidate_steps": list(BLOCK_DEPTHS)}, "warm_up": False})
+    speculation = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", models.block_draft_path())
+    window = ("--speculative-draft-window-size", "64")
+    return _server(folder, "blocks", *speculation, "--speculative-adaptive-config", config, *window, **_CHECKED)
+
+
 def keys(folder: Path) -> CpuServer:
     """The EMA policy behind two keys: one to ask the server, the other to change it."""
     config = _config(folder, "keys", {"1": {"candidate_steps": [1, 3]}})
@@ -197,6 +207,7 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
     for server in (
         *(plain, ema, static, two_ranks, stock, faulty, tree, replicas, standalone, frozen_kv, ngram, layers),
+        blocks,
         attention_dp,
         keys,
         workers,

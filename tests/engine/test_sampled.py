@@ -28,7 +28,21 @@ def test_tokens_come_as_often_as_without_speculation(
     with rotating_depth(ema):
         switched = samples_of(ema, easy[0], how, SAMPLES)
     for ids in (held, switched):
-        for at in range(1, POSITION + 1):
-            ours, theirs = (Counter(one[at] for one in answers) for answers in (ids, wanted))
-            assert len(theirs) > 2, "a text without a choice tells nothing"
-            assert probability(ours, theirs) >= ALPHA, f"position {at}: {ours} and {theirs}"
+        require_alike(ids, wanted)
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_blocks_of_any_width_keep_how_often_tokens_come(
+    how: dict[str, Any], plain: CpuServer, blocks: CpuServer, easy: list[str]
+) -> None:
+    wanted = samples_of(plain, easy[0], how, SAMPLES)
+    with rotating_depth(blocks):
+        require_alike(samples_of(blocks, easy[0], how, SAMPLES), wanted)
+
+
+def require_alike(ids: list[list[int]], wanted: list[list[int]]) -> None:
+    """Fail where the tokens at a position of *ids*, an answer a sample, are unlikely to come as those of *wanted*."""
+    for at in range(1, POSITION + 1):
+        ours, theirs = (Counter(one[at] for one in answers) for answers in (ids, wanted))
+        assert len(theirs) > 2, "a text without a choice tells nothing"
+        assert probability(ours, theirs) >= ALPHA, f"position {at}: {ours} and {theirs}"

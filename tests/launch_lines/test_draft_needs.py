@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.sglang_plugin.launch import checkup
 from tests.launch_lab import NO_MODEL
 from tests.launch_lines.verdicts import CONFIGS, HERE, launcher
@@ -95,6 +96,35 @@ def test_a_draft_that_is_missing_is_named_for_a_model_that_is_not_here() -> None
 def test_a_line_that_has_what_it_needs_is_none(target: str, more: list[str]) -> None:
     found = asked(model(target), ALGORITHM, *more)
     assert "refused" not in found and found["hint"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"dflash_config": {"selector_rank": 8, "selector_top_k": 4}}, "DFlash2"),
+        (
+            {"dflash_config": {"projector_type": "domino", "shift_label": True, "pure_draft_prefix_len": 1}
+             | {"gru_hidden_dim": 8, "emb_dim": 8}},
+            "Domino",
+        ),
+        ({"architectures": ["LiLiCorrDraftModel"]}, "LiLiCorr"),
+    ],
+    ids=["DFlash2", "Domino", "LiLiCorr"],
+)  # fmt: skip
+def test_a_head_of_a_block_draft_whose_width_is_fixed_is_named(
+    changes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    plain = json.loads((HERE / "configs" / "dflash" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(plain | changes))
+    found = asked(model("llama"), ALGORITHM, "DFLASH", DRAFT, str(tmp_path))
+    assert "refused" not in found and told in found["reason"]
+    assert advice(found["reason"], {}) is not None
+
+
+def test_steps_on_the_line_say_nothing_about_a_block() -> None:
+    """SGLang sets them to 1, whatever they are; for other drafts they have to be a candidate."""
+    found = asked(model("llama"), ALGORITHM, "DFLASH", DRAFT, model("dflash"), "--speculative-num-steps", "4")
+    assert "refused" not in found and found["reason"] is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ LINES = {line["name"]: line for line in lines()}
 STOPPED_BY = {
     "topk_gt_1": "speculative_eagle_topk=",
     "dspark": "=DSPARK",
-    "dflash": "=DFLASH",
     "two_batch_overlap": "enable_two_batch_overlap",
     "lora": "LoRA",
     "pd_prefill": "a prefill server drafts nothing",

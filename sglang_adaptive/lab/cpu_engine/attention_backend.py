@@ -17,6 +17,7 @@ from sglang_adaptive.lab.cpu_engine.kernels.plan import (
     packed_window_plan,
     ragged_plan,
     window_plan,
+    without_order,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.dtype = model_runner.dtype
         self.plan: PaddedPlan | RaggedPlan | None = None
+        self._block: tuple[PaddedPlan, PaddedPlan] | None = None
+        """A plan, and the same for layers that attend to the whole of a drafted block."""
         self._known_layers: set[int] = set()
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
@@ -63,8 +66,8 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         rows, prefix = forward_batch.req_pool_indices, forward_batch.seq_lens
         if spec.ragged_verify_layout is not None:  # SGLang's name: chains of unequal length, packed
             return packed_window_plan(self.table, rows, prefix, spec.ragged_verify_layout.verify_lens, self.dtype)
-        # The mask of a chain is the causal one.
-        mask = None if spec.tree_topk == 1 else spec.custom_mask
+        # The mask of a chain is the causal one; DFLASH knows no trees.
+        mask = None if getattr(spec, "tree_topk", 1) == 1 else spec.custom_mask
         return window_plan(self.table, rows, prefix, spec.draft_token_num, self.dtype, mask)
 
     def forward_decode(
@@ -90,7 +93,14 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         if isinstance(plan, RaggedPlan):
             return ragged_attention(query, keys, values, plan, layer.scaling)
         assert plan is not None  # SGLang calls init_forward_metadata before every forward pass
+        if layer.attn_type == AttentionType.ENCODER_ONLY:
+            plan = self._of_block(plan)
         return padded_attention(query, keys, values, plan, layer.scaling)
+
+    def _of_block(self, plan: PaddedPlan) -> PaddedPlan:
+        if self._block is None or self._block[0] is not plan:
+            self._block = plan, without_order(plan)
+        return self._block[1]
 
     def get_cpu_graph_seq_len_fill_value(self) -> int:
         """Return the length of a row that only fills up a batch, as with attention DP."""
@@ -123,10 +133,10 @@ class TorchRefDraftBackend:
 
 
 def _require_supported(layer: Any) -> None:
-    window = layer.sliding_window_size
+    window, block = layer.sliding_window_size, AttentionType.ENCODER_ONLY
     for asked, what in (
         (layer.is_cross_attention, "cross attention"),
-        (layer.attn_type != AttentionType.DECODER, f"attention type {layer.attn_type}"),
+        (layer.attn_type not in (AttentionType.DECODER, block), f"attention type {layer.attn_type}"),
         (window is not None and window > -1, f"sliding-window attention (window {window})"),
         (layer.logit_cap, f"a logit cap ({layer.logit_cap})"),
     ):

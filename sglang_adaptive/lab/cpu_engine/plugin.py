@@ -12,6 +12,9 @@ from sglang_adaptive.serve_cpu import ATTENTION_BACKEND, SWITCH
 DRAFT_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
 LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
 GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
+ALGORITHMS = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args"
+SAMPLED_BLOCKS = "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available"
+GIVEN_EMBEDDINGS = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
 
 
 def register() -> None:
@@ -19,18 +22,28 @@ def register() -> None:
     if os.environ.get(SWITCH) != "1":
         return
     gc.enable()  # see stand_in/sitecustomize.py
-    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES, add_attention_backend_choices
+    from sglang.srt.arg_groups.choices import (
+        ATTENTION_BACKEND_CHOICES,
+        add_attention_backend_choices,
+        add_draft_attention_backend_choices,
+    )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    from sglang_adaptive.lab.cpu_engine import block_drafts
     from sglang_adaptive.lab.cpu_engine.kernels.cache_locs import last_slots
 
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
         add_attention_backend_choices([ATTENTION_BACKEND])
+        add_draft_attention_backend_choices([ATTENTION_BACKEND])
     HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
     # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
     HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
     # SGLang verifies sampled requests greedily on a CPU, because it has no kernel there.
     HookRegistry.register(GREEDY, _only_greedy_requests, HookType.REPLACE)
+    HookRegistry.register(ALGORITHMS, block_drafts.resolve_as_on_gpu, HookType.AROUND)
+    HookRegistry.register(SAMPLED_BLOCKS, block_drafts.samples, HookType.REPLACE)
+    HookRegistry.register(GIVEN_EMBEDDINGS, block_drafts.in_model_dtype, HookType.AROUND)
+    block_drafts.without_streams()
     _register_target_backend()
 
 

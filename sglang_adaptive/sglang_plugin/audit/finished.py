@@ -150,7 +150,7 @@ class Audits:
         return self._options is not None and self._why_not is None and self._proved is None and not self.guard.closed
 
     def report(self) -> dict[str, Any]:
-        """Return what was found, as JSON builtins; docs/page.md lists the fields."""
+        """Return what was found, as JSON builtins; docs/json.md lists the fields."""
         assert self._options is not None
         return {
             **asdict(self._options),

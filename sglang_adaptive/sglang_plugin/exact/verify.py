@@ -147,6 +147,8 @@ def why_not() -> str | None:
     from sglang.srt.runtime_context import get_spec
 
     spec = get_spec()
+    if spec.speculative_algorithm == "DFLASH":
+        return "DFLASH accepts drafts in a function of its own"
     if spec.speculative_use_rejection_sampling:
         return "--speculative-use-rejection-sampling accepts by the draft's probabilities"
     if min(spec.speculative_accept_threshold_single, spec.speculative_accept_threshold_acc) < 1:

@@ -61,8 +61,11 @@ class VerifySchedule:
 def _plain(backend: Any, layer: Any, forward_batch: Any) -> bool:
     """Whether the layer attends to all tokens of each request, as the verify pass of a chain does.
 
+    DFLASH's draft runs as a verify pass, and attends to a block in both directions.
     A layer whose values are narrower than its keys has other tiles than those that the schedule is computed for.
     """
+    from sglang.srt.layers.radix_attention import AttentionType
+
     window = layer.sliding_window_size
     return (
         backend._get_scheduler_metadata is not None
@@ -74,6 +77,7 @@ def _plain(backend: Any, layer: Any, forward_batch: Any) -> bool:
         and backend._kv_shard_pool is None
         and not backend.is_encoder_decoder
         and not layer.is_cross_attention
+        and layer.attn_type == AttentionType.DECODER
         and (window is None or window < 0)
         and layer.v_head_dim == layer.qk_head_dim
         and getattr(forward_batch.spec_info, "ragged_verify_layout", None) is None

@@ -90,6 +90,33 @@ def build_state(
         return build(*arguments)
 
 
+def new_backend(runner: Any) -> Any:
+    """Return an attention backend of *runner*, SGLang's model runner, for a further state: one has buffers of its own.
+
+    Its workspace, too, is not that of the backends that the runner had before.
+    """
+    workspace = runner.init_new_workspace
+    try:
+        return runner._get_attention_backend(init_new_workspace=True)
+    finally:
+        runner.init_new_workspace = workspace
+
+
+def target_parts(worker: Any, steps: int, width: int) -> tuple[Any, Any]:
+    """Return the target's attention backend and its CUDA graphs for a verify pass of *width* tokens a request."""
+    from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+
+    runner = worker._target_worker.model_runner
+    backend = new_backend(runner)
+    if check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+        return backend, None
+    graphs = DecodeCudaGraphRunner(
+        runner, attn_backend=backend, speculative_num_steps=steps, speculative_num_draft_tokens=width
+    )
+    return backend, graphs
+
+
 @contextmanager
 def draft_parts_in_their_scope(draft: Any, drafts_nothing: bool = False) -> Iterator[None]:
     """Let *draft*, SGLang's draft worker, build its parts of a state in the draft's scope inside the ``with``.

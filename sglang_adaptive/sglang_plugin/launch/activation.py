@@ -19,6 +19,7 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.repairs import hybrids
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
+from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def check_command_line(args: argparse.Namespace) -> None:
     """Refuse an invalid configuration with one line, and an SGLang that does not fit; exit with 2."""
     if asked_for(args):
         try:
-            _check_launch_steps(args.speculative_num_steps, read_once(args.speculative_adaptive_config))
+            _check_launch_steps(args, read_once(args.speculative_adaptive_config))
             hooks.require(hooks.problems())
         except (ConfigError, ContractError) as error:
             _refuse(str(error))
@@ -70,7 +71,7 @@ def asked_for(args: Any) -> bool:
 def _prepare(server_args: Any) -> None:
     stamp = file_stamp(server_args.speculative_adaptive_config or "")
     config = read_once(server_args.speculative_adaptive_config)
-    _check_launch_steps(server_args.speculative_num_steps, config)
+    _check_launch_steps(server_args, config)
     hooks.require(hooks.problems())
     hooks.warn_when_untested()
     hooks.install_now(hooks.of_launcher())
@@ -100,7 +101,8 @@ def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> Non
 
     It hands over topk drafts a request, and SGLang's default without adaptive speculation is a tree.
     """
-    if server_args.speculative_num_steps is None and server_args.speculative_eagle_topk is None:
+    given = (server_args.speculative_num_steps, server_args.speculative_eagle_topk)
+    if given == (None, None) and not drafts_blocks(server_args):
         steps = config.candidate_steps[len(config.candidate_steps) // 2]
         server_args.speculative_num_steps = steps
         server_args.speculative_eagle_topk, server_args.speculative_num_draft_tokens = 1, steps + 1
@@ -142,8 +144,9 @@ def runs_on_cpu(server_args: Any) -> bool:
     return bool(is_cpu())
 
 
-def _check_launch_steps(steps: int | None, config: AdaptiveConfig) -> None:
-    if steps is not None and steps not in config.candidate_steps:
+def _check_launch_steps(args: Any, config: AdaptiveConfig) -> None:
+    steps = args.speculative_num_steps
+    if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
         raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
 

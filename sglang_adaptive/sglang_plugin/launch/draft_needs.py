@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.launch.without_device import configuration
+from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 _DRAFT = "add --speculative-draft-model-path DRAFT"
 
@@ -62,7 +63,7 @@ def refused(server_args: Any, adapts: bool) -> str | None:
         asked.speculative_eagle_topk,
         asked.speculative_num_draft_tokens,
     )
-    if steps is None and adapts:  # the configuration has them
+    if steps is None and adapts and not drafts_blocks(asked):  # the configuration has them
         asked.speculative_num_steps, asked.speculative_eagle_topk, asked.speculative_num_draft_tokens = 3, topk or 1, 4
     asked.speculative_adaptive, asked.speculative_adaptive_config = False, None
     asked.page_size = asked.page_size or 1

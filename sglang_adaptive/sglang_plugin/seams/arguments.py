@@ -44,6 +44,24 @@ def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
     steps_by_breadth(server_args)
 
 
+@around(SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER)
+def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve the steps at which an adaptive server starts; DFLASH starts at its block."""
+    from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
+
+    if not drafts_blocks(server_args):
+        original(server_args)
+
+
+@around(SRT + "arg_groups.speculative_hook._handle_dflash", "server_args", process=Process.LAUNCHER)
+def resolve_dflash(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve DFLASH's arguments."""
+    from sglang_adaptive.sglang_plugin.workers.dflash_setup import launch_block_is_widest
+
+    original(server_args)
+    launch_block_is_widest(server_args)
+
+
 needs(
     Need(SRT + "arg_groups.overrides.resolving_view", ("server_args",)),
     Need(SRT + "runtime_context.SpawnRanks", attributes=("dp_rank",)),

@@ -33,6 +33,14 @@ def prepare_for_decode(now: Round, original: Callable[[Any], None], batch: Any) 
     now.reserve.prepare(original, batch)
 
 
+@around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
+def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
+    """Reserve KV slots for the coming round of DFLASH."""
+    from sglang_adaptive.sglang_plugin.workers.dflash import reserve
+
+    reserve(original, draft_input, batch)
+
+
 @event(SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "reqs", "reserve", "page_size")
 def decode_alloc_lens(now: Round, original: Callable[..., Any], reqs: Any, *, reserve: int, page_size: int) -> Any:
     """Say up to which length each request has slots after the reservation."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
 
 _MULTI_LAYER = SRT + "speculative.multi_layer_eagle_worker_v2."
+_DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
 
 # -- start-up -----------------------------------------------------------------------------------------------------
 
@@ -234,6 +235,21 @@ needs(
     Need(SRT + "speculative.ngram_worker.NGRAMWorker._init_preallocated_tensors", on_cuda=True),
     Need(SRT + "speculative.ngram_worker._is_cpu", on_cuda=True),
     Need(SRT + "speculative.ngram_worker.reconstruct_indices_from_tree_mask_func", on_cuda=True, since="0.5.23"),
+    Need(
+        _DFLASH,
+        attributes=(
+            *("block_size", "speculative_num_draft_tokens", "draft_model", "draft_model_runner", "_target_worker"),
+            *("_draft_sampler", "_draft_block_ids_buf", "_draft_block_positions_buf", "_draft_block_tokens_buf"),
+            *("_draft_block_end_buf", "_draft_verify_out_cache_loc_buf", "_draft_seq_lens_cpu_buf"),
+            *("_accept_len_buf", "_commit_lens_bufs", "_bonus_id_bufs", "_out_tokens_bufs", "_new_seq_lens_bufs"),
+            *("_accept_bonus_buffer_cap", "_accept_bonus_buffer_slot", "_block_pos_offsets", "_draft_block_spec_info"),
+        ),
+    ),
+    Need(_DFLASH + "._maybe_build_draft_sampler", ("self",)),
+    Need(SRT + "speculative.draft_worker_common.build_block_pos_offsets", ("length", "device")),
+    Need(SRT + "speculative.draft_worker_common.make_draft_block_spec_info", ("draft_token_num", "device")),
+    Need(SRT + "speculative.draft_worker_common.make_draft_sampler_capture_hook", ("draft_sampler",)),
+    Need(SRT + "speculative.dflash_utils.parse_dflash_draft_config", ("draft_hf_config",)),
     Need(SRT + "environ.Envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"),
     Need(
         SRT + "speculative.eagle_info.EagleVerifyInput",

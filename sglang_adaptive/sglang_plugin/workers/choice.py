@@ -12,9 +12,11 @@ from typing import Any
 
 from sglang_adaptive.sglang_plugin.arguments_view import AsIf
 from sglang_adaptive.sglang_plugin.releases import worker_of_platform
+from sglang_adaptive.sglang_plugin.workers import dflash_setup
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {
+    "DFLASH": ("dflash_worker_v2:DFlashWorkerV2", "dflash:AdaptiveDFlashWorker"),
     "EAGLE": MULTI_LAYER,
     "EAGLE3": MULTI_LAYER,
     "FROZEN_KV_MTP": ("frozen_kv_mtp_worker_v2:FrozenKVMTPWorkerV2", "frozen_kv:AdaptiveFrozenKVWorker"),
@@ -50,6 +52,8 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return original(server_args)
     if (platform_worker := worker_of_platform(SpeculativeAlgorithm.from_string(name))) is not None:
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
+    if name == "DFLASH" and (reason := dflash_setup.unsupported_reason(server_args)) is not None:
+        return reason
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"
     if name == "FROZEN_KV_MTP" and resolved_view(server_args).attn_dp_size > 1:

@@ -18,6 +18,7 @@ from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorke
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin.graphs.states import new_backend
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
 
 
@@ -29,11 +30,7 @@ class AdaptiveFrozenKVDraft(FrozenKVMTPDraftWorker):  # type: ignore[misc]  # SG
     def init_attention_backend(self) -> None:
         """Build the draft's backend of a further runtime state: a CUDA graph keeps the buffers of its own backend."""
         runner = self.draft_model_runner
-        workspace = runner.init_new_workspace
-        try:
-            backend = runner._get_attention_backend(init_new_workspace=True)
-        finally:
-            runner.init_new_workspace = workspace
+        backend = new_backend(runner)
         self.draft_attn_backend = runner.draft_attn_backend = runner.attn_backend = backend
 
     def _capture_cuda_graphs(self) -> None:

@@ -24,7 +24,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
-from sglang_adaptive.sglang_plugin.graphs.states import build_state
+from sglang_adaptive.sglang_plugin.graphs.states import build_state, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
 
@@ -184,28 +184,10 @@ def _build(worker: AdaptiveMultiLayerWorker, steps: int, width: int, sizes: list
                 draft.init_attention_backend()
                 draft._capture_cuda_graphs()
             begin_within(draft.cuda_graph_runner_for_draft_extend)
-            return worker._state(*_target(worker, steps, width))
+            return worker._state(*target_parts(worker, steps, width))
     finally:
         worker.speculative_num_steps, worker.speculative_num_draft_tokens = live
         draft.speculative_num_draft_tokens = live[1]
         for name, links in chain.items():
             setattr(draft, name, links)
         _take_extend(draft, *extend)
-
-
-def _target(worker: AdaptiveMultiLayerWorker, steps: int, width: int) -> tuple[Any, Any]:
-    """Return the target's attention backend and its CUDA graphs for a verify pass of *width* tokens a request."""
-    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
-
-    runner = worker._target_worker.model_runner
-    workspace = runner.init_new_workspace
-    try:
-        backend = runner._get_attention_backend(init_new_workspace=True)
-    finally:
-        runner.init_new_workspace = workspace
-    if check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
-        return backend, None
-    graphs = DecodeCudaGraphRunner(
-        runner, attn_backend=backend, speculative_num_steps=steps, speculative_num_draft_tokens=width
-    )
-    return backend, graphs

@@ -5,7 +5,8 @@ kernel. Triton's has a program for each query head and a tile of queries: for on
 all query heads of a group read the same keys again. On an H100 with Llama-3.1-8B's shape such a round takes 1.07 times
 as long as a plain decode for one request, and 2.2 times for 64. FlashInfer's reads a mask that has to be packed, and is
 planned with lengths that come from the device, for which the host waits. Here such a round gets a plain decode's
-metadata and kernel. SGLANG_ADAPTIVE_DECODE_KERNEL=0 in the server's environment restores SGLang's code.
+metadata and kernel, but for DFLASH, whose lengths on the host are bounds. SGLANG_ADAPTIVE_DECODE_KERNEL=0 in the
+server's environment restores SGLang's code.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class DecodeKernel:
         """Whether the pass verifies one token a request, and *backend* does so with its decode kernel."""
         if not forward_batch.forward_mode.is_target_verify():
             return False
-        if getattr(forward_batch.spec_info, "draft_token_num", None) != 1:
+        if getattr(forward_batch.spec_info, "draft_token_num", None) != 1 or forward_batch.spec_algorithm.is_dflash():
             return False
         if backend not in self._able:
             self._able[backend] = bool(self.guard.attempt(_reads_as_usual, backend))

@@ -9,6 +9,7 @@ import pytest
 from tests.engine.frozen_kv_steps import DEPTHS
 from tests.engine.in_one_process import ran
 from tests.engine.ngram_steps import WIDTHS
+from tests.engine.servers import BLOCK_DEPTHS
 from tests.engine.stepping import SLOTS
 from tests.launch_lab import LaunchLab
 
@@ -98,3 +99,44 @@ def test_every_frozen_kv_depth_has_backends_of_its_own_and_no_graph_of_another(f
     assert built["backends"] == 2 * built["states"] == 2 * (len(DEPTHS) + 1)
     assert built["in_force"] and not built["graph_of_another_depth"]
     assert built["kept"] == ["of the live depth", True, True]
+
+
+@pytest.fixture(scope="module")
+def blocks(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``dflash_steps`` found: both loops of the scheduler, several orders of widths."""
+    answer: dict[str, Any] = ran(lab, "dflash_steps", tmp_path_factory.mktemp("stepping"))
+    return answer
+
+
+def test_a_block_width_a_turn_in_both_loops(blocks: dict[str, Any]) -> None:
+    without_drafts, *others = blocks["runs"]
+    assert without_drafts["ran"] == [0] and without_drafts["accepted"] == 0
+    assert {tier for run in others for tier in run["ran"]} == set(BLOCK_DEPTHS)
+    assert others[-1]["accepted"] > 100
+    for found in blocks["runs"]:
+        assert found["outputs"] == without_drafts["outputs"]
+        assert (found["free_slots"], found["degraded"]) == (SLOTS, None)
+
+
+def test_a_block_depends_on_the_text_and_on_its_width_alone(blocks: dict[str, Any]) -> None:
+    """Not on the rounds that wrote the text; and it would tell of a token of which the draft has no keys and values."""
+    known: dict[tuple[str, int, int], list[int]] = {}
+    compared = 0
+    for run in blocks["runs"]:
+        for request, position, block in run["drafts"]:
+            first = known.setdefault((request, position, len(block)), block)
+            assert first == block
+            compared += first is not block and len(block) > 1
+    assert compared > 100
+    forgetful = [
+        (known[request, position, len(block)], block)
+        for request, position, block in blocks["forgetful"]["drafts"]
+        if (request, position, len(block)) in known
+    ]
+    assert sum(wanted != block for wanted, block in forgetful) > 10
+    assert blocks["forgetful"]["outputs"] == blocks["runs"][0]["outputs"]
+
+
+def test_every_block_width_has_backends_of_its_own(blocks: dict[str, Any]) -> None:
+    widths = len(BLOCK_DEPTHS)
+    assert blocks["built"] == {"states": widths, "backends": 2 * widths - 1}  # at width 1 nothing is drafted

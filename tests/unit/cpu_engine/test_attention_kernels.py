@@ -17,6 +17,7 @@ from sglang_adaptive.lab.cpu_engine.kernels.plan import (
     packed_window_plan,
     ragged_plan,
     window_plan,
+    without_order,
 )
 
 POOL_LEN = 40
@@ -112,6 +113,15 @@ def test_a_window_sees_the_prefix_and_what_its_mask_allows(cache, width, as_tree
             inside = [length + j for j, sees in enumerate(row) if sees]
             seen.append(cache.slots(request, [*range(length), *inside]))
     check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
+
+
+@given(caches(), st.integers(1, 8))
+def test_a_drafted_block_sees_the_prefix_and_all_of_itself(cache, width):
+    queries = cache.queries(cache.rows.numel() * width)
+    plan = window_plan(cache.table, cache.rows, cache.lengths, width, queries.dtype)
+    lengths = [length for length in cache.lengths.tolist() for _ in range(width)]
+    seen = [cache.slots(i // width, list(range(length + width))) for i, length in enumerate(lengths)]
+    check(cache, padded_attention(queries, cache.keys, cache.values, without_order(plan), SCALE), queries, seen)
 
 
 @given(caches(), st.data())

@@ -15,10 +15,12 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from sglang_adaptive.lab.cpu_engine import models
-from train import checkpoint, data, evaluate, exams, report, teach
+from train import block_draft, checkpoint, data, evaluate, exams, report, teach
 
-TARGET, DRAFT = Path(models.target_path()), Path(models.draft_path())
+TARGET, DRAFT, BLOCKS = Path(models.target_path()), Path(models.draft_path()), Path(models.block_draft_path())
 EASY_AT_LEAST, HARD_AT_MOST, DEPTH = 4.0, 2.0, 7
+WIDER_IS_BETTER = 4.0
+"""Accept length of whole blocks on easy text, at least; blocks of half the drafts reach less."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def tokenizer():
 
 
 def test_weights_are_small_and_float32():
-    files = [TARGET / checkpoint.WEIGHTS, DRAFT / checkpoint.WEIGHTS]
+    files = [folder / checkpoint.WEIGHTS for folder in (TARGET, DRAFT, BLOCKS)]
     assert sum(file.stat().st_size for file in files) < 8_000_000
     for file in files:
         with safe_open(file, "pt") as weights:
@@ -79,6 +81,14 @@ def test_draft_names_the_layers_that_it_was_trained_on():
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]
 
 
+def test_block_draft_names_the_layers_and_the_mask_that_it_was_trained_on(tokenizer):
+    config = json.loads((BLOCKS / "config.json").read_text())
+    assert config["architectures"] == ["DFlashDraftModel"]
+    assert config["dflash_config"] == {"mask_token_id": block_draft.MASK, "target_layer_ids": [1, 3, 4]}
+    assert config["block_size"] == block_draft.BLOCK == report.BLOCK_DEPTHS[-1] + 1
+    assert tokenizer.convert_ids_to_tokens(block_draft.MASK) == "<|unused|>"
+
+
 def test_prompts_are_the_held_out_ones():
     held_out = exams.held_out_exams(report.EXAM_SEED, report.EXAMS_A_FAMILY, 0)
     for family in data.FAMILIES:
@@ -107,12 +117,16 @@ def test_training_text_never_opens_as_a_prompt_does():
 
 def test_evaluation_is_of_these_weights_and_within_bounds():
     evaluation = models.evaluation()
-    for name, folder in (("target", TARGET), ("draft", DRAFT)):
+    for name, folder in (("target", TARGET), ("draft", DRAFT), ("block_draft", BLOCKS)):
         assert evaluation["sha256"][name] == hashlib.sha256((folder / checkpoint.WEIGHTS).read_bytes()).hexdigest()
     accepted = {name: family["accept_length"][str(DEPTH)] for name, family in evaluation["families"].items()}
     assert accepted["easy"] >= EASY_AT_LEAST
     assert accepted["hard"] <= HARD_AT_MOST
     assert accepted["hard"] < accepted["mixed"] < accepted["easy"]
+    blocks = {name: family["accept_length_of_blocks"] for name, family in evaluation["families"].items()}
+    half, whole = (str(steps) for steps in report.BLOCK_DEPTHS[-2:])
+    assert blocks["easy"][whole] >= WIDER_IS_BETTER and blocks["easy"][whole] > blocks["easy"][half]
+    assert blocks["hard"][whole] <= HARD_AT_MOST
 
 
 def test_the_pair_reaches_the_bounds_now(pair):

@@ -115,6 +115,16 @@ def test_draft_learns_and_leaves_the_target_alone(capsys):
     assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
 
 
+def test_block_draft_learns_and_leaves_the_target_alone(capsys):
+    target = checkpoint.load_target(Path(models.target_path()))
+    before = [weight.clone() for weight in target.parameters()]
+    recipe = Recipe(steps=26, matrix_rate=0.02, batch=(2, 64), long_batch=(1, 96))
+    teach.train_block_draft(target, recipe, seed=5)
+    first, last = losses_of(capsys.readouterr().out)
+    assert last < 0.7 * first
+    assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
+
+
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [(0, [1, 1, 1, 1, 1, 1]), (1, [2, 1, 2, 1]), (3, [3, 2, 1]), (7, [3, 2, 1])],
@@ -134,6 +144,35 @@ def test_evaluation_counts_what_a_literal_drafting_loop_counts(family):
     writings = evaluate.write(target, [prompt], new_tokens)
     (computed,) = evaluate.accept_lengths(target, draft, writings, [steps])[steps]
     assert computed == literal_rounds(target, draft, list(prompt), steps, new_tokens)
+
+
+@pytest.mark.parametrize("steps", [3, 15])
+def test_evaluation_counts_what_a_literal_loop_of_blocks_counts(steps):
+    target = checkpoint.load_target(Path(models.target_path()))
+    draft = checkpoint.load_block_draft(Path(models.block_draft_path()))
+    prompt, new_tokens = models.prompts("easy")[0].encode(), 60
+    writings = evaluate.write(target, [prompt], new_tokens)
+    (computed,) = evaluate.accept_lengths_of_blocks(target, draft, writings, [steps])[steps]
+    assert computed == literal_rounds_of_blocks(target, draft, list(prompt), steps, new_tokens)
+
+
+@torch.no_grad()
+def literal_rounds_of_blocks(target, draft, ids: list[int], steps: int, new_tokens: int) -> list[int]:
+    """Draft a block behind the last token, from the features before it, verify with the target, append, repeat."""
+    end, lengths = len(ids) + new_tokens, []
+    ids = [*ids, next_token(target, ids)]
+    while len(ids) - 1 < end - steps:
+        known, last = torch.tensor([ids]), len(ids) - 1
+        features = target(known[:, :-1])[1]
+        logits = draft.logits(target, known, features, torch.tensor([last]), steps + 1)
+        drafts = logits[0, 0].argmax(dim=-1).tolist()
+        accepted = 0
+        while accepted < steps and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
+            accepted += 1
+        ids = [*ids, *drafts[:accepted]]
+        ids = [*ids, next_token(target, ids)]
+        lengths.append(accepted + 1)
+    return lengths
 
 
 @torch.no_grad()

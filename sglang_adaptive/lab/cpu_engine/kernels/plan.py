@@ -7,7 +7,7 @@ padded call (`PaddedPlan`). Prefill has long and unequal ones, so each request g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -84,6 +84,15 @@ def window_plan(
     else:
         before = real[:, None].expand(bs, width, slots.shape[1])
     return PaddedPlan(bs, width, keys, _bias(torch.cat((before, among), dim=2), dtype))
+
+
+def without_order(plan: PaddedPlan) -> PaddedPlan:
+    """A causal `window_plan` in which the positions of a window see all of the window, as a block that is drafted."""
+    if plan.bias is None:
+        return plan
+    bias = plan.bias.clone()
+    bias[..., -plan.width :] = 0
+    return replace(plan, bias=bias)
 
 
 def packed_window_plan(

@@ -18,6 +18,11 @@ def draft_path() -> str:
     return str(FOLDER / "draft")
 
 
+def block_draft_path() -> str:
+    """The same: its DFLASH draft, which proposes blocks of 16 tokens."""
+    return str(FOLDER / "block_draft")
+
+
 def families() -> list[str]:
     """The prompt families, easiest to draft for first."""
     accepted = {name: family["accept_length"]["7"] for name, family in evaluation()["families"].items()}

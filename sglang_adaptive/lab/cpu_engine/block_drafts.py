@@ -1,0 +1,50 @@
+"""What lets SGLang's DFLASH run on a CPU, which it takes for a GPU's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sglang_adaptive.lab.cpu_engine.kernels import sample_tree_cpu
+
+
+def resolve_as_on_gpu(original: Callable[[Any, Any], None], algorithm: Any, server_args: Any) -> None:
+    """Resolve an algorithm's arguments by SGLang's *original*, which refuses DFLASH on a CPU.
+
+    There it runs without overlap, as EAGLE does.
+    """
+    if algorithm.name != "DFLASH":
+        return original(algorithm, server_args)
+    from sglang.srt.arg_groups import speculative_hook
+    from sglang.srt.arg_groups.overrides import declare_resolution
+
+    speculative_hook._disable_overlap_schedule_for_cpu(server_args)
+    declare_resolution(server_args, __name__, device="cuda")
+    try:
+        original(algorithm, server_args)
+    finally:
+        declare_resolution(server_args, __name__, device="cpu")
+
+
+def samples() -> bool:
+    """Lend DFLASH the kernel that verifies sampled requests, of which SGLang has none for a CPU; return True."""
+    from sglang.srt.speculative import dflash_utils
+
+    dflash_utils.tree_speculative_sampling_target_only = sample_tree_cpu
+    dflash_utils._DFLASH_SAMPLING_VERIFY_AVAILABLE = True
+    return True
+
+
+def without_streams() -> None:
+    """Let a tensor record a stream to no effect: DFLASH asks for it, and torch has none on a CPU."""
+    torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign]
+
+
+def in_model_dtype(original: Callable[[Any, Any, Any], dict[str, Any]], runner: Any, batch: Any, proxy: Any) -> Any:
+    """Return a pass's arguments by SGLang's *original*, which rounds embeddings that it is given to bfloat16."""
+    made = original(runner, batch, proxy)
+    if batch.input_embeds is not None and batch.replace_embeds is None:
+        made["input_embeds"] = batch.input_embeds.to(runner.dtype)
+    return made

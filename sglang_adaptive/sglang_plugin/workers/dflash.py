@@ -1,0 +1,214 @@
+"""DFLASH: a draft that proposes a whole block in one pass, of which the target verifies all.
+
+SGLang 0.5.23 sizes buffers, attention backends and CUDA graphs by one ``block_size``, the tokens of a block: the last
+accepted one, and a mask for each draft. Here n steps are a block of n + 1 tokens, with its own buffers, draft graph and
+verify graph for each number of steps. The block of the launch is the widest. What a round hands to the next one, the
+bonus token and the request's length, does not depend on its width.
+
+The draft attends to keys and values that it makes of the target's hidden states. They are made of every accepted token
+right after its verify, by two projections and without a pass of the draft. So nothing is owed when drafting resumes. At
+zero steps the block is the last accepted token alone, and the draft's model does not run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.model_executor.model_runner import ModelRunnerOutput
+from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+from sglang.srt.runtime_context import get_context, get_exec, get_spec, max_speculative_num_draft_tokens
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+from sglang.srt.speculative.draft_worker_common import (
+    build_block_pos_offsets,
+    make_draft_block_spec_info,
+    make_draft_sampler_capture_hook,
+)
+from sglang.srt.speculative.spec_utils import draft_pp_context
+
+from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin.configuration import read_once
+from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.graphs.states import build_state, new_backend, target_parts
+from sglang_adaptive.sglang_plugin.releases import draft_placement
+from sglang_adaptive.sglang_plugin.start.policies import build_policy
+
+logger = logging.getLogger(__name__)
+
+_BUFFERS = (
+    *("_draft_block_ids_buf", "_draft_block_positions_buf", "_draft_block_tokens_buf", "_draft_block_end_buf"),
+    *("_draft_verify_out_cache_loc_buf", "_draft_seq_lens_cpu_buf"),
+    *("_accept_len_buf", "_commit_lens_bufs", "_bonus_id_bufs", "_out_tokens_bufs", "_new_seq_lens_bufs"),
+)
+"""SGLang's tensors of a round, made when a batch first needs them; most have a row a request and a column a token."""
+_COUNTS = ("_accept_bonus_buffer_cap", "_accept_bonus_buffer_slot")
+_CONSTANTS = ("_block_pos_offsets", "_draft_block_spec_info")
+
+
+class AdaptiveDFlashWorker(DFlashWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
+    """SGLang's worker with the width that the controller chooses; implements the protocol AdaptiveWorker."""
+
+    block_size: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config = get_spec().speculative_adaptive_config
+        self.speculative_num_steps = most = self.block_size - 1
+        self._buffers: dict[int, dict[str, Any]] = {}
+        """By width, what ``_take_width`` keeps of those that are not live."""
+        self._samplers: dict[int, Any] = {}
+        """By width, what takes the likeliest tokens inside the draft's graphs."""
+        if most not in read_once(config).candidate_steps:
+            logger.warning(
+                "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
+                self.block_size,
+                most,
+            )
+        policy = build_policy(most, config, most=most)
+        self.round = current.begin(self, policy)
+        self.adaptive_controller = self.round.controller
+
+    # -- start-up ---------------------------------------------------------------------------------------------
+
+    def init_cuda_graphs(self) -> None:
+        """Build the runtime state of every width but the block of the launch, which SGLang has built."""
+        kernel_variants.ignore_alignment()
+        super().init_cuda_graphs()
+        draft, target = self.draft_model_runner, self._target_worker.model_runner
+        self._samplers[self.block_size] = self._draft_sampler
+        self.adaptive_controller.register(self._state(_parts(draft), _parts(target)))
+        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+        self.adaptive_controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        """Build the backends and CUDA graphs of the draft and of the target for blocks of one width."""
+        with self.round.captures.of_a_further_state():
+            made: SpecRuntimeState = build_state(
+                _build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs
+            )
+        return made
+
+    def _draft_parts(self, steps: int, width: int) -> tuple[Any, Any]:
+        """Return the draft's attention backend and its CUDA graphs for blocks of *width*; None each for no drafts."""
+        runner = self.draft_model_runner
+        if steps == 0:
+            return None, None
+        with draft_pp_context(), draft_placement(self):
+            backend = new_backend(runner)
+            # SGLang leaves them out where memory is short, whatever the target has.
+            captured = isinstance(runner.decode_cuda_graph_runner, DecodeCudaGraphRunner)
+            if not captured or check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+                return backend, None
+            self._samplers[width] = self._draft_sampler = self._maybe_build_draft_sampler()
+            sampler = self._draft_sampler
+            runner.capture_tail_hooks[:] = [] if sampler is None else [make_draft_sampler_capture_hook(sampler)]
+            graphs = DecodeCudaGraphRunner(
+                runner, attn_backend=backend, speculative_num_steps=steps, speculative_num_draft_tokens=width
+            )
+        return backend, graphs
+
+    def _state(self, draft: tuple[Any, Any], target: tuple[Any, Any]) -> SpecRuntimeState:
+        return SpecRuntimeState(
+            speculative_num_steps=self.speculative_num_steps,
+            speculative_num_draft_tokens=self.block_size,
+            draft_attn_backend=draft[0],
+            cuda_graph_runner=draft[1],
+            target_attn_backend=target[0],
+            target_graph_runner=target[1],
+            draft_extend_attn_backend=None,
+            cuda_graph_runner_for_draft_extend=None,
+        )
+
+    def _take_width(self, width: int) -> None:
+        """Make blocks of *width* the live ones: the numbers and the buffers that depend on it."""
+        self._buffers[self.block_size] = {name: getattr(self, name) for name in (*_BUFFERS, *_COUNTS, *_CONSTANTS)}
+        for name, value in (self._buffers.get(width) or self._new_buffers(width)).items():
+            setattr(self, name, value)
+        self.block_size = self.speculative_num_draft_tokens = width
+        self.speculative_num_steps = width - 1
+        self._draft_sampler = self._samplers.get(width)
+        self.draft_model.set_block_size(width)
+
+    def _new_buffers(self, width: int) -> dict[str, Any]:
+        return {
+            **dict.fromkeys(_BUFFERS),
+            **dict.fromkeys(_COUNTS, 0),
+            "_block_pos_offsets": build_block_pos_offsets(length=width, device=self.device),
+            "_draft_block_spec_info": make_draft_block_spec_info(draft_token_num=width, device=self.device),
+        }
+
+    # -- every round ------------------------------------------------------------------------------------------
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        """Make *state* the live one; without drafts, the draft's backend and graphs stay as they are."""
+        width = state.speculative_num_draft_tokens
+        self._take_width(width)
+        draft, target = self.draft_model_runner, self._target_worker.model_runner
+        if state.speculative_num_steps:
+            draft.attn_backend, draft.decode_cuda_graph_runner = state.draft_attn_backend, state.cuda_graph_runner
+        target.attn_backend, target.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
+        get_context().override("adaptive_spec.restore", speculative_num_draft_tokens=width)
+        self.round.switched()
+
+    def activate_step_by_batch(self, batch_size: int) -> None:
+        """Let the controller choose the width of the next round."""
+        self.round.choose_steps(batch_size)
+
+    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
+        """Pass a round's accepted drafts to the controller."""
+        self.round.verified(num_correct_drafts_per_req, batch_size)
+
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            self.round.interrupted()
+            return super().forward_batch_generation(batch, *args, **kwargs)
+        self.activate_step_by_batch(batch.seq_lens.shape[0])
+        if self.speculative_num_steps:
+            return super().forward_batch_generation(batch, *args, **kwargs)
+        with _without_a_pass(self.draft_model_runner):
+            return super().forward_batch_generation(batch, *args, **kwargs)
+
+
+def reserve(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
+    """Reserve KV slots for a round of *batch* by SGLang's *original*, for the widest block: no width is chosen yet."""
+    with get_spec().override(speculative_num_draft_tokens=max_speculative_num_draft_tokens()):
+        original(draft_input, batch)
+
+
+@contextmanager
+def _without_a_pass(draft: Any) -> Iterator[None]:
+    """Let *draft*, SGLang's runner of the draft, return its input as hidden states; a block of one token has no drafts.
+
+    All else of SGLang's round stays as it is.
+    """
+    draft.forward = lambda batch: ModelRunnerOutput(
+        logits_output=LogitsProcessorOutput(next_token_logits=None, hidden_states=batch.input_embeds),
+        can_run_graph=False,
+    )
+    try:
+        yield
+    finally:
+        del draft.forward
+
+
+def _parts(runner: Any) -> tuple[Any, Any]:
+    return runner.attn_backend, runner.decode_cuda_graph_runner
+
+
+def _build(worker: AdaptiveDFlashWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
+    """Build the runtime state of a width."""
+    live = worker.block_size
+    worker._take_width(width)
+    try:
+        with get_spec().override(speculative_num_draft_tokens=width):
+            return worker._state(worker._draft_parts(steps, width), target_parts(worker, steps, width))
+    finally:
+        worker._take_width(live)

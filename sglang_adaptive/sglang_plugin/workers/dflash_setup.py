@@ -1,0 +1,42 @@
+"""What DFLASH changes in SGLang's arguments, and which drafts and setups stay at one width; read in the launcher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def drafts_blocks(args: Any) -> bool:
+    """Whether the algorithm of a command line, or of ServerArgs, is DFLASH: its block says how much it drafts.
+
+    Steps on the command line say nothing; SGLang sets them to 1.
+    """
+    return (args.speculative_algorithm or "").upper() == "DFLASH"
+
+
+def launch_block_is_widest(server_args: Any) -> None:
+    """Let SGLang size buffers for the block of the launch, whatever the configuration lists.
+
+    SGLang would size them for the most steps of the configuration, and refuses a block that is wider.
+    """
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    cfg = resolving_view(server_args)
+    if cfg.speculative_adaptive:
+        server_args._max_speculative_num_draft_tokens = cfg.speculative_num_draft_tokens
+
+
+def unsupported_reason(server_args: Any) -> str | None:
+    """Return why the width of this draft's blocks may not change; None where it may, or nothing is known of it."""
+    from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
+
+    from sglang_adaptive.sglang_plugin.launch.without_device import configuration
+
+    found = configuration(server_args.speculative_draft_model_path)
+    draft = parse_dflash_draft_config(draft_hf_config=found)
+    if draft.selector_rank:
+        return "the draft chooses among candidates (DFlash2), and no width of that has been tried"
+    if draft.is_domino:
+        return "the draft's Domino head drafts one token after the other, and not at a width of 1"
+    if any("LiLiCorr" in name for name in found.get("architectures") or ()):
+        return "the draft's LiLiCorr head samples what it proposes, and no width of that has been tried"
+    return None

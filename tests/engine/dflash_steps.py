@@ -1,0 +1,116 @@
+"""DFLASH on SGLang's scheduler in this process, in the overlapping loop as well: a width a turn, requests come and go.
+
+Run as a process; prints what each run wrote, which has to be the same whatever the loop and the widths, and what each
+block proposed, which has to depend on the text and on the block's width alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from sglang_adaptive.lab.cpu_engine import models
+from tests.engine.servers import BLOCK_DEPTHS
+from tests.engine.stepping import Stepped
+
+ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
+"""By turn: who arrives, and for how many tokens."""
+ABORTED = ("d", 14)
+
+
+class BlockStepper(Stepped):
+    """One scheduler whose worker drafts blocks."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        config = {"throughput": {"candidate_steps": list(BLOCK_DEPTHS)}}
+        drafting = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", models.block_draft_path())
+        super().__init__(folder, config, *drafting, *more)
+        self._log_blocks()
+
+    def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
+        """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
+        self._forget_keys_and_values()
+        self.drafts.clear()
+        before = self.controller.snapshot().rounds_by_tier
+        turns, turn = itertools.cycle(depths), itertools.count()
+
+        def step() -> bool:
+            now = next(turn)
+            self.force(next(turns))
+            if now in ARRIVALS:
+                name, tokens = ARRIVALS[now]
+                self.ask(name, self.encode(models.prompts("easy")[len(self.reqs)] * (1 + now // 9)), tokens)
+            if now == ABORTED[1]:
+                self.abort(ABORTED[0])
+            return now > max(ARRIVALS) + 4 and self.done()
+
+        self.play(step, overlap)
+        after = self.controller.snapshot()
+        whole = [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
+        return {
+            "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
+            "drafts": list(self.drafts),
+            "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.get(tier, 0)],
+            "accepted": sum(after.accepted_by_tier.values()),
+            "degraded": after.degraded,
+            "free_slots": self.free_slots(),
+        }
+
+    def write_without_features(self, depths: Sequence[int]) -> dict[str, Any]:
+        """The same where the draft gets no keys and values of what zero-step rounds write."""
+        append = self.worker._append_target_hidden_to_draft_kv_by_loc
+
+        def forgetful(**kwargs: Any) -> None:
+            if kwargs.get("commit_lens") is None or self.worker.block_size > 1:
+                append(**kwargs)
+
+        with mock.patch.object(self.worker, "_append_target_hidden_to_draft_kv_by_loc", forgetful):
+            return self.write(depths, overlap=False)
+
+    def built(self) -> dict[str, Any]:
+        """Say whether each width has backends of its own."""
+        states = self.controller.states
+        backends = [part for state in states for part in (state.draft_attn_backend, state.target_attn_backend)]
+        return {"states": len(states), "backends": len({id(part) for part in backends if part is not None})}
+
+    def _log_blocks(self) -> None:
+        """Keep what each request's block proposed: (prompt's first tokens, position, the block's tokens)."""
+        accept, forward = self.worker._accept_block, self.worker.forward_batch_generation
+        running: list[Any] = []
+
+        def launched(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            running[:] = batch.reqs
+            return forward(batch, *args, **kwargs)
+
+        def logged(**kwargs: Any) -> Any:
+            places = kwargs["prefix_lens"].tolist()
+            for req, place, block in zip(running, places, kwargs["candidates"].tolist(), strict=True):
+                self.drafts.append((req.rid, place, block))
+            return accept(**kwargs)
+
+        self.worker._accept_block, self.worker.forward_batch_generation = logged, launched
+        self.scheduler.model_worker = self.worker
+
+    def _forget_keys_and_values(self) -> None:
+        """Overwrite the draft's, or a run would find those of the one before it where it wrote none itself."""
+        pool = self.worker.draft_model_runner.token_to_kv_pool
+        for buffer in (*pool.k_buffer, *pool.v_buffer):
+            buffer.normal_(std=30, generator=torch.Generator().manual_seed(0))
+
+
+def main() -> None:
+    lab = BlockStepper(Path(sys.argv[1]))
+    ladders = ((0,), (15,), BLOCK_DEPTHS, (15, 0), (7, 7, 1, 1, 1, 0, 3))
+    runs = [lab.write(depths, overlap) for overlap in (False, True) for depths in ladders]
+    print(json.dumps({"runs": runs, "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}))
+
+
+if __name__ == "__main__":
+    main()
