@@ -173,6 +173,7 @@ class AdaptiveController(Rounds):
             time=self._wall_time(),
             current_steps=self.worker.speculative_num_steps,
             tiers=self.tiers,
+            deepest=self.deepest,
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
             verify_budget=self.budget_report() if self.budgets_allowed else None,

@@ -33,6 +33,8 @@ class MeterReading:
     current_steps: int
     degraded: bool
     tiers: tuple[int, ...]
+    deepest: int
+    """The most draft steps with a runtime state: rounds that look their drafts up have more drafts."""
     counters: Counters
     regions: Mapping[str, RegionReading]
     speedup: float | None
@@ -65,6 +67,7 @@ def read_meters(
     time: float,
     current_steps: int,
     tiers: tuple[int, ...],
+    deepest: int,
     profile_saved_at: float | None,
     hour: Mapping[str, Any] | None = None,
     verify_budget: Mapping[str, Any] | None = None,
@@ -79,6 +82,7 @@ def read_meters(
         current_steps=current_steps,
         degraded=policy is None,
         tiers=tiers,
+        deepest=deepest,
         counters=counters,
         regions={name: _region(forecaster, region) for name, region in counters.regions.items()},
         speedup=None if latest is None else latest.speedup,

@@ -20,7 +20,7 @@ class Texts:
     """Texts on a device. Every tensor-parallel rank keeps the same ones, and so looks the same drafts up."""
 
     def __init__(self, context: int, vocabulary: int, device: Any) -> None:
-        """*context* is the longest text, in tokens; ids from *vocabulary* on stand for images, and are never drafted."""
+        """*context* is the longest text, in tokens; ids from *vocabulary* on stand for images, and are not drafted."""
 
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)

@@ -62,7 +62,7 @@ def _by_position(key: str) -> Read:
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         counted = {entry["position"]: entry[key] for entry in reading.counters.by_position()}
-        return {str(place): counted.get(place, 0) for place in range(1, max(reading.tiers, default=0) + 1)}
+        return {str(place): counted.get(place, 0) for place in range(1, reading.deepest + 1)}
 
     return read
 
