@@ -2,10 +2,12 @@
 
     python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
     python -m benchmarks.lookups chat [--batches 1,4]
+    python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
 
 edits    this project's own edits, token by token (``benchmarks/traces/edits.npz``): the target is made to say what was
          recorded, and drafts are right where SmolLM2's draft was (a shape with dummy weights), or are its own (smollm2)
 chat     SmolLM2 on Spec-Bench, all its own
+cost     medians of round times at held depths, while texts are followed and while they are not
 
 In turn: no speculation, each depth held, our policy, and our policy with lookups, all but the first on one server.
 """
@@ -14,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.harness import recorded_text, start
@@ -41,13 +45,15 @@ def main(argv: Sequence[str]) -> int:
     end = start.begin(given)
     if given.what == "chat":
         given.shape = "smollm2"
+    given.questions = given.what == "chat" or (given.shape == "smollm2" and given.what == "cost")
     own = given.shape == "smollm2"
-    about = REAL if given.what == "chat" else FORCED if own else RECORDED
+    about = REAL if given.questions else FORCED if own else RECORDED
     report = Report(given.results / f"{given.what}-{given.shape}.json", "lookups", argv, acceptance=about)
     servers: list[Server] = []
     try:
         servers = _started(given, end, own)
-        _race(given, {server.name: server for server in servers}, report, end)
+        by_name = {server.name: server for server in servers}
+        (_cost if given.what == "cost" else _race)(given, by_name, report, end)
     except Exception as problem:
         report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
     finally:
@@ -63,7 +69,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
     host = _host(given)
 
     def make(policy: Policy) -> Server:
-        if given.what == "chat" or not policy.speculate:
+        if given.questions or not policy.speculate:
             return start.policy_server(policy, host, folder, simulate=False)
         replayed = recorded_text.environment(given.texts.resolve(), folder / "text", own)
         return start.policy_server(
@@ -90,18 +96,46 @@ def _host(given: argparse.Namespace) -> Host:
     return start.gpu(given.models, most, given.shape, extra=extra, prefix_cache=True)
 
 
+def _configs(given: argparse.Namespace, ours: Server) -> dict[bool, dict[str, Any]]:
+    """Return our configuration without lookups, and with them."""
+    kept = {"profile_dir": str(given.work / "learnt")}
+    return {on: {**(ours.policy.config or {}), "throughput": {**kept, "lookup": on}} for on in (False, True)}
+
+
+def _cost(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
+    ours = servers["ours"]
+    configs, make_of = _configs(given, ours), _chat(given) if given.questions else _edits(given)
+    cells = report.content.setdefault("cells", [])
+    for size in given.batches:
+        for steps in given.depths:
+            found: dict[bool, list[float]] = {False: [], True: []}
+            for number in range(given.turns):
+                for on in (False, True) if number % 2 else (True, False):
+                    if time.monotonic() > end - 20:
+                        raise TimeoutError("out of time")
+                    contender = Contender(ours, steps, config=configs[on])
+                    before = ours.process.read()
+                    one_pass(contender, given.requests * size, size, make_of(number, size))
+                    found[on].append(1e6 * median(ours.process.round_seconds(before)))
+            ratios = [with_them / without for without, with_them in zip(found[False], found[True], strict=True)]
+            cells.append({"batch": size, "steps": steps, "not_followed_us": found[False], "followed_us": found[True]})
+            report.say(
+                f"batch {size}, {steps} steps: {median(found[False]):.0f} us a round, followed "
+                f"{median(found[True]):.0f}, median ratio {median(ratios):.4f}"
+            )
+            report.write()
+
+
 def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
     ours = servers["ours"]
-    with_lookups = dict(ours.policy.config or {})
-    kept = {"profile_dir": str(given.work / "learnt")}
-    configs = {on: {**with_lookups, "throughput": {**kept, "lookup": on}} for on in (False, True)}
+    configs = _configs(given, ours)
     contenders = [
         Contender(servers["none"]),
         *(Contender(ours, steps) for steps in given.depths),
         Contender(ours, None, "throughput", config=configs[False]),
         Contender(ours, None, LOOKUPS, config=configs[True]),
     ]
-    make_of = _chat(given) if given.what == "chat" else _edits(given)
+    make_of = _chat(given) if given.questions else _edits(given)
 
     def serve(contender: Contender, size: int, number: int) -> dict[str, Any]:
         return one_pass(contender, given.requests * size, size, make_of(number, size))
@@ -152,11 +186,12 @@ def _chat(given: argparse.Namespace) -> Callable[[int, int], Make]:
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.lookups", description=str(__doc__).split("\n", 1)[0])
-    found.add_argument("what", choices=["edits", "chat"])
+    found.add_argument("what", choices=["edits", "chat", "cost"])
     found.add_argument("--shape", default="llama8b", help="the pair of models; chat is SmolLM2's")
     found.add_argument("--host", choices=["gpu", "cpu"], default="gpu", help="cpu: a rehearsal")
     found.add_argument("--batches", type=start.ints, default=[1, 4])
     found.add_argument("--depths", type=start.ints, default=list(DEPTHS))
+    found.add_argument("--turns", type=int, default=8, help="of the cost")
     found.add_argument("--requests", type=int, default=4, help="requests of a pass, times the batch size")
     found.add_argument("--tokens", type=int, default=1024, help="most tokens of an answer")
     found.add_argument("--error", type=float, default=0.01, help="of a ratio at which a batch size is done")

@@ -1,0 +1,45 @@
+"""DFLASH on a GPU: texts at every width are those without drafts, from graphs of each width."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from sglang_adaptive.client import Client
+from sglang_adaptive.lab.cpu_engine import models
+from tests.engine.workload import Case
+from tests.gpu.servers import serving, tiny_pair
+
+WIDTHS = (0, 1, 3, 7, 15)
+STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
+CASES = [Case(f"{start} the", max_new_tokens=120) for start in STARTS]
+
+
+def texts(client: Client, at_once: int) -> list[list[int]]:
+    with ThreadPoolExecutor(at_once) as pool:
+        return [answer["output_ids"] for answer in pool.map(lambda case: case.whole(client), CASES)]
+
+
+def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    config = tmp_path / "widths.json"
+    config.write_text(json.dumps({"throughput": {"candidate_steps": list(WIDTHS)}}))
+    extra = (
+        *("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", str(models.block_draft_path())),
+        *("--speculative-adaptive-config", str(config)),
+    )
+    with serving(tmp_path / "dflash.log", tiny_pair(tmp_path, "fa3"), "fa3", None, extra=extra) as client:
+        client.force_steps(0)
+        plain = {at_once: texts(client, at_once) for at_once in (1, len(CASES))}
+        for steps in (*WIDTHS[1:], None):
+            client.force_steps(steps)
+            for at_once, expected in plain.items():
+                found = texts(client, at_once)
+                same = sum(one == other for one, other in zip(found, expected, strict=True))
+                record_property(f"{steps} x {at_once}", same)
+                print(f"held at {steps}, {at_once} at once: {same} of {len(CASES)} texts equal")
+                assert same >= len(CASES) - 1, "more than a tie of bfloat16"
+        state = client.server_info()["internal_states"][0]["adaptive"]
+        assert all(state["rounds_by_tier"][str(steps)] > 0 for steps in WIDTHS) and not state["degraded"]
+        assert state["accepted_by_tier"]["15"] > 0
