@@ -75,7 +75,7 @@ class LooksUp(Protocol):
 
     @property
     def lookup_requests(self) -> int:
-        """The most requests of such a round; 0 without lookups."""
+        """The most requests of a round whose texts have to be followed for lookups; 0 while none has to be."""
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         """Say whether the server can look drafts up; without it no such round is chosen.

@@ -122,7 +122,8 @@ class RuntimeStates:
 
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         if isinstance(self.params, LooksUp):
-            self.lookups, self._lookup_requests = frozenset(self.params.lookup_drafts), self.params.lookup_requests
+            self.lookups = frozenset(self.params.lookup_drafts)
+            self._lookup_requests = self.params.lookup_requests  # nothing rests before the first round
         self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
         self.params.set_cuda_graph_bs(every)
         for steps in self._states:  # built by the worker for its own steps, at every size

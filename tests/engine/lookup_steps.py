@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.policy.throughput import lookups as choice
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.lookups import setup_check
@@ -42,6 +43,7 @@ class LookupStepper(Stepped):
         config = {"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}
         drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
         super().__init__(folder, config, *drafting, *more)
+        choice.PATIENCE = 10_000  # texts are followed in every round here
         now = current()
         assert now is not None and now.lookups is not None, "nothing is looked up"
         self.lookups = now.lookups

@@ -16,7 +16,15 @@ from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
 from sglang_adaptive.policy.throughput import lookups
-from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS, Agreement
+from sglang_adaptive.policy.throughput.lookups import (
+    DRAFTS,
+    LOOK,
+    PATIENCE,
+    REQUESTS,
+    REST,
+    RUN,
+    Agreement,
+)
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions, ThroughputPolicy
 
 WIDEST = DRAFTS[-1]
@@ -125,6 +133,24 @@ def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
             made.get_steps_for_batch(1)
             made.observe(RoundObservation(7, [1], 1, lookups=[Lookup(0, 0, match)]))
             assert (made.get_steps_for_batch(1) in DRAFTS) is (late or not behind), (match, behind)
+
+
+def test_texts_that_copy_nothing_are_followed_now_and_then() -> None:
+    made = policy()
+    followed = []
+    for _ in range(PATIENCE + 10 * (REST + LOOK)):
+        followed.append(made.lookup_requests > 0)
+        found = [Lookup(0, 0, 2)] if followed[-1] else []
+        made.observe(RoundObservation(3, [1], 1, lookups=found))
+    assert all(followed[:PATIENCE])
+    assert followed[PATIENCE:].count(True) == 10 * LOOK
+    while not made.lookup_requests:
+        made.observe(RoundObservation(3, [1], 1))
+    made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(0, 0, RUN)]))
+    for _ in range(PATIENCE):
+        assert made.lookup_requests == REQUESTS
+        made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(0, 0, 0)]))
+    assert made.lookup_requests == 0
 
 
 def test_a_draft_model_that_copies_as_well_is_kept() -> None:

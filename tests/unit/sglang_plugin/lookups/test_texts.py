@@ -1,0 +1,86 @@
+"""The texts that lookups are made in: on the host, and by the kernels in an interpreter."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from array import array
+
+import numpy as np
+import torch
+
+from sglang_adaptive.lookups.lookup import DRAFTS, Text
+from sglang_adaptive.sglang_plugin.lookups.texts import ABSENT, Texts, longest_match, tokens_from
+
+VOCABULARY = 50
+
+
+def follow(texts: Texts, slot: int, known: int, new: list[int], width: int) -> list[int]:
+    tokens = torch.tensor([*new, *[0] * (width - len(new))], dtype=torch.int32)
+    told = texts.follow(torch.tensor([slot]), torch.tensor([known - 1]), tokens, torch.tensor([len(new)]))
+    found: list[int] = told[0].tolist()
+    return found
+
+
+def test_matches_are_those_of_the_definition() -> None:
+    draw = random.Random(3)
+    for _ in range(200):
+        text = [draw.randrange(4) for _ in range(draw.randrange(1, 90))]
+        text += text[draw.randrange(len(text)) :]
+        expected = Text([*text, 1], len(text) - 1).at(len(text) - 1).match
+        assert longest_match(np.array(text))[0] == expected
+
+
+def test_rounds_append_and_say_how_far_drafts_were_right() -> None:
+    texts = Texts(100, VOCABULARY, "cpu")
+    prompt = [*range(10, 20), 7, *range(10, 14)]
+    texts.write(2, 0, np.array(prompt), comes=True)
+    assert follow(texts, 2, len(prompt), [14, 15], 8) == [0, 0, 6]
+    assert texts.drafts(torch.tensor([2]), 4).tolist() == [[16, 17, 18, 19]]
+    assert follow(texts, 2, len(prompt) + 2, [16, 17, 3], 8) == [6, 2, 0]
+
+
+def test_only_tokens_of_the_model_are_drafted() -> None:
+    """Places that the host has not brought yet, and ids that stand for images."""
+    texts = Texts(100, VOCABULARY, "cpu")
+    prompt = [1, 2, 3, 900_000, -5]
+    texts.write(0, 0, np.array(prompt), comes=True)
+    told = follow(texts, 0, len(prompt) + 1, [1, 2, 3], 4)  # the first token behind the prompt is not known
+    assert told[2] == 3
+    drafts = texts.drafts(torch.tensor([0]), DRAFTS - 1)
+    assert drafts.min() >= 0 and drafts.max() < VOCABULARY
+
+
+def test_another_request_finds_nothing_of_the_one_before() -> None:
+    texts = Texts(200, VOCABULARY, "cpu")
+    texts.write(1, 0, np.arange(40), comes=True)
+    assert follow(texts, 1, 40, [5, 6, 7], 4)[2] == 3
+    texts.write(1, 0, np.array([5, 6, 7]), comes=True)
+    assert int(texts.matches[1]) == 0
+    assert texts._texts[1, 3 : 3 + 2 * DRAFTS].eq(ABSENT).all()
+    assert follow(texts, 1, 3, [8], 1) == [0, 0, 0]
+
+
+def test_a_text_may_end_with_its_row() -> None:
+    texts = Texts(20, VOCABULARY, "cpu")
+    room = texts._texts.shape[1]
+    texts.write(0, 0, np.arange(room + 5) % VOCABULARY, comes=True)
+    assert follow(texts, 0, room - 1, [1, 2, 3, 4], 4)[2] >= 0
+
+
+def test_tokens_are_those_behind_a_place() -> None:
+    prompt, output = array("q", [1, 2, 3]), array("q", [4, 5])
+    for begin in range(6):
+        assert tokens_from(prompt, output, begin).tolist() == [1, 2, 3, 4, 5][begin:]
+    output.append(6)  # nobody holds on to its memory
+
+
+def test_kernels_look_up_what_the_definition_does() -> None:
+    """In Triton's interpreter; a process of its own, because Triton asks once which it is to be."""
+    variables = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.lookup_kernel", "--check"]
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert "lookups are those of the definition" in ran.stdout
