@@ -9,6 +9,7 @@ _CAUSES = {
     "acceptance": "what was accepted asked for it",
     "batch size": "the batch became {batch_size}",
     "probe": "a probe looked at another depth, or ended",
+    "lookup": "text began to be copied, or no longer was",
     "capacity": "a context or the KV cache is nearly full, or was",
     "forced": "an operator forced it",
     "released": "an operator released it",

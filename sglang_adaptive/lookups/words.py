@@ -13,7 +13,7 @@ def lookup_words(report: Mapping[str, Any]) -> Iterator[str]:
     if not report["rounds"]:
         return
     yield (
-        f"Not in use: drafts looked up in a request's own text would yield {report['tokens_per_round']:.2f} tokens a "
+        f"Drafts looked up in a request's own text would yield {report['tokens_per_round']:.2f} tokens a "
         f"round, {100 * report['run_share']:.0f}% of them in rounds that accept {RUN} drafts or more "
         f"(exact, {report['requests']} finished requests, {report['tokens']} tokens)."
     )

@@ -32,7 +32,7 @@ def test_ema_at_zero_steps_says_what_it_does_next() -> None:
 def test_lookups_are_said_not_to_be_in_use() -> None:
     state = serve(with_lookups(controller(ThroughputPolicy(3))), 60, accepted=0.4)
     lines = list(explain(state))
-    assert lines[-2].startswith("Not in use: drafts looked up in a request's own text would yield")
+    assert lines[-2].startswith("Drafts looked up in a request's own text would yield")
     assert f"{100 * state['lookups']['run_share']:.0f}% of them in rounds that accept 8 drafts or more" in lines[-2]
     assert lines[-1].startswith(
         f"Where they pay, one request at a time would be {state['lookups']['worth']['least']:.2f}"
