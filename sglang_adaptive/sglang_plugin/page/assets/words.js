@@ -8,6 +8,7 @@ function switchReason(change, policy) {
     acceptance: `${favours} ${to}.`,
     "batch size": `The batch became ${plural(change.batch_size, "request")}, for which ${to} suits better.`,
     probe: "A probe: a few rounds to learn what another depth brings, or the way back.",
+    lookup: "Text is copied, and its drafts are looked up in the request itself; or it no longer is.",
     capacity: "A request is near the end of its context, or the KV cache is nearly full; or that is over.",
     forced: `An operator holds the depth at ${to}.`,
     released: "An operator released the depth, and the policy took over.",
