@@ -4,7 +4,7 @@
     python -m benchmarks.lookups chat [--batches 1,4]
     python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
 
-edits    this project's own edits, token by token (``benchmarks/traces/edits.npz``): the target is made to say what was
+edits    this project's own edits, token by token (``benchmarks/traces/edits_set``): the target is made to say what was
          recorded, and drafts are right where SmolLM2's draft was (a shape with dummy weights), or are its own (smollm2)
 chat     SmolLM2 on Spec-Bench, all its own
 cost     medians of round times at held depths, while texts are followed and while they are not
@@ -32,7 +32,7 @@ from benchmarks.long_contexts import smollm2
 from benchmarks.served import _tokenized, block, one_pass
 from benchmarks.traces import edits
 
-EDITS = Path(__file__).parent / "traces" / "edits.npz"
+EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
 RECORDED = "a model's shape, dummy weights; the text is recorded, and so is what the draft gets accepted of it"
 FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is recorded, drafts are the models' own"
 LOOKUPS = "lookups"
