@@ -108,8 +108,18 @@ class AdaptiveConfig:
 
     @property
     def candidate_steps(self) -> list[int]:
-        """The drafts of every round that the policy may choose, ascending; SGLang sizes its buffers from them."""
-        return [*self.options.candidate_steps, *self.options.lookup_drafts]
+        """Every depth that the policy may choose, ascending."""
+        return list(self.options.candidate_steps)
+
+    @property
+    def launch_steps(self) -> int:
+        """The depth that a server starts at whose launch line names none, as SGLang chooses it among the depths."""
+        return self.candidate_steps[len(self.candidate_steps) // 2]
+
+    @property
+    def drafts(self) -> list[int]:
+        """The drafts of every round, ascending: the depths, and what is looked up. SGLang sizes buffers from them."""
+        return [*self.candidate_steps, *self.options.lookup_drafts]
 
     def up_to(self, most: int) -> AdaptiveConfig:
         """Return this configuration without the depths above *most*; a list that has no other gets *most* itself."""

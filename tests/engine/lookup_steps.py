@@ -10,6 +10,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +27,7 @@ LOOPS = {"overlap": True, "normal loop": False}
 COPIED = 48
 """New tokens of a prompt that holds them already, or nearly."""
 SMALL_POOL = 640
-"""Slots that four requests run out of."""
+"""Slots that four requests do not fit into together."""
 SETUPS: dict[str, tuple[str, ...]] = {
     "pages of 1": ("--speculative-algorithm", "EAGLE3"),
     "pages of 4": ("--speculative-algorithm", "EAGLE3", "--page-size", "4"),
@@ -48,29 +49,29 @@ class LookupStepper(Stepped):
         assert now is not None and now.lookups is not None, "nothing is looked up"
         self.lookups = now.lookups
         self.rounds: list[dict[str, Any]] = []
-        self.retracted = 0
         self._log_rounds()
 
     def run(self, script: Callable[[LookupStepper], Iterator[None]], overlap: bool) -> dict[str, Any]:
         self.force(None)
         self.rounds.clear()
-        self.retracted = 0
         steps = script(self)
         self.play(lambda: next(steps, "end") == "end", overlap)
         return {
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
             "prompts": {rid: list(req.origin_input_ids) for rid, req in self.reqs.items()},
             "rounds": list(self.rounds),
-            "retracted": self.retracted,
+            "retracted": self.retractions(),
             "free_slots": self.free_slots(),
         }
+
+    def retractions(self) -> int:
+        return sum(req.retraction_count for req in self.reqs.values())
 
     def force(self, steps: int | None) -> None:
         self.controller.force_steps(steps)
 
     def _log_rounds(self) -> None:
         learn = self.controller.on_verify_complete
-        process = self.scheduler.update_running_batch
 
         def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
             self.rounds.append(
@@ -83,13 +84,7 @@ class LookupStepper(Stepped):
             )
             learn(counts, batch_size, note)
 
-        def updated(batch: Any) -> Any:
-            before = len(batch.reqs)
-            result = process(batch)
-            self.retracted += sum(req.is_retracted for req in self.scheduler.waiting_queue) if before else 0
-            return result
-
-        self.controller.on_verify_complete, self.scheduler.update_running_batch = told, updated
+        self.controller.on_verify_complete = told
 
 
 Script = Callable[[LookupStepper], Iterator[None]]
@@ -148,18 +143,34 @@ def with_grammar(lab: LookupStepper) -> Iterator[None]:
         yield
 
 
-def full_pool(*depths: int | None) -> Script:
-    """Four requests that do not fit together at their ends."""
+def full_pool(*depths: int | None, retract: bool = False) -> Script:
+    """Four requests that do not fit together; with *retract* the memory of one is taken away."""
 
     def script(lab: LookupStepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
         for index, name in enumerate("abcd"):
             lab.ask(name, copied(lab, index), 110)
-        while not lab.done():
+        for turn in itertools.count():
+            if lab.done():
+                return
             lab.force(next(turns))
-            yield
+            with _no_memory() if retract and turn >= 8 and not lab.retractions() else nullcontext():
+                yield
 
     return script
+
+
+@contextmanager
+def _no_memory() -> Iterator[None]:
+    """Let SGLang find no memory for the next round: it retracts a request, unless it is the only one.
+
+    `Capacity` may ask first, whether deep rounds fit.
+    """
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+    enough, answers = ScheduleBatch.check_decode_mem, iter([False, False])
+    with mock.patch.object(ScheduleBatch, "check_decode_mem", lambda *args, **kw: next(answers, enough(*args, **kw))):
+        yield
 
 
 SCRIPTS: dict[str, Script] = {
@@ -170,7 +181,11 @@ SCRIPTS: dict[str, Script] = {
     "policy": cycle(None),
 }
 CROWDS: dict[str, Script] = {"0 steps": crowd(0), "31 lookups": crowd(31), "switching": crowd(31, 3, 0, 15, 31, 7)}
-POOLS: dict[str, Script] = {"0 steps": full_pool(0), "31 lookups": full_pool(31), "policy": full_pool(None)}
+POOLS: dict[str, Script] = {
+    "0 steps": full_pool(0, retract=True),
+    "31 lookups": full_pool(31, retract=True),
+    "policy": full_pool(None),
+}
 
 
 def reasons(lab: LookupStepper) -> dict[str, Any]:
@@ -211,7 +226,7 @@ def played(lab: LookupStepper, scripts: dict[str, Script], loops: Sequence[str])
 def main() -> None:
     folder, setup = Path(sys.argv[1]), sys.argv[2]
     lab = LookupStepper(folder, *SETUPS[setup])
-    found: dict[str, Any] = {"tiers": lab.controller.tiers}
+    found: dict[str, Any] = {"tiers": lab.controller.tiers, "launch": lab.controller.launch_steps}
     if setup == "pool":
         found["scripts"] = played(lab, POOLS, ["overlap"])
     elif setup != "pages of 1":

@@ -90,6 +90,8 @@ def _prepare(server_args: Any) -> None:
     # the resolution step that handles speculation.
     server_args.speculative_adaptive = True
     getattr(server_args, NOTE)["stamp"] = stamp
+    if config.options.lookup and server_args.speculative_num_steps is None and not drafts_blocks(server_args):
+        server_args.speculative_num_steps = config.launch_steps  # SGLang would choose among lookups as well
     if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
         # SGLang 0.5.23 chooses the CUDA graph runner for runtime states on every device, and fails without CUDA.
         logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")
@@ -103,7 +105,7 @@ def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> Non
     """
     given = (server_args.speculative_num_steps, server_args.speculative_eagle_topk)
     if given == (None, None) and not drafts_blocks(server_args):
-        steps = config.candidate_steps[len(config.candidate_steps) // 2]
+        steps = config.launch_steps
         server_args.speculative_num_steps = steps
         server_args.speculative_eagle_topk, server_args.speculative_num_draft_tokens = 1, steps + 1
 

@@ -11,8 +11,8 @@ from sglang_adaptive.sglang_plugin.start.profiles import load_shared, share_know
 
 
 def candidate_steps(cfg_path: str | None = None) -> list[int]:
-    """Return the candidate steps of all slots, ascending; SGLang sizes its buffers from the last."""
-    return read_once(cfg_path).candidate_steps
+    """Return the drafts of every round, ascending; SGLang sizes its buffers from the last."""
+    return read_once(cfg_path).drafts
 
 
 def build_policy(initial_steps: int, cfg_path: str | None = None, most: int | None = None) -> AdaptivePolicy:

@@ -12,6 +12,7 @@ from sglang_adaptive.sglang_plugin.lookups.rounds import UNDER_WAY
 from sglang_adaptive.sglang_plugin.lookups.texts import longest_match
 from tests.engine.in_one_process import ran
 from tests.engine.lookup_steps import SETUPS
+from tests.engine.servers import TIERS
 from tests.launch_lab import LaunchLab
 
 WIDE = (15, 31)
@@ -24,6 +25,11 @@ def found(request: pytest.FixtureRequest, lab: LaunchLab, tmp_path_factory: pyte
     return {"setup": request.param, **answer}
 
 
+def test_a_line_without_steps_starts_at_a_depth_that_drafts(found: dict[str, Any]) -> None:
+    assert found["launch"] == TIERS[len(TIERS) // 2]
+    assert found["tiers"] == [*TIERS, *WIDE]
+
+
 def test_texts_are_those_of_plain_decoding(found: dict[str, Any]) -> None:
     """Held, while depths switch every round, by the policy; with six requests, aborts, retraction; in both loops."""
     for kind in ("scripts", "crowds"):
@@ -33,7 +39,7 @@ def test_texts_are_those_of_plain_decoding(found: dict[str, Any]) -> None:
                 assert script["outputs"][rid] == text or rid in aborted(kind), f"{name}: {rid}"
             assert script["free_slots"] == plain["free_slots"], name
     if found["setup"] == "pool":
-        assert found["scripts"]["0 steps, overlap"]["retracted"] > 0
+        assert all(found["scripts"][f"{name}, overlap"]["retracted"] > 0 for name in ("0 steps", "31 lookups"))
 
 
 def aborted(kind: str) -> str:
