@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
+
 
 def why_not(worker: Any) -> str | None:
     """Return why *worker* cannot verify drafts that are looked up; None where it can."""
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.runtime_context import get_parallel, get_spec
-    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
-    from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
 
     draft, parallel = worker._draft_worker, get_parallel()
-    known = {(EAGLEWorkerV2, EagleDraftWorker), (StandaloneWorkerV2, StandaloneDraftWorker)}
-    sglangs = next(cls for cls in type(worker).__mro__ if not cls.__module__.startswith("sglang_adaptive."))
-    if (sglangs, type(draft)) not in known or worker.speculative_algorithm.is_frozen_kv_mtp():
+    if not is_eagle_or_standalone(worker) or worker.speculative_algorithm.is_frozen_kv_mtp():
         return f"{type(worker).__name__} has not been shown to verify them"
     if worker.topk != 1:
         return "drafts are trees"

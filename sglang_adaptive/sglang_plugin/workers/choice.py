@@ -61,6 +61,17 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
 
 
+def is_eagle_or_standalone(worker: Any) -> bool:
+    """Whether *worker* and its draft are SGLang's for EAGLE with one layer or for STANDALONE, ours of it included."""
+    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
+    from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
+
+    # Ours are SGLang's with a controller.
+    theirs = next(cls for cls in type(worker).__mro__ if not cls.__module__.startswith("sglang_adaptive."))
+    known = {(EAGLEWorkerV2, EagleDraftWorker), (StandaloneWorkerV2, StandaloneDraftWorker)}
+    return (theirs, type(worker._draft_worker)) in known
+
+
 def _load(place: str) -> Any:
     module, name = place.split(":")
     return getattr(import_module(f"{__package__}.{module}"), name)

@@ -37,6 +37,7 @@ from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, new_backend, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ _COUNTS = ("_accept_bonus_buffer_cap", "_accept_bonus_buffer_slot")
 _CONSTANTS = ("_block_pos_offsets", "_draft_block_spec_info")
 
 
-class AdaptiveDFlashWorker(DFlashWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
+class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
     """SGLang's worker with the width that the controller chooses; implements the protocol AdaptiveWorker."""
 
     block_size: int
@@ -150,20 +151,12 @@ class AdaptiveDFlashWorker(DFlashWorkerV2):  # type: ignore[misc]  # SGLang's ty
         """Make *state* the live one; without drafts, the draft's backend and graphs stay as they are."""
         width = state.speculative_num_draft_tokens
         self._take_width(width)
-        draft, target = self.draft_model_runner, self._target_worker.model_runner
+        draft = self.draft_model_runner
         if state.speculative_num_steps:
             draft.attn_backend, draft.decode_cuda_graph_runner = state.draft_attn_backend, state.cuda_graph_runner
-        target.attn_backend, target.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
+        self._take_target(state)
         get_context().override("adaptive_spec.restore", speculative_num_draft_tokens=width)
         self.round.switched()
-
-    def activate_step_by_batch(self, batch_size: int) -> None:
-        """Let the controller choose the width of the next round."""
-        self.round.choose_steps(batch_size)
-
-    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
-        """Pass a round's accepted drafts to the controller."""
-        self.round.verified(num_correct_drafts_per_req, batch_size)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""

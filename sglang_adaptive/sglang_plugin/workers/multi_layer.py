@@ -27,6 +27,7 @@ from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ _CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
 """Attributes of SGLang's draft worker: the links of a chain for the largest batch; shapes depend on its length."""
 
 
-class AdaptiveMultiLayerWorker(MultiLayerEagleWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
+class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
     """SGLang's worker with the verify width that the controller chooses; implements the protocol AdaptiveWorker."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -93,18 +94,9 @@ class AdaptiveMultiLayerWorker(MultiLayerEagleWorkerV2):  # type: ignore[misc]  
         for name, links in self._chains[steps].items():
             setattr(draft, name, links)
         _take_extend(draft, state.draft_extend_attn_backend, state.cuda_graph_runner_for_draft_extend)
-        runner = self._target_worker.model_runner
-        runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
+        self._take_target(state)
         get_context().override("adaptive_spec.restore", speculative_num_draft_tokens=steps + 1)
         self.round.switched()
-
-    def activate_step_by_batch(self, batch_size: int) -> None:
-        """Let the controller choose the steps of the next round."""
-        self.round.choose_steps(batch_size)
-
-    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
-        """Pass a round's accepted drafts to the controller."""
-        self.round.verified(num_correct_drafts_per_req, batch_size)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""

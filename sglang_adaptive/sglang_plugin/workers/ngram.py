@@ -26,6 +26,7 @@ from sglang_adaptive.sglang_plugin.graphs.states import build_state
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, cut, prepare_roots, read_lengths
+from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
 
 _BUFFERS = (
     "draft_tokens_batch",
@@ -38,7 +39,7 @@ _BUFFERS = (
 """SGLang's lists of a round's inputs, one entry a batch size; their shapes depend on the trees' width."""
 
 
-class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types are not followed
+class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLang's types are not followed
     """SGLang's worker with the width that the controller chooses; implements the protocol AdaptiveWorker."""
 
     def __init__(self, server_args: Any, gpu_id: int, *args: Any, **kwargs: Any) -> None:
@@ -103,18 +104,9 @@ class AdaptiveNgramWorker(NGRAMWorker):  # type: ignore[misc]  # SGLang's types 
         self._take_width(width)
         for name, views in self._buffers[width].items():
             setattr(self, name, views)
-        runner = self._target_worker.model_runner
-        runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
+        self._take_target(state)
         get_context().override("adaptive_spec.restore", **_spec_of(width))
         self.round.switched()
-
-    def activate_step_by_batch(self, batch_size: int) -> None:
-        """Let the controller choose the width of the next round."""
-        self.round.choose_steps(batch_size)
-
-    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
-        """Pass a round's accepted drafts to the controller."""
-        self.round.verified(num_correct_drafts_per_req, batch_size)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
+
 
 def why_every_round(worker: Any, tiers: Sequence[int]) -> str | None:
     """Return why the draft extend has to run in every zero-step round; None where it can be deferred."""
@@ -19,14 +21,11 @@ def why_every_round(worker: Any, tiers: Sequence[int]) -> str | None:
 
 def _of_the_worker(worker: Any) -> str | None:
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
-    from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
 
     draft = worker._draft_worker
     if worker.speculative_algorithm.is_frozen_kv_mtp():
         return "a Frozen-KV draft keeps no KV, so its extend runs no model"
-    known = {(EAGLEWorkerV2, EagleDraftWorker), (StandaloneWorkerV2, StandaloneDraftWorker)}
-    if (_without_ours(type(worker)), type(draft)) not in known:
+    if not is_eagle_or_standalone(worker):
         return f"{type(worker).__name__} is not understood"
     if worker.topk != 1:
         return "drafts are trees"
@@ -39,11 +38,6 @@ def _of_the_worker(worker: Any) -> str | None:
     if draft.draft_runner.canary_manager is not None:
         return "the KV canary checks every round"
     return None
-
-
-def _without_ours(worker: type) -> type:
-    """Return the class of *worker* that is not this package's: ours are SGLang's with a controller."""
-    return next(cls for cls in worker.__mro__ if not cls.__module__.startswith("sglang_adaptive."))
 
 
 def _of_the_server() -> str | None:
