@@ -241,17 +241,19 @@ class CostModel:
         rung = self._rung[shape[1]]
         guess = base * row[0][rung] / plain[rung]
         deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
-        own = self._measured.get((self.anchor(batch_size), shape))
-        if own is None:
-            return guess, deviation, base
-        part = deviation**2 / (deviation**2 + own[1] ** 2)
-        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part), base
+        return self._with_its_own(batch_size, shape, guess, deviation, base)
 
     def lookup(self, batch_size: int, drafts: int) -> tuple[float, float, float]:
         """The same of a round that looks up *drafts* of each request."""
         base = self.base.lookup_seconds(batch_size, drafts)
-        guess, deviation = base * math.exp(self._mean_of_lookups), GUESSED * self._scale
-        own = self._measured.get((self.anchor(batch_size), (0, drafts)))
+        guess = base * math.exp(self._mean_of_lookups)
+        return self._with_its_own(batch_size, (0, drafts), guess, GUESSED * self._scale, base)
+
+    def _with_its_own(
+        self, batch_size: int, shape: Shape, guess: float, deviation: float, base: float
+    ) -> tuple[float, float, float]:
+        """Return *guess*, averaged by precision with the cell of *shape* where that was measured, and the base."""
+        own = self._measured.get((self.anchor(batch_size), shape))
         if own is None:
             return guess, deviation, base
         part = deviation**2 / (deviation**2 + own[1] ** 2)

@@ -140,11 +140,11 @@ class Lookups:
     def chosen(
         self, batch_size: int, row: RoundTimeRow, live: int, before: int, acceptance: AcceptanceEstimator
     ) -> int:
-        """Return the drafts to look up in the coming round; 0 where *live* draft steps promise more.
+        """Return the drafts to look up in the coming round, of those that *row* has; 0 where *live* steps promise more.
 
         *before* are the steps of the round before, lookups included, whose result may be under way.
         """
-        if not row.lookups or len(self._matches) != batch_size or max(self._matches) < SHORTEST:
+        if len(self._matches) != batch_size or max(self._matches) < SHORTEST:
             return 0
         kinds = tuple(row.lookups)
         looked_up, drafted = [0.0] * len(kinds), 0.0

@@ -170,9 +170,7 @@ class ThroughputPolicy:
         self._round += 1
         row = self._row(observation.batch_size)
         self._lookups.learn(observation, self._acceptance)
-        if observation.looked_up:
-            pass  # says nothing of the draft
-        elif steps:
+        if steps and not observation.looked_up:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
@@ -239,7 +237,7 @@ class ThroughputPolicy:
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         self._lookups_allowed = allowed and self.options.lookup
         self._lookups.behind = behind
-        self._times.allow_lookups(self.lookup_drafts if self._lookups_allowed else (), lookups.REQUESTS)
+        self._times.allow_lookups(self.lookup_drafts, lookups.REQUESTS)
 
     @property
     def wants_shadow_drafts(self) -> bool:
