@@ -29,7 +29,7 @@ from benchmarks.harness.results import REAL, Report
 from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race
 from benchmarks.long_contexts import smollm2
-from benchmarks.served import _tokenized, block, one_pass
+from benchmarks.served import block, one_pass, tokenized
 from benchmarks.traces import edits
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
@@ -170,7 +170,7 @@ def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
 
 
 def _chat(given: argparse.Namespace) -> Callable[[int, int], Make]:
-    found = _tokenized(smollm2(given.models)[0])
+    found = tokenized(smollm2(given.models)[0])
 
     def make_of(number: int, size: int) -> Make:
         chosen = block(number, given.requests * size, len(found))

@@ -216,7 +216,7 @@ class Phase:
         """Return Spec-Bench's questions as token ids; kept in a file, because a tokenizer loads slowly."""
         kept = self.given.folder / "prompts.json"
         if not kept.exists():
-            kept.write_text(json.dumps(_tokenized(_smollm2(self.given))))
+            kept.write_text(json.dumps(tokenized(_smollm2(self.given))))
         found: list[list[int]] = json.loads(kept.read_text())
         return found
 
@@ -256,7 +256,7 @@ class Phase:
         return make_of
 
 
-def _tokenized(target: Path) -> list[list[int]]:
+def tokenized(target: Path) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(target))

@@ -57,6 +57,20 @@ def train_target(size: ModelSize, recipe: Recipe, seed: int) -> Target:
     return model.eval().requires_grad_(False)
 
 
+Lesson = tuple[Tensor, Tensor, Tensor]
+
+
+def lesson(target: Target, recipe: Recipe, rng: random.Random, step: int) -> Lesson:
+    """Return what a draft learns from at *step*: ids [B, T], and of them the target's features and what it teaches."""
+    count, length = recipe.shape(step)
+    drawn = draw(DRAFT_CORPUS, rng, count, length)
+    ids = to_ids([document for _, document in drawn])
+    own = torch.tensor([share.ruled for share, _ in drawn])
+    with torch.no_grad():
+        logits, features = target(ids)
+        return ids, features, teacher(logits, ids, own)
+
+
 def train_draft(target: Target, recipe: Recipe, seed: int) -> Draft:
     """Train a draft for *target*, which stays as it is."""
     torch.manual_seed(seed)
@@ -65,13 +79,9 @@ def train_draft(target: Target, recipe: Recipe, seed: int) -> Draft:
     model.start_from(target)
 
     def loss_at(step: int) -> Tensor:
-        count, length = recipe.shape(step)
-        drawn = draw(DRAFT_CORPUS, rng, count, length)
-        ids = to_ids([document for _, document in drawn])
-        own = torch.tensor([share.ruled for share, _ in drawn])
+        ids, features, wanted = lesson(target, recipe, rng, step)
+        length = ids.shape[1]
         with torch.no_grad():
-            logits, features = target(ids)
-            wanted = teacher(logits, ids, own)
             embeds = target.model.embed_tokens(ids)
         chosen = torch.randperm(length - UNROLL)[: length // CHAINS_ONE_IN]
         return unrolled_loss(model.unroll(embeds, features, UNROLL, chosen), wanted, chosen)
@@ -88,15 +98,9 @@ def train_block_draft(target: Target, recipe: Recipe, seed: int) -> BlockDraft:
     model.start_from(target)
 
     def loss_at(step: int) -> Tensor:
-        count, length = recipe.shape(step)
-        drawn = draw(DRAFT_CORPUS, rng, count, length)
-        ids = to_ids([document for _, document in drawn])
-        own = torch.tensor([share.ruled for share, _ in drawn])
-        with torch.no_grad():
-            logits, features = target(ids)
-            wanted = teacher(logits, ids, own)
+        ids, features, wanted = lesson(target, recipe, rng, step)
         width = rng.choice(BLOCK_WIDTHS)
-        anchors = 1 + torch.randperm(length - width)[:BLOCKS_A_DOCUMENT]
+        anchors = 1 + torch.randperm(ids.shape[1] - width)[:BLOCKS_A_DOCUMENT]
         return block_loss(model.logits(target, ids, features, anchors, width), wanted, anchors)
 
     train("block draft", model, recipe, loss_at)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
 from sglang_adaptive.lab.cpu_engine.server import free_port
+from tests.engine.workload import Case
 
 START_SECONDS = 600.0
 EMPTY: Mapping[str, str] = {}
@@ -73,6 +75,12 @@ def serving(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def answers(client: Client, cases: Sequence[Case], at_once: int) -> list[dict[str, Any]]:
+    """Return the whole answers to *cases*, *at_once* of which run together."""
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda case: case.whole(client), cases))
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.workload import Case
-from tests.gpu.servers import serving, tiny_pair
+from tests.gpu.servers import answers, serving, tiny_pair
 
 WIDTHS = (0, 1, 3, 7, 15)
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
@@ -18,8 +17,7 @@ CASES = [Case(f"{start} the", max_new_tokens=120) for start in STARTS]
 
 
 def texts(client: Client, at_once: int) -> list[list[int]]:
-    with ThreadPoolExecutor(at_once) as pool:
-        return [answer["output_ids"] for answer in pool.map(lambda case: case.whole(client), CASES)]
+    return [answer["output_ids"] for answer in answers(client, CASES, at_once)]
 
 
 def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lookup_kernel import check
-from sglang_adaptive.client import Client
 from tests.engine.workload import Case
-from tests.gpu.servers import serving, tiny_pair
+from tests.gpu.servers import answers, serving, tiny_pair
 
 CONFIG = {"throughput": {"candidate_steps": [0, 1, 3, 7], "lookup": True}}
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
@@ -43,8 +41,3 @@ def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callabl
         state: dict[str, Any] = client.server_info()["internal_states"][0]["adaptive"]
         assert all(state["rounds_by_tier"][str(drafts)] > 0 for drafts in WIDE)
         assert state["lookups"] is not None and not state["degraded"]
-
-
-def answers(client: Client, cases: list[Case], at_once: int) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda case: case.whole(client), cases))

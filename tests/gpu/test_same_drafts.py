@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_adaptive.client import Client
 from tests.engine.workload import Case
-from tests.gpu.servers import serving, tiny_pair
+from tests.gpu.servers import answers, serving, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 STATIC = (3, 7)
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 CASES = [Case(f"{start} the", max_new_tokens=200) for start in STARTS]
-
-
-def answers(client: Client, at_once: int) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda case: case.whole(client), CASES))
 
 
 def rounds(found: list[dict[str, Any]]) -> int:
@@ -37,7 +30,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list
         for at_once in (1, len(CASES)):
             for steps in (*STATIC, *reversed(STATIC)):  # a second turn of each follows other depths
                 client.force_steps(steps)
-                found[steps, at_once] = answers(client, at_once)
+                found[steps, at_once] = answers(client, CASES, at_once)
     return found
 
 
@@ -47,7 +40,7 @@ def test_accept_lengths_and_outputs_are_those_of_a_stock_server(
 ) -> None:
     with serving(tmp_path / "static.log", tiny_pair(tmp_path, "fa3"), "fa3", steps) as client:
         for at_once in (1, len(CASES)):
-            mine, theirs = ours[steps, at_once], answers(client, at_once)
+            mine, theirs = ours[steps, at_once], answers(client, CASES, at_once)
             record_property(f"rounds_{at_once}", [rounds(mine), rounds(theirs)])
             same = sum(one["output_ids"] == other["output_ids"] for one, other in zip(mine, theirs, strict=True))
             assert rounds(theirs) < 0.8 * sum(answer["meta_info"]["completion_tokens"] for answer in theirs)

@@ -166,12 +166,7 @@ def literal_rounds_of_blocks(target, draft, ids: list[int], steps: int, new_toke
         features = target(known[:, :-1])[1]
         logits = draft.logits(target, known, features, torch.tensor([last]), steps + 1)
         drafts = logits[0, 0].argmax(dim=-1).tolist()
-        accepted = 0
-        while accepted < steps and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
-            accepted += 1
-        ids = [*ids, *drafts[:accepted]]
-        ids = [*ids, next_token(target, ids)]
-        lengths.append(accepted + 1)
+        ids = verified(target, ids, drafts, lengths)
     return lengths
 
 
@@ -190,13 +185,18 @@ def literal_rounds(target, draft, ids: list[int], steps: int, new_tokens: int) -
             padded = torch.cat([features, torch.zeros(1, step, features.shape[-1])], dim=1)
             logits = draft.unroll(embeds, padded, step + 1)[step]
             drafts.append(int(logits[0, anchor].argmax()))
-        accepted = 0
-        while accepted < steps and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
-            accepted += 1
-        ids = [*ids, *drafts[:accepted]]
-        ids = [*ids, next_token(target, ids)]
-        lengths.append(accepted + 1)
+        ids = verified(target, ids, drafts, lengths)
     return lengths
+
+
+def verified(target, ids: list[int], drafts: list[int], lengths: list[int]) -> list[int]:
+    """Return *ids* with the drafts that the target accepts and its own token; add how many they are to *lengths*."""
+    accepted = 0
+    while accepted < len(drafts) and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
+        accepted += 1
+    ids = [*ids, *drafts[:accepted]]
+    lengths.append(accepted + 1)
+    return [*ids, next_token(target, ids)]
 
 
 def next_token(target, ids: list[int]) -> int:
