@@ -123,10 +123,10 @@ def hooks() -> Tables:
 
 def metrics() -> Tables:
     """Return every metric, and how many series there can be."""
-    rows = [("Metric", "Type", "Label", "", "Meaning")]
+    rows = [("Metric", "Type", "Label", "Needs", "Meaning")]
     for metric in METRICS:
         label = f"`{metric.label}`" if metric.label else ""
-        rows.append((f"`{PREFIX}{metric.name}`", metric.kind, label, "T" * metric.throughput_only, metric.help))
+        rows.append((f"`{PREFIX}{metric.name}`", metric.kind, label, f"`{metric.needs}`" if metric.needs else "", metric.help))
     ladder = ThroughputOptions().candidate_steps
     usual, most = most_series(len(ladder), ladder[-1]), most_series(MAX_STEPS + 1, MAX_STEPS)
     bounds = [

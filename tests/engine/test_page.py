@@ -188,7 +188,7 @@ def test_a_degraded_policy(faulty: CpuServer, browser: Browser, easy: list[str],
             Case(prompt).whole(faulty)
     browser.open(faulty.url + PAGE)
     browser.until(state_is("degraded"), "the page says that the policy failed")
-    assert MESSAGE in browser.text("sentence") and f"{LAUNCH_STEPS} steps, as at launch" in browser.text("sentence")
+    assert MESSAGE in browser.text("sentence") and f"stays at {LAUNCH_STEPS} steps" in browser.text("sentence")
 
 
 @in_browser

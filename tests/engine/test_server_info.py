@@ -44,10 +44,12 @@ def test_every_field(state: dict[str, Any]) -> None:
         "accepted_by_length": list,
         "degraded": bool,
         "degraded_reason": type(None),
+        "degraded_steps": type(None),
         "profile_saved_at": type(None),
         "startup": dict,
         "speedup": type(found["speedup"]),  # None until a round of the last hour could be priced
         "lookups": dict,
+        "audit": type(None),
         "zero_steps": dict,
         "round_times": list,
         "profile_key": dict,

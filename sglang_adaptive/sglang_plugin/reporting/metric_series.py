@@ -38,8 +38,8 @@ class Metric:
     label: str | None = None
     """This package's label beside SGLang's, if any."""
 
-    throughput_only: bool = False
-    """Whether only the throughput policy has it."""
+    needs: str = ""
+    """The key of the configuration without which no server has it."""
 
 
 def label_of(cause: str) -> str:
@@ -157,7 +157,7 @@ METRICS = (
         "Probability, as the policy estimates it, that a draft at this position is accepted once it is reached.",
         lambda reading: {str(place): ratio for place, ratio in enumerate(reading.acceptance, start=1)},
         POSITION,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric("switches_total", COUNTER, "Changes of the live draft steps, by what caused them.", _causes, CAUSE),
     Metric(
@@ -180,14 +180,14 @@ METRICS = (
         "Rate that the cost model expects of a round like the latest one in this region of batch sizes.",
         _by_region(lambda region: region.expected_tokens_per_second),
         REGION,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "expected_speedup_ratio",
         GAUGE,
         "Rate that the cost model expects of a round like the latest one, over the rate without speculation.",
         lambda reading: reading.speedup,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "hour_speedup_ratio",
@@ -195,28 +195,28 @@ METRICS = (
         "Rate of the last hour's rounds over that of fixed draft steps, by the cost model; 0 steps: no speculation.",
         _hour,
         DEPTH,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "probes_total",
         COUNTER,
         "Probes started: a few rounds at a depth that is not believed best.",
         lambda reading: None if reading.probes is None else reading.probes.started,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "probe_cost_seconds_total",
         COUNTER,
         "Time that probes lost against the depth that was believed best.",
         lambda reading: None if reading.probes is None else reading.probes.lost_seconds,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "verify_budget",
         GAUGE,
         "Mean drafts that are verified of a request now; 0 where all are. This and the next four with verify_budget.",
         lambda reading: None if reading.verify_budget is None else reading.verify_budget["budget"] or 0,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "budget_rounds_total",
@@ -224,7 +224,7 @@ METRICS = (
         "Rounds that verified fewer drafts than they made, by draft steps.",
         _budget_rounds,
         DEPTH,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "chance_trials_total",
@@ -232,7 +232,7 @@ METRICS = (
         "Verified drafts all of whose predecessors were accepted, by the chance that the draft model gave them.",
         _by_chance(lambda one: one["trials"]),
         CHANCE,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "chance_believed_total",
@@ -240,7 +240,7 @@ METRICS = (
         "The sum of their chances.",
         _by_chance(lambda one: one["trials"] * (one["believed"] or 0.0)),
         CHANCE,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "chance_accepted_total",
@@ -248,7 +248,7 @@ METRICS = (
         "Those of them that were accepted.",
         _by_chance(lambda one: one["trials"] * (one["accepted"] or 0.0)),
         CHANCE,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "lookup_rounds_total",
@@ -268,7 +268,7 @@ METRICS = (
         GAUGE,
         "Rate of one request with such drafts where they pay, over the best depth, by the cost model; at least.",
         lambda reading: reading.lookups["worth"]["least"] if reading.lookups and reading.lookups["worth"] else None,
-        throughput_only=True,
+        needs="throughput",
     ),
     Metric(
         "audits_total",
@@ -276,6 +276,7 @@ METRICS = (
         "Finished requests that were chosen to be decoded again, by what came of it.",
         lambda reading: reading.audit and {verdict: reading.audit[verdict] for verdict in VERDICTS},
         VERDICT,
+        needs="audit",
     ),
     Metric(
         "degraded",
@@ -289,7 +290,7 @@ METRICS = (
         GAUGE,
         "Time since the cost profile of this server was last written to disk, at start the one it began from.",
         lambda reading: None if (at := reading.profile_saved_at) is None else max(0.0, reading.time - at),
-        throughput_only=True,
+        needs="throughput",
     ),
 )
 
