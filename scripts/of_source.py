@@ -126,7 +126,9 @@ def metrics() -> Tables:
     rows = [("Metric", "Type", "Label", "Needs", "Meaning")]
     for metric in METRICS:
         label = f"`{metric.label}`" if metric.label else ""
-        rows.append((f"`{PREFIX}{metric.name}`", metric.kind, label, f"`{metric.needs}`" if metric.needs else "", metric.help))
+        rows.append(
+            (f"`{PREFIX}{metric.name}`", metric.kind, label, f"`{metric.needs}`" if metric.needs else "", metric.help)
+        )
     ladder = ThroughputOptions().candidate_steps
     usual, most = most_series(len(ladder), ladder[-1]), most_series(MAX_STEPS + 1, MAX_STEPS)
     bounds = [
