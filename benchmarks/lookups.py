@@ -1,12 +1,13 @@
 """Drafts looked up in the requests' own texts, on live servers. See benchmarks/README.md.
 
     python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
-    python -m benchmarks.lookups chat [--batches 1,4]
+    python -m benchmarks.lookups chat [--shape smollm2|llama8b --texts F] [--batches 1,4]
     python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
 
 edits    this project's own edits, token by token (``benchmarks/traces/edits_set``): the target is made to say what was
          recorded, and drafts are right where SmolLM2's draft was (a shape with dummy weights), or are its own (smollm2)
-chat     SmolLM2 on Spec-Bench, all its own
+chat     SmolLM2 on Spec-Bench, all its own; on a shape with dummy weights what it said there, which
+         ``benchmarks.traces.record --tokens F`` writes
 cost     medians of round times at held depths, while texts are followed and while they are not
 
 In turn: no speculation, each depth held, our policy, and our policy with lookups, all but the first on one server.
@@ -30,7 +31,7 @@ from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race
 from benchmarks.long_contexts import smollm2
 from benchmarks.served import block, one_pass, tokenized
-from benchmarks.traces import edits
+from benchmarks.traces import texts
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
 RECORDED = "a model's shape, dummy weights; the text is recorded, and so is what the draft gets accepted of it"
@@ -42,11 +43,12 @@ DEPTHS = (1, 2, 3, 5, 7)
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand; returns 0, or 1 when something failed."""
     given = parser().parse_args(argv)
+    given.shape = given.shape or ("smollm2" if given.what == "chat" else "llama8b")
     end = start.begin(given)
-    if given.what == "chat":
-        given.shape = "smollm2"
-    given.questions = given.what == "chat" or (given.shape == "smollm2" and given.what == "cost")
     own = given.shape == "smollm2"
+    given.questions = own and given.what != "edits"
+    if given.what == "chat" and not own and given.texts == EDITS:
+        parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
     about = REAL if given.questions else FORCED if own else RECORDED
     report = Report(given.results / f"{given.what}-{given.shape}.json", "lookups", argv, acceptance=about)
     servers: list[Server] = []
@@ -152,8 +154,8 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
 
 
 def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
-    texts = edits.load(given.texts)
-    recorded = [texts.of(request) for request in range(len(texts.prompt))]
+    found = texts.load(given.texts)
+    recorded = [found.of(request) for request in range(len(found.prompt))]
 
     def make_of(number: int, size: int) -> Make:
         chosen = block(number, given.requests * size, len(recorded))
@@ -187,7 +189,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.lookups", description=str(__doc__).split("\n", 1)[0])
     found.add_argument("what", choices=["edits", "chat", "cost"])
-    found.add_argument("--shape", default="llama8b", help="the pair of models; chat is SmolLM2's")
+    found.add_argument("--shape", help="the pair of models (default: llama8b, of chat smollm2)")
     found.add_argument("--host", choices=["gpu", "cpu"], default="gpu", help="cpu: a rehearsal")
     found.add_argument("--batches", type=start.ints, default=[1, 4])
     found.add_argument("--depths", type=start.ints, default=list(DEPTHS))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sglang_adaptive.lab.traces import CHAIN, Trace
+from sglang_adaptive.lab.traces.trace import lookups
 
 
 def drawn_trace(
@@ -36,6 +38,22 @@ def drawn_trace(
         accepted=np.concatenate(accepted),
         confidence=np.zeros((int(lengths.sum()), CHAIN), np.uint8),
     )
+
+
+def copying_trace(requests: int = 12, tokens: int = 120, seed: int = 0) -> Trace:
+    """Return *requests* whose outputs of about *tokens* tokens copy stretches of their prompts, with lookups."""
+    rng = np.random.default_rng(seed)
+    plain = drawn_trace({"edits": (0.6, 0.3)}, requests, tokens, seed)
+    found = []
+    for length in plain.length.tolist():
+        prompt = rng.integers(0, 5000, 200)
+        written: list[int] = []
+        while len(written) <= length:
+            begin = int(rng.integers(0, 150))
+            written += [*prompt[begin : begin + int(rng.integers(5, 60))].tolist(), int(rng.integers(0, 5000))]
+        found.append(lookups([*prompt.tolist(), *written[: length + 1]], len(prompt), length))
+    match, looked_up = np.concatenate(found).T
+    return replace(plain, match=match.copy(), looked_up=looked_up.copy())
 
 
 def _accepted(shares: tuple[float, float], length: int, rng: np.random.Generator) -> NDArray[np.uint8]:

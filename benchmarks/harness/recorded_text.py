@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import internals, plugin
-from benchmarks.traces import edits
+from benchmarks.traces import texts
 
 ENTRY_POINT = "benchmark_recorded_text"
 FILE = "BENCHMARK_RECORDED_TEXT"
@@ -54,7 +54,7 @@ class Recorded:
     """The texts of a scheduler's requests, on its device."""
 
     def __init__(self, path: Path) -> None:
-        found = edits.load(path)
+        found = texts.load(path)
         self._texts = [found.of(request) for request in range(len(found.prompt))]
         self._rids: list[str] = []
         self._table: tuple[torch.Tensor, torch.Tensor] | None = None

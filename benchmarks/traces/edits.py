@@ -1,7 +1,7 @@
 """Edits of this project's own files as requests: a file, what to change, the changed file; with a draft's acceptance.
 
     python -m benchmarks.traces.edits texts FILE
-    python -m benchmarks.traces.edits acceptance FILE
+    python -m benchmarks.traces.edits acceptance FILE --trace TRACE
 
 The texts are from the project's git history, in SmolLM2's tokens. At each token of an answer SmolLM2's EAGLE-3 draft
 has drafted what would follow, along the target's features of the very text, in plain PyTorch: its acceptance is
@@ -11,51 +11,30 @@ recorded, token by token, and so is known exactly for a copied text. The model i
 from __future__ import annotations
 
 import argparse
+import datetime
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoTokenizer
 
 from benchmarks.long_contexts import smollm2
-from benchmarks.traces.recorder import Recorder
-from sglang_adaptive.lab.traces.trace import CHAIN
+from benchmarks.traces import texts
+from benchmarks.traces.prompts import Prompt
+from benchmarks.traces.record import hardware, save
+from benchmarks.traces.recorder import Recorder, Recording
+from benchmarks.traces.weights import fingerprint
+from benchmarks.traces.writing import Writing
 
 ROOT = Path(__file__).parents[2]
 BYTES = 1200, 4500
 """Least and most bytes of a file, about 300 to 1,200 tokens."""
 CHANGED = 2, 40
 """Least and most lines that a commit changes of it."""
-
-
-class Texts(NamedTuple):
-    """Recorded requests, one after the other in each array."""
-
-    tokens: np.ndarray
-    """Prompt, then output."""
-    prompt: np.ndarray
-    output: np.ndarray
-    """Lengths by request."""
-    accepted: np.ndarray
-    """By output token that is the last one known, the drafts that the draft gets accepted, at most CHAIN."""
-
-    def of(self, request: int) -> tuple[list[int], list[int], list[int]]:
-        """Return the prompt, the output and the acceptance of a request."""
-        begin = int((self.prompt + self.output)[:request].sum())
-        first = int(self.output[:request].sum())
-        middle, end = begin + int(self.prompt[request]), begin + int(self.prompt[request] + self.output[request])
-        accepted = self.accepted[first : first + int(self.output[request])]
-        return self.tokens[begin:middle].tolist(), self.tokens[middle:end].tolist(), accepted.tolist()
-
-
-def load(path: Path) -> Texts:
-    """Read recorded requests."""
-    with np.load(path) as found:
-        return Texts(**{name: found[name] for name in Texts._fields})
 
 
 def edits(count: int) -> list[tuple[str, str, str]]:
@@ -84,42 +63,40 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def accepted(recorder: Recorder, ids: torch.Tensor, prompt: int) -> list[int]:
-    """Return what the draft gets accepted behind each output token of the text *ids* [T]."""
+def recorded(recorder: Recorder, prompt: Sequence[int], output: Sequence[int]) -> Recording:
+    """Return the acceptance along a text that the target did not write."""
+    ids = torch.tensor([*prompt, *output], device=recorder.device)
     with torch.inference_mode():
         _, features = recorder.target.prefill(ids[None], recorder.target.cache(1, len(ids)))
-        drafts, _ = recorder.draft.chains(recorder.target.embedding, ids, features[0], prompt - 1, CHAIN)
-    output = ids[prompt:]
-    padded = torch.cat([output, output.new_full((CHAIN,), -1)])
-    truth = padded.unfold(0, CHAIN, 1)[1 : len(output) + 1]
-    right = (drafts[: len(truth)] == truth).long().cumprod(dim=-1).sum(dim=-1).tolist()
-    return [*right, *[0] * (len(output) - len(right))]
+        return recorder.judged(Writing(ids, len(prompt), features[0], ended=True), len(output))
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Write the texts, or put the draft's acceptance into a file that has them."""
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
-    parser.add_argument("what", choices=["texts", "acceptance"])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--count", type=int, default=32, help="requests")
-    parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="folder that may have smollm2/")
-    given = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    given = _parser().parse_args(words)
     target, draft = smollm2(given.models)
     if given.what == "texts":
-        kept = list(_texts(AutoTokenizer.from_pretrained(target), given.count))
-    else:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        recorder, texts = Recorder(target, draft, device, torch.float32, 0.0, 0), load(given.file)
-        kept = []
-        for prompt, output, _ in map(texts.of, range(len(texts.prompt))):
-            right = accepted(recorder, torch.tensor(prompt + output, device=device), len(prompt))
-            kept.append((prompt, output, right))
-            print(f"{len(prompt):5d} + {len(output):5d} tokens, {sum(right) / len(right):.2f} drafts right", flush=True)
-    np.savez_compressed(
-        given.file, tokens=np.array([token for prompt, output, _ in kept for token in prompt + output], np.int32),
-        prompt=np.array([len(prompt) for prompt, _, _ in kept]), output=np.array([len(out) for _, out, _ in kept]),
-        accepted=np.array([one for *_, right in kept for one in right], np.uint8),
-    )  # fmt: skip
+        texts.save(given.file, _texts(AutoTokenizer.from_pretrained(target), given.count))
+        return 0
+    recorder, found = Recorder(target, draft, given.device, torch.float32, 0.0, 0), texts.load(given.file)
+    requests, done = [found.of(request) for request in range(len(found.prompt))], []
+    for prompt, output, _ in requests:
+        done.append(recorded(recorder, prompt, output))
+        right = done[-1].accepted
+        print(f"{len(prompt):5d} + {len(output):5d} tokens, {right.mean():.2f} drafts right", flush=True)
+    judged = zip(requests, done, strict=True)
+    texts.save(given.file, [(prompt, output, [*one.accepted.tolist(), 0]) for (prompt, output, _), one in judged])
+    about = {
+        "target": fingerprint(target),
+        "draft": fingerprint(draft),
+        "prompts": "edits of this project's files, chat template; the answer is the changed file",
+        "temperature": 0.0,
+        "hardware": hardware(given.device, "float32"),
+        "command": shlex.join(["python", "-m", "benchmarks.traces.edits", *words]),
+        "date": datetime.date.today().isoformat(),
+    }
+    save(given.trace, about, [(Prompt("edits", ""), one) for one in done])
     return 0
 
 
@@ -132,5 +109,16 @@ def _texts(tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int], l
         yield prompt, output, [0] * len(output)
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser.add_argument("what", choices=["texts", "acceptance"])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--trace", type=Path, help="what acceptance is written to as well, as a trace")
+    parser.add_argument("--count", type=int, default=32, help="requests")
+    parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="folder that may have smollm2/")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

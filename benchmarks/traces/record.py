@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.traces import texts
 from benchmarks.traces.prompts import Prompt, load
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.weights import ModelError, fingerprint
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "draft": fingerprint(options.draft),
         "prompts": _described(options),
         "temperature": options.temperature,
-        "hardware": _hardware(options),
+        "hardware": hardware(options.device, options.dtype),
         "command": shlex.join(["python", "-m", "benchmarks.traces.record", *map(_without_folder, words)]),
         "date": datetime.date.today().isoformat(),
     }
@@ -46,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     for first in range(0, len(prompts), options.wave):
         done += _wave(recorder, prompts[first : first + options.wave], options, started)
-        _save(options.out, about, done)
+        save(options.out, about, done)
+        if options.tokens:
+            texts.save(options.tokens, [_with_tokens(one) for _, one in done])
         positions = sum(len(recording.accepted) for _, recording in done)
         _say(f"{options.out}: {len(done)} requests, {positions} positions", started)
     return 0
@@ -77,8 +80,8 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _save(path: Path, about: dict, done: list[tuple[Prompt, Recording]]) -> None:
-    """Write what is *done* so far, whole or not at all."""
+def save(path: Path, about: dict, done: list[tuple[Prompt, Recording]]) -> None:
+    """Write what is *done* so far as a trace, whole or not at all; *about* is what it says of itself."""
     trace = Trace(
         **about,
         category=tuple(prompt.category for prompt, _ in done),
@@ -86,6 +89,8 @@ def _save(path: Path, about: dict, done: list[tuple[Prompt, Recording]]) -> None
         loop_start=np.array([one.loop_start for _, one in done], np.int32),
         accepted=np.concatenate([np.zeros(0, np.uint8), *(one.accepted for _, one in done)]),
         confidence=np.concatenate([np.zeros((0, CHAIN), np.uint8), *(one.confidence for _, one in done)]),
+        match=np.concatenate([np.zeros(0, np.uint8), *(one.lookups[:, 0] for _, one in done)]),
+        looked_up=np.concatenate([np.zeros(0, np.uint8), *(one.lookups[:, 1] for _, one in done)]),
     )
     unfinished = path.with_name(path.name + ".part")
     write(unfinished, trace)
@@ -102,10 +107,15 @@ def _without_folder(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
-def _hardware(options: argparse.Namespace) -> str:
-    device = torch.device(options.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
-    return f"{name}, {options.dtype}, torch {torch.__version__}"
+def _with_tokens(one: Recording) -> texts.Request:
+    known = len(one.accepted) + 1  # the last token of the text ends its last round
+    return one.prompt, one.tokens[:known], [*one.accepted.tolist(), 0]
+
+
+def hardware(device: str, dtype: str) -> str:
+    """Return what a recording ran on, in words."""
+    name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else cpu_model()
+    return f"{name}, {dtype}, torch {torch.__version__}"
 
 
 def _say(line: str, started: float) -> None:
@@ -118,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draft", type=Path, required=True, help="folder of its EAGLE-3 draft, as SGLang loads it")
     parser.add_argument("--prompts", type=Path, required=True, help=".jsonl as Spec-Bench's, or .json by category")
     parser.add_argument("--out", type=Path, required=True, help="trace to write (.npz), anew after every wave")
+    parser.add_argument("--tokens", type=Path, help="also write the tokens (.npz), for servers that replay the texts")
     parser.add_argument("--chat", action="store_true", help="put each prompt through the target's chat template")
     parser.add_argument("--temperature", type=float, default=0.0, help="of the target; 0 is greedy (default)")
     parser.add_argument("--seed", type=int, default=0, help="of sampling (default 0)")

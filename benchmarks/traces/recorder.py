@@ -16,17 +16,21 @@ from benchmarks.traces.llama import Llama
 from benchmarks.traces.repetition import first_copy
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
-from sglang_adaptive.lab.traces.trace import CHAIN, quantised
+from sglang_adaptive.lab.traces.trace import CHAIN, lookups, quantised
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The rows of one request, and the output they belong to, which no trace keeps."""
+    """The rows of one request, and the text they belong to, which no trace keeps."""
 
+    prompt: tuple[int, ...]
     tokens: tuple[int, ...]
+    """The output."""
     accepted: npt.NDArray[np.uint8]
     confidence: npt.NDArray[np.uint8]
     loop_start: int
+    lookups: npt.NDArray[np.uint8]
+    """[positions, 2]: the match before drafts that are looked up, and how many of these are right."""
 
 
 class Recorder:
@@ -60,9 +64,9 @@ class Recorder:
         ends = frozenset() if ignore_eos else self.ends
         # The last position's chain is judged by the tokens after it.
         written = write(self.target, prompts, positions + CHAIN, ends, self.temperature, self.generator)
-        return [self._judged(writing, positions) for writing in written]
+        return [self.judged(writing, positions) for writing in written]
 
-    def _judged(self, writing: Writing, positions: int) -> Recording:
+    def judged(self, writing: Writing, positions: int) -> Recording:
         """Compare the chain of every position with the output. Nothing is accepted after its end."""
         output = writing.ids[writing.prompt :]
         kept = len(output) - 1 if writing.ended else len(output) - CHAIN
@@ -77,7 +81,9 @@ class Recorder:
         # The round before a copy's first token drafts it already.
         loop_start = kept if copy is None else max(1, min(copy - 1, kept))
         levels = quantised(sure[:kept].float().cpu().numpy())
-        return Recording(tokens, accepted.cpu().numpy().astype(np.uint8), levels, loop_start)
+        ids = writing.ids.tolist()
+        prompt, looked_up = tuple(ids[: writing.prompt]), lookups(ids, writing.prompt, kept)
+        return Recording(prompt, tokens, accepted.cpu().numpy().astype(np.uint8), levels, loop_start, looked_up)
 
 
 def text_ends(target: Path, tokenizer_end: int | None) -> frozenset[int]:

@@ -11,7 +11,7 @@ from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.errors import SimulationError
 from sglang_adaptive.lab.simulate.launch import Launch
 from sglang_adaptive.lab.simulate.named import maker
-from sglang_adaptive.lab.simulate.ours import ABLATIONS, WHOLE, Ablation, build, given_profile
+from sglang_adaptive.lab.simulate.ours import ABLATIONS, LOOKUPS, WHOLE, WITH_LOOKUPS, Ablation, build, given_profile
 from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.base import POLICIES, build_policy
 from sglang_adaptive.policy.config import check_config
@@ -131,7 +131,8 @@ def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> l
     """
     known = contenders(ladder)
     wanted = list(names) or (["throughput"] if ablate else list(known))
-    known |= {name: Contender(name, part.title, _ours(part)) for name, part in ABLATIONS.items()}
+    parts = {LOOKUPS: WITH_LOOKUPS, **ABLATIONS}
+    known |= {name: Contender(name, part.title, _ours(part)) for name, part in parts.items()}
     for name in names:
         if ":" in name:
             known[name] = Contender(name, name, maker(name))

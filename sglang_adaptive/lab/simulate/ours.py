@@ -47,6 +47,10 @@ ABLATIONS: Mapping[str, Ablation] = {
 }
 
 
+LOOKUPS = "lookups"
+WITH_LOOKUPS = Ablation("throughput, with lookups", {"lookup": True})
+
+
 def build(trace: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> Drivable:
     """Return a fresh policy, launched in the middle of the ladder with the profile of the trace."""
     options = ThroughputOptions(candidate_steps=trace.ladder, **ablation.options)
@@ -72,6 +76,11 @@ def given_profile(trace: Launch, flat: bool = False) -> CostProfile | None:
     if flat:
         mean = cost.seconds.mean(axis=1, keepdims=True)
         cost = RoundCost(cost.batches, cost.steps, np.repeat(mean, len(cost.steps), axis=1))
+    return profile_of(cost)
+
+
+def profile_of(cost: RoundCost) -> CostProfile:
+    """Return *cost* as the profile of a server."""
     cells = (ProfileCell(batch, steps, seconds) for (batch, steps), seconds in cost.cells().items())
     return CostProfile(KEY, ordered(cells), "simulated")
 

@@ -13,10 +13,13 @@ import numpy.typing as npt
 
 from sglang_adaptive.lab.traces.errors import TraceError
 from sglang_adaptive.lab.traces.trace import CHAIN, LEVELS, Trace
+from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST
 
 FORMAT_VERSION = 1
 WORDS = ("target", "draft", "prompts", "hardware", "command", "date")
 ARRAYS = ("about", "category", "length", "loop_start", "accepted", "confidence")
+OF_LOOKUPS = ("match", "looked_up")
+"""Arrays that a trace may lack."""
 
 
 def write(path: str | Path, trace: Trace) -> None:
@@ -38,6 +41,7 @@ def write(path: str | Path, trace: Trace) -> None:
             loop_start=trace.loop_start,
             accepted=trace.accepted,
             confidence=trace.confidence,
+            **{name: array for name in OF_LOOKUPS if (array := getattr(trace, name)) is not None},
         )
 
 
@@ -60,6 +64,8 @@ def read(path: str | Path) -> Trace:
         loop_start=arrays["loop_start"],
         accepted=arrays["accepted"],
         confidence=arrays["confidence"],
+        match=arrays.get("match"),
+        looked_up=arrays.get("looked_up"),
     )
     _check(file, trace)
     return trace
@@ -74,7 +80,7 @@ def _arrays(file: str) -> dict[str, npt.NDArray[Any]]:
             missing = [name for name in ARRAYS if name not in loaded.files]
             if missing:
                 raise TraceError(file, missing[0], None, f"a trace with the arrays {', '.join(ARRAYS)}")
-            return {name: loaded[name] for name in ARRAYS}
+            return {name: loaded[name] for name in (*ARRAYS, *OF_LOOKUPS) if name in loaded.files}
     except OSError as error:
         raise TraceError(file, None, error.strerror or "cannot be read", "a readable trace") from error
     except (EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -119,6 +125,13 @@ def _check(file: str, trace: Trace) -> None:
     _check_array(file, "confidence", trace.confidence, np.uint8, (positions, CHAIN))
     _check_range(file, "accepted", trace.accepted, 0, CHAIN)
     _check_range(file, "confidence", trace.confidence, 0, LEVELS - 1)
+    if trace.match is None and trace.looked_up is None:
+        return
+    for name, array, most in (("match", trace.match, LONGEST), ("looked_up", trace.looked_up, DRAFTS)):
+        if array is None:
+            raise TraceError(file, name, None, f"both of {', '.join(OF_LOOKUPS)}, or none")
+        _check_array(file, name, array, np.uint8, (positions,))
+        _check_range(file, name, array, 0, most)
 
 
 def _check_array(file: str, key: str, array: npt.NDArray[Any], kind: type, shape: tuple[int, ...]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from sglang_adaptive.lookups.lookup import Text
 
 CHAIN = 7
 """Drafts in every recorded chain."""
@@ -61,6 +63,14 @@ class Trace:
     confidence: npt.NDArray[np.uint8]
     """[N, 7] probability p that the draft gives each token it proposes, as floor(32 p), at most 31."""
 
+    match: npt.NDArray[np.uint8] | None = None
+    """[N] tokens before the drafts that agree with an earlier place of the request's text; ``lookups`` says which.
+
+    None, as ``looked_up``, in a trace that was recorded without its tokens."""
+
+    looked_up: npt.NDArray[np.uint8] | None = None
+    """[N] drafts that are right of those that were looked up there, 0 to 32."""
+
     @property
     def starts(self) -> npt.NDArray[np.int64]:
         """[R] row of each request's first position in ``accepted`` and ``confidence``."""
@@ -97,9 +107,18 @@ class Trace:
             loop_start=np.minimum(self.loop_start[chosen], length).astype(np.int32),
             accepted=self.accepted[at],
             confidence=self.confidence[at],
+            match=None if self.match is None else self.match[at],
+            looked_up=None if self.looked_up is None else self.looked_up[at],
         )
 
 
 def quantised(probability: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     """Return the level, 0 to 31, of each probability in 0 to 1."""
     return np.minimum(np.asarray(probability, np.float64) * LEVELS, LEVELS - 1).astype(np.uint8)
+
+
+def lookups(ids: Sequence[int], prompt: int, positions: int) -> npt.NDArray[np.uint8]:
+    """Return [positions, 2]: ``match`` and ``looked_up`` of the text *ids* [T], whose output begins at *prompt*."""
+    text = Text(ids, prompt)
+    found = [text.at(prompt + at) for at in range(positions)]
+    return np.array([(one.match, one.tokens - 1 if one.match else 0) for one in found], np.uint8).reshape(-1, 2)

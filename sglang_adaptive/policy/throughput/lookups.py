@@ -1,14 +1,16 @@
 """When to verify drafts that are looked up in each request's own text, and not those of the draft.
 
 A lookup finds the earlier place that agrees with the latest ``m`` tokens, the match, and drafts what follows there (see
-``sglang_adaptive.lookups.lookup``). If the next token agrees as well, ``m + 1`` tokens do. So one curve says all:
+``sglang_adaptive.lookups.lookup``). How many of them are right is learnt by the match at the
+start of a round:
 
-    p(m) = (hits + PRIOR * (m - 1) / m) / (trials + PRIOR)      chance that a token agrees after m that did
-    Y_k(m) = 1 + p(m) + p(m) p(m+1) + ... + p(m)...p(m+k-1)     tokens of a round of k drafts
+    S(r | m) = (rounds with r or more right + PRIOR * (m - 1) / (m + r - 1)) / (rounds + PRIOR)
+    Y_k(m) = 1 + S(1 | m) + ... + S(k | m)                              tokens of a round of k drafts
 
-Every round shows how far its tokens agree, whoever drafted them, so the curve is learnt before a lookup is ever
-verified. ``(m - 1) / m`` is close to what recorded edits and tool calls of two models show, 0.44 to 0.46 at 2, 0.76 at
-4, 0.84 to 0.89 at 8 and 0.99 from 64 on.
+``(m - 1) / (m + r - 1)`` is what it comes to where the next token agrees with a chance of ``(m - 1) / m`` after any m
+that did. Recorded edits and tool calls of two models are close to that: 0.44 to 0.46 at 2, 0.76 at 4, 0.84 to 0.89 at 8
+and 0.99 from 64 on. Every round shows how far its tokens agree, whoever drafted them, so this is learnt before a lookup
+is ever verified.
 
 A round of k lookups is taken where the requests' Y_k over its time promises more than the live steps do. A draft model
 copies better than it writes: how many of its drafts are right in copied text is counted apart.
@@ -17,10 +19,11 @@ copies better than it writes: how many of its drafts are right in copied text is
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
 from sglang_adaptive.policy.throughput.cost import RoundTimeRow
 
 DRAFTS = (15, 31)
@@ -32,13 +35,17 @@ SHORTEST, LONGEST = 2, 64
 LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Matches from which on trials are counted together."""
 PRIOR = 16.0
-"""Trials that ``(m - 1) / m`` weighs as, at each level."""
-MEMORY = 2048.0
-"""Trials of a level after which they count half: texts change."""
+"""Rounds that the formula weighs as, at each level."""
+MEMORY = 512.0
+"""Rounds of a level after which they count half: texts change."""
+FURTHEST = DRAFTS[-1]
+"""Tokens of agreement that are told apart."""
 RUN = 8
 """Match from which on text is taken to be copied."""
 MARGIN = 0.03
 """Gain that lookups must promise: a switch there and back costs about as much of a short run."""
+MARGIN_PER_LOST = 0.1
+"""Gain that they must promise beyond that, for each round of the live steps that they have lost lately."""
 PATIENCE, REST, LOOK = 32, 26, 6
 """Rounds without copied text until texts are followed no more; then the rounds of a rest, and those of a look. To
 follow them takes 0.1 ms of a host's time: 5 to 7% of SmolLM2's rounds of 1.3 to 1.6 ms on an H100, 1% of them with
@@ -48,53 +55,73 @@ _LEVEL = [bisect_right(LEVELS, match) - 1 for match in range(LONGEST + 1)]
 
 
 class Agreement:
-    """How likely the next token agrees after so many that did."""
+    """How far texts agree from the start of a round on, by the match at its start."""
 
     def __init__(self) -> None:
-        self._hits, self._trials = [0.0] * len(LEVELS), [0.0] * len(LEVELS)
+        self._reached = [[0.0] * (FURTHEST + 1) for _ in LEVELS]
+        """By level and tokens, the rounds from whose start so many tokens agreed or more; by 0 tokens, all."""
 
-    def learn(self, match: int, agreed: int, broke: bool) -> None:
-        """Take in that after *match* tokens *agreed* more did, and whether the next one *broke* the run."""
-        if match < SHORTEST:
-            return
-        for at in range(match, match + agreed + broke):
-            level = _LEVEL[min(at, LONGEST)]
-            self._trials[level] += 1.0
-            self._hits[level] += at < match + agreed
-            if self._trials[level] > MEMORY:
-                self._trials[level] *= 0.5
-                self._hits[level] *= 0.5
+    def learn(self, match: int, agreed: int) -> None:
+        """Take in that *agreed* tokens, FURTHEST at most, agreed from the start of a round on."""
+        reached = self._reached[_LEVEL[min(match, LONGEST)]]
+        for tokens in range(agreed + 1):
+            reached[tokens] += 1.0
+        if reached[0] > MEMORY:
+            reached[:] = [0.5 * count for count in reached]
 
-    def chance(self, match: int) -> float:
-        """Return p(*match*); 0 where nothing was found."""
+    def chance(self, match: int, tokens: int) -> float:
+        """Return S(*tokens* | *match*), of more than FURTHEST as of these; 0 where nothing was found."""
         if match < SHORTEST:
             return 0.0
-        match = min(match, LONGEST)
-        level = _LEVEL[match]
-        return (self._hits[level] + PRIOR * (match - 1.0) / match) / (self._trials[level] + PRIOR)
-
-    def lasts(self, match: int, tokens: int) -> float:
-        """Return the chance that *tokens* more agree."""
-        reach = 1.0
-        for at in range(match, match + tokens):
-            reach *= self.chance(at)
-        return reach
+        match, tokens = min(match, LONGEST), min(tokens, FURTHEST)
+        reached = self._reached[_LEVEL[match]]
+        return (reached[tokens] + PRIOR * (match - 1.0) / (match + tokens - 1.0)) / (reached[0] + PRIOR)
 
     def tokens(self, match: int, drafts: Sequence[int]) -> list[float]:
         """Return Y_k(*match*) for each k of *drafts*, ascending."""
-        found, total, reach, done = [], 1.0, 1.0, 0
+        found, total, done = [], 1.0, 0
         for count in drafts:
-            for at in range(match + done, match + count):
-                reach *= self.chance(at)
-                total += reach
+            total += sum(self.chance(match, tokens) for tokens in range(done + 1, count + 1))
             done = count
             found.append(total)
         return found
 
     def as_list(self) -> list[dict[str, float]]:
-        """Return level by level what was counted and what is believed, as JSON builtins."""
-        counted = zip(LEVELS, self._trials, self._hits, strict=True)
-        return [{"match": level, "trials": n, "hits": hits, "chance": self.chance(level)} for level, n, hits in counted]
+        """Return level by level the rounds that were counted, and the mean tokens of FURTHEST drafts, as JSON."""
+        levels = zip(LEVELS, self._reached, strict=True)
+        return [{"match": at, "rounds": n[0], "tokens": self.tokens(at, (FURTHEST,))[0]} for at, n in levels]
+
+
+class Runs:
+    """Follows each request's copies over its rounds, until they break: a round alone shows no more than its own tokens.
+
+    Rounds begin where drafts were wrong, and copies tend to break there too. So what is learnt is how far texts agree
+    from the start of a round on, and of all tokens of a copy only those at which rounds have begun count.
+    """
+
+    def __init__(self, agreement: Agreement) -> None:
+        self._agreement = agreement
+        self._open: dict[Hashable, list[tuple[int, int]]] = {}
+        """By request, match and tokens since of each start of a round in the copy that has not broken yet."""
+
+    def learn(self, observation: RoundObservation) -> None:
+        """Take in a round; copies of requests that are not in it are forgotten."""
+        names = observation.requests or range(len(observation.lookups))
+        before, self._open = self._open, {}
+        for name, count, found in zip(names, observation.num_correct_drafts_per_req, observation.lookups, strict=False):
+            begun = before.get(name, [])
+            if found.match >= SHORTEST:
+                begun.append((found.match, 0))
+            broke = found.agreed < min(count + 1, FURTHEST)
+            kept = []
+            for match, since in begun:
+                agreed = min(since + (found.agreed if broke else count + 1), FURTHEST)
+                if broke or agreed == FURTHEST:
+                    self._agreement.learn(match, agreed)
+                else:
+                    kept.append((match, agreed))
+            if kept:
+                self._open[name] = kept
 
 
 class Lookups:
@@ -102,12 +129,15 @@ class Lookups:
 
     def __init__(self) -> None:
         self.agreement = Agreement()
+        self._runs = Runs(self.agreement)
         self.behind = 0
         """Rounds whose results are under way when one is chosen: 1 with overlap scheduling."""
         self._matches: Sequence[int] = ()
         """Of each request at the start of the round after the latest one that was seen; empty where not followed."""
         self._idle = 0
         """Rounds since text was copied, as far as texts were followed; with rests, counted on in a circle."""
+        self._lost = 0.0
+        """Rounds of the live steps lost lately by rounds of lookups, and not made up for."""
         self._copied = self._expected = 0.0
         """Tokens of drafted rounds in copied text, and what was expected of them as in any text."""
 
@@ -128,14 +158,28 @@ class Lookups:
         self._idle = 0 if max(self._matches, default=0) >= RUN else self._idle + 1
         if self._idle >= PATIENCE + REST + LOOK:
             self._idle = PATIENCE
+        self._runs.learn(observation)
         for count, found in zip(counts, observation.lookups, strict=False):
-            self.agreement.learn(found.match, found.agreed, found.agreed < min(count + 1, DRAFTS[-1]))
             if found.match >= RUN and steps and not observation.looked_up:
                 self._copied += count + 1
                 self._expected += acceptance.tokens[min(steps, acceptance.depth)]
                 if self._expected > MEMORY:
                     self._copied *= 0.5
                     self._expected *= 0.5
+
+    def book(self, observation: RoundObservation, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator) -> None:
+        """Enter a round of lookups into their account, beside a round of the *live* steps."""
+        counts, found = observation.num_correct_drafts_per_req, observation.lookups
+        if live not in row.seconds or not counts or len(found) != len(counts):
+            return
+        expected = sum(self._drafted(one.match, live, acceptance) for one in found)
+        loss = row.took[observation.shape] / row.seconds[live] - (sum(counts) + len(counts)) / expected
+        self._lost = max(0.0, self._lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
+
+    def _drafted(self, match: int, live: int, acceptance: AcceptanceEstimator) -> float:
+        """Return the tokens of a request in a round of the *live* steps."""
+        usual = acceptance.tokens[live]
+        return min(live + 1.0, usual * self.copying) if match >= RUN else usual
 
     def chosen(
         self, batch_size: int, row: RoundTimeRow, live: int, before: int, acceptance: AcceptanceEstimator
@@ -148,19 +192,19 @@ class Lookups:
             return 0
         kinds = tuple(row.lookups)
         looked_up, drafted = [0.0] * len(kinds), 0.0
-        usual = acceptance.tokens[live]
-        copied = min(live + 1.0, usual * self.copying)
+        usual, copied = self._drafted(0, live, acceptance), self._drafted(RUN, live, acceptance)
         for match in self._matches:
             lasts = 1.0
             if self.behind and match >= SHORTEST:
                 passed = before + 1 if before in row.lookups else max(1, round(min(before + 1.0, self.copying * usual)))
-                lasts, match = self.agreement.lasts(match, passed), match + passed
+                lasts, match = self.agreement.chance(match, passed), match + passed
             for kind, tokens in enumerate(self.agreement.tokens(match, kinds)):
                 looked_up[kind] += lasts * tokens + (1.0 - lasts)
             drafted += usual + lasts * (copied - usual) if match >= RUN else usual
         rates = [tokens / row.lookups[drafts] for drafts, tokens in zip(kinds, looked_up, strict=True)]
         best = max(range(len(kinds)), key=rates.__getitem__)
-        return kinds[best] if rates[best] > (1.0 + MARGIN) * drafted / row.seconds[live] else 0
+        asked = 1.0 + MARGIN + MARGIN_PER_LOST * self._lost
+        return kinds[best] if rates[best] > asked * drafted / row.seconds[live] else 0
 
     def as_dict(self) -> dict[str, object]:
         """Return what is believed, as JSON builtins."""

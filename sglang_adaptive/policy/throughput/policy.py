@@ -210,6 +210,9 @@ class ThroughputPolicy:
     def _book(self, row: RoundTimeRow, observation: RoundObservation, took: float) -> None:
         """Enter a round into the accounts; the prober answers for its own rounds."""
         steps, counts = observation.steps, observation.num_correct_drafts_per_req
+        if observation.looked_up:
+            self._lookups.book(observation, row, self._choice.live, self._acceptance)
+            return
         if self._prober.account(steps, self._choice.live, row, self._acceptance) and self._choice.live == 0:
             return
         if row.zero is not None and counts:

@@ -23,12 +23,15 @@ from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 logger = logging.getLogger(__name__)
 
+WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
+"""Algorithms whose rounds verify no drafts that are looked up, and would have buffers for them."""
+
 
 def check_command_line(args: argparse.Namespace) -> None:
     """Refuse an invalid configuration with one line, and an SGLang that does not fit; exit with 2."""
     if asked_for(args):
         try:
-            _check_launch_steps(args, read_once(args.speculative_adaptive_config))
+            _check_beside(args, read_once(args.speculative_adaptive_config))
             hooks.require(hooks.problems())
         except (ConfigError, ContractError) as error:
             _refuse(str(error))
@@ -71,7 +74,7 @@ def asked_for(args: Any) -> bool:
 def _prepare(server_args: Any) -> None:
     stamp = file_stamp(server_args.speculative_adaptive_config or "")
     config = read_once(server_args.speculative_adaptive_config)
-    _check_launch_steps(server_args, config)
+    _check_beside(server_args, config)
     hooks.require(hooks.problems())
     hooks.warn_when_untested()
     hooks.install_now(hooks.of_launcher())
@@ -90,7 +93,7 @@ def _prepare(server_args: Any) -> None:
     # the resolution step that handles speculation.
     server_args.speculative_adaptive = True
     getattr(server_args, NOTE)["stamp"] = stamp
-    if config.options.lookup and server_args.speculative_num_steps is None and not drafts_blocks(server_args):
+    if config.options.lookup and server_args.speculative_num_steps is None:
         server_args.speculative_num_steps = config.launch_steps  # SGLang would choose among lookups as well
     if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
         # SGLang 0.5.23 chooses the CUDA graph runner for runtime states on every device, and fails without CUDA.
@@ -146,7 +149,12 @@ def runs_on_cpu(server_args: Any) -> bool:
     return bool(is_cpu())
 
 
-def _check_launch_steps(args: Any, config: AdaptiveConfig) -> None:
+def _check_beside(args: Any, config: AdaptiveConfig) -> None:
+    """Raise ConfigError where *config* is valid, but not beside *args*."""
+    algorithm = (args.speculative_algorithm or "").upper()
+    if config.options.lookup and algorithm in WITHOUT_LOOKUPS:
+        expected = f"false with --speculative-algorithm {algorithm}"
+        raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
     steps = args.speculative_num_steps
     if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))

@@ -66,6 +66,13 @@ def test_launch_depth_outside_the_candidates(lab: LaunchLab, good: Path) -> None
     assert line == "command line: --speculative-num-steps: got 2; expected a candidate step: 1, 3"
 
 
+def test_lookups_beside_an_algorithm_that_verifies_none(lab: LaunchLab, tmp_path: Path) -> None:
+    config = tmp_path / "adaptive.json"
+    config.write_text(json.dumps({"policy": "throughput", "throughput": {"lookup": True}}))
+    line = refusal(launch(lab, config, "--speculative-algorithm", "NGRAM"))
+    assert line == f"{config}: throughput.lookup: got true; expected false with --speculative-algorithm NGRAM"
+
+
 def test_sglang_serve_refuses_alike(lab: LaunchLab, tmp_path: Path) -> None:
     line = refusal(launch(lab, tmp_path / "nowhere.json", "--model-type", "llm", entry="sglang.cli.main:main"))
     assert "nowhere.json" in line

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.traces import CHAIN, LEVELS, Trace, TraceError, read, write
-from sglang_adaptive.lab.traces.trace import quantised
+from sglang_adaptive.lab.traces.trace import lookups, quantised
+from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST
 
 
 def made(seed: int = 0) -> Trace:
@@ -33,6 +34,8 @@ def made(seed: int = 0) -> Trace:
         loop_start=np.array([5, 1, 4], np.int32),
         accepted=rng.integers(0, CHAIN + 1, 15, dtype=np.uint8),
         confidence=rng.integers(0, LEVELS, (15, CHAIN), dtype=np.uint8),
+        match=rng.integers(0, LONGEST + 1, 15, dtype=np.uint8),
+        looked_up=rng.integers(0, DRAFTS + 1, 15, dtype=np.uint8),
     )
 
 
@@ -43,6 +46,13 @@ def same(one: Trace, other: Trace) -> bool:
 def test_a_trace_comes_back_as_it_was_written(tmp_path: Path) -> None:
     write(tmp_path / "t.npz", made())
     assert same(read(tmp_path / "t.npz"), made())
+
+
+def test_a_trace_may_be_without_lookups(tmp_path: Path) -> None:
+    without = replace(made(), match=None, looked_up=None)
+    write(tmp_path / "t.npz", without)
+    assert same(read(tmp_path / "t.npz"), without)
+    assert without.without_repetitions().match is None
 
 
 def test_each_request_has_its_own_rows() -> None:
@@ -58,7 +68,8 @@ def test_repetitions_are_cut_and_nothing_else() -> None:
     cut = made().without_repetitions()
     assert cut.length.tolist() == cut.loop_start.tolist() == [5, 1, 4]
     assert np.array_equal(cut.accepted, made().accepted[:10])
-    assert np.array_equal(cut.confidence, made().confidence[:10])
+    for name in ("confidence", "match", "looked_up"):
+        assert np.array_equal(getattr(cut, name), getattr(made(), name)[:10])
     assert same(cut, cut.without_repetitions())
 
 
@@ -74,6 +85,12 @@ def test_no_request_is_left() -> None:
     empty = made().select(np.zeros(3, bool))
     assert list(empty.requests()) == []
     assert same(empty, empty.without_repetitions())
+
+
+def test_lookups_are_told_position_by_position() -> None:
+    """At output token 2 the last three tokens stood in the prompt, and the two that follow there are right."""
+    ids = [1, 2, 3, 4, 5, 9, 8, 1, 2, 3, 4, 5, 7]
+    assert lookups(ids, prompt=7, positions=5).tolist() == [[0, 0], [2, 3], [3, 2], [4, 1], [5, 0]]
 
 
 def test_a_level_holds_the_probabilities_it_stands_for() -> None:
@@ -95,6 +112,9 @@ def test_a_level_holds_the_probabilities_it_stands_for() -> None:
         ({"accepted": np.zeros(15, np.int64)}, "accepted", "int64 [15]"),
         ({"accepted": np.full(15, CHAIN + 1, np.uint8)}, "accepted[0]", CHAIN + 1),
         ({"confidence": np.full((15, CHAIN), LEVELS, np.uint8)}, "confidence[0, 0]", LEVELS),
+        ({"match": np.full(15, LONGEST + 1, np.uint8)}, "match[0]", LONGEST + 1),
+        ({"looked_up": np.zeros(14, np.uint8)}, "looked_up", "uint8 [14]"),
+        ({"looked_up": None}, "looked_up", None),
     ],
 )
 def test_a_field_that_breaks_the_format_is_named(

@@ -13,6 +13,7 @@ from typing import Any
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import RoundCost
 from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.profile_file import load_cost
 from sglang_adaptive.lab.simulate.provenance import about
 from sglang_adaptive.lab.simulate.real.cell import Cell
@@ -53,6 +54,9 @@ def load_costs(path: str | None) -> dict[str, RoundCost]:
 def pick(names: list[str], setting: Setting) -> tuple[list[Contender], list[str]]:
     """Return the contenders called *names* that can run on every profile, and a sentence on each other one."""
     in_all = set.intersection(*(set(cost.steps) for cost in setting.costs.values()))
+    if LOOKUPS in names and not all(texts.match for texts in setting.texts.values()):
+        lacking = next(name for name, texts in setting.texts.items() if not texts.match)
+        raise SimulationError(f"--policy {LOOKUPS}: {lacking} was recorded without them; expected other --texts")
     return fitting(chosen(names, tuple(setting.steps)), in_all) if names else ([], [])
 
 

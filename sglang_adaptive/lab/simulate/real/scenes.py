@@ -24,17 +24,21 @@ MIXED, PHASES, DRIFT, COPIES = "at random", "phases", "drift", "near-copies"
 
 
 def scenes(texts: Texts, batch: int, rounds: int, seed: int, alone: bool = True) -> Iterator[Work]:
-    """Yield the closed loops of *batch* requests and some *rounds* rounds; *alone* adds each category by itself."""
-    size = _requests(texts, batch, rounds)
-    if alone:
+    """Yield the closed loops of *batch* requests and some *rounds* rounds; *alone* adds each category by itself.
+
+    Texts of one category have no phases and no drift.
+    """
+    size, several = _requests(texts, batch, rounds), len(texts.kinds) > 1
+    if alone and several:
         for kind, name in enumerate(texts.kinds):
             own = np.flatnonzero(texts.kind == kind)
             mean = float((texts.end - texts.begin)[own].mean())
             yield _closed(name, texts, _shuffled(own, queue_size(mean, batch, rounds), _rng(seed, batch, name)), batch)
     every = np.arange(len(texts.begin))
     yield _closed(MIXED, texts, _shuffled(every, size, _rng(seed, batch, MIXED)), batch)
-    yield _closed(PHASES, texts, _phases(texts, size, _rng(seed, batch, PHASES)), batch)
-    yield _closed(DRIFT, texts, _drift(texts, size, _rng(seed, batch, DRIFT)), batch)
+    if several:
+        yield _closed(PHASES, texts, _phases(texts, size, _rng(seed, batch, PHASES)), batch)
+        yield _closed(DRIFT, texts, _drift(texts, size, _rng(seed, batch, DRIFT)), batch)
     yield _near_copies(texts, every, size, batch, _rng(seed, batch, COPIES))
 
 

@@ -13,8 +13,9 @@ from sglang_adaptive.lab.simulate.engine import DraftOutputs, Drivable, captured
 from sglang_adaptive.lab.simulate.errors import SimulationError
 from sglang_adaptive.lab.simulate.population import IntArray
 from sglang_adaptive.lab.simulate.real.work import Live
+from sglang_adaptive.policy.base import LooksUp
 from sglang_adaptive.policy.config import load_config
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.runtime.round_clock import RoundClock
 
 
@@ -33,6 +34,9 @@ class Round:
     """Noise included."""
     comparable: bool
     """False where a prefill or an idle spell came before."""
+    looked_up: bool
+    lookups: list[Lookup]
+    """By slot; empty where lookups are not followed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +64,20 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
 
     The depth of a round is asked for while the round before is still running, so the newest result that a decision
     can know is that of the round before last. *table* has the seconds of a round by batch size and steps, *clock* the
-    factor by which what the policy reads differs, by round and again from its start when the run is longer.
+    factor by which what the policy reads differs, by round and again from its start when the run is longer. A policy
+    that has lookups may use them where the texts were recorded with theirs.
 
     Raises:
         SimulationError: the policy asked for steps outside *ladder*, or for a depth without a graph where it has any.
     """
     seconds, noise = table.tolist(), clock.tolist()
     observer = Observer(policy) if getattr(policy, "learns", True) else None
-    runnable = captured_steps(policy, tuple(ladder))
+    looks_up = policy if isinstance(policy, LooksUp) and live.work.texts.match is not None else None
+    of_lookups: Sequence[int] = ()
+    if looks_up is not None:
+        looks_up.allow_lookups(True, behind=1)
+        of_lookups = looks_up.lookup_drafts
+    runnable = captured_steps(policy, (*ladder, *of_lookups))
     chosen: list[int] = []
     ended: list[float] = []
     now, flying = 0.0, None
@@ -87,7 +97,15 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
             hand_over_cost(policy)
         drawn, took = live.drawn(), seconds[size][steps]
         heard = took * noise[len(chosen) % len(noise)]
-        flying = Round(steps, live.advance(drawn, steps), drawn, list(live.requests), heard, not fresh)
+        requests, looked_up = list(live.requests), steps in of_lookups
+        found = live.lookups() if of_lookups else []
+        counts = live.advance([right for _, right in found] if looked_up else drawn, steps)
+        then = live.lookups() if looks_up is not None and size <= looks_up.lookup_requests else []
+        told = [
+            Lookup(match, min(right, count + 1), now_match)
+            for (match, right), count, (now_match, _) in zip(found, counts, then, strict=False)
+        ]
+        flying = Round(steps, counts, drawn, requests, heard, not fresh, looked_up, told)
         now += took
         chosen.append(steps)
         ended.append(now)
@@ -120,8 +138,8 @@ class Observer:
         foretold = [min(k, 1) for k in done.drawn] if told else []
         read = self._clock.read(done.steps, size)
         extended = self._outputs.extended
-        self._observe(
-            RoundObservation(
-                done.steps, done.counts, size, read, shadow_accepts=foretold, requests=done.requests, extended=extended
-            )
-        )
+        observation = RoundObservation(
+            done.steps, done.counts, size, read, shadow_accepts=foretold, requests=done.requests, extended=extended,
+            looked_up=done.looked_up, lookups=done.lookups,
+        )  # fmt: skip
+        self._observe(observation)

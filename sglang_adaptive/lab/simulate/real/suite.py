@@ -10,12 +10,15 @@ import numpy as np
 from sglang_adaptive.lab.simulate.acceptance import FloatArray
 from sglang_adaptive.lab.simulate.contenders import Contender
 from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.ours import profile_of
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.fixed import FixedSteps
 from sglang_adaptive.lab.simulate.real.scenes import arrivals, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.real.work import Work
 from sglang_adaptive.lab.simulate.trace import clock_factors
+from sglang_adaptive.policy.throughput.cost import BaseCost
+from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS
 
 BATCHES = (1, 4, 16, 64)
 DEFAULT_ROUNDS = 2000
@@ -45,7 +48,7 @@ class Setting:
     @property
     def cells(self) -> int:
         """How many cells there are."""
-        kinds = sum(len(texts.kinds) + 4 for texts in self.texts.values())
+        kinds = sum(len(texts.kinds) + 4 if len(texts.kinds) > 1 else 2 for texts in self.texts.values())
         return len(self.costs) * (kinds * len(self.batches) + len(self.texts) * len(LOADS) * self.with_arrivals)
 
 
@@ -67,7 +70,7 @@ def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
     """Yield each cell's names (texts, load, profile) and what its contenders share."""
     clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([setting.seed, 1]))
     largest = max(setting.batches)
-    tables = {name: cost.table(largest) for name, cost in setting.costs.items()}
+    tables = {name: round_times(cost, largest) for name, cost in setting.costs.items()}
     for texts_name, texts in setting.texts.items():
         for batch in setting.batches:
             rounds = int(setting.rounds * LONGER.get(batch, 1.0))
@@ -80,6 +83,23 @@ def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
             for load, share in LOADS.items():
                 work = _arriving(texts, setting, tables[name], cost, share)
                 yield (texts_name, load, name), Place(work, cost, tables[name], clock)
+
+
+def round_times(cost: RoundCost, largest: int) -> FloatArray:
+    """Return seconds by batch size and steps; behind the depths, by their drafts, of rounds of lookups.
+
+    Nobody has profiled those: they are what the cost model says of them (``policy.throughput.cost``).
+    """
+    table = cost.table(largest)
+    if cost.steps[-1] >= DRAFTS[0]:
+        return table
+    found = np.full((len(table), DRAFTS[-1] + 1), np.nan)
+    found[:, : table.shape[1]] = table
+    base = BaseCost(cost.steps, profile_of(cost))
+    for size in range(1, min(REQUESTS, largest) + 1):
+        for drafts in DRAFTS:
+            found[size, drafts] = base.lookup_seconds(size, drafts)
+    return found
 
 
 def _arriving(texts: Texts, setting: Setting, table: FloatArray, cost: RoundCost, share: float) -> Work:

@@ -31,6 +31,10 @@ class Texts:
     kind: IntArray
     """Index of its kind of text in ``kinds``."""
     kinds: tuple[str, ...]
+    match: bytes | None = None
+    """Tokens that agree before drafts that are looked up at each position; None, as ``looked_up``, where unknown."""
+    looked_up: bytes | None = None
+    """Drafts that are right of those."""
     _to_go: dict[int, IntArray] = field(default_factory=dict)
 
     @classmethod
@@ -39,7 +43,8 @@ class Texts:
         kinds = tuple(dict.fromkeys(trace.category))
         number = {kind: index for index, kind in enumerate(kinds)}
         kind = np.array([number[category] for category in trace.category], dtype=np.int64)
-        return cls(trace.accepted.tobytes(), trace.starts, trace.starts + trace.length, kind, kinds)
+        match, right = (None if found is None else found.tobytes() for found in (trace.match, trace.looked_up))
+        return cls(trace.accepted.tobytes(), trace.starts, trace.starts + trace.length, kind, kinds, match, right)
 
     @cached_property
     def levels(self) -> NDArray[np.uint8]:

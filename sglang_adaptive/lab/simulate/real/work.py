@@ -61,6 +61,13 @@ class Live:
         accepted = self._accepted
         return [accepted[at] for at in self.positions]
 
+    def lookups(self) -> list[tuple[int, int]]:
+        """Return of each request the match before drafts that are looked up, and how many of these are right."""
+        match, right = self.work.texts.match, self.work.texts.looked_up
+        assert match is not None and right is not None, "recorded without lookups"
+        standing = zip(self.positions, self._ends, strict=True)
+        return [(match[at], right[at]) if at < end else (0, 0) for at, end in standing]
+
     def advance(self, drawn: list[int], steps: int) -> list[int]:
         """Run a round of *steps*; return the accepted drafts of each request."""
         counts = [k if k < steps else steps for k in drawn]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from pathlib import Path
@@ -24,6 +23,7 @@ from sglang_adaptive.policy.throughput.lookups import (
     REST,
     RUN,
     Agreement,
+    Runs,
 )
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions, ThroughputPolicy
 
@@ -60,32 +60,82 @@ def test_the_matches_of_the_policy_are_those_of_a_lookup() -> None:
     assert WIDEST < LOOKED_UP, "the device looks further than the policy ever verifies"
 
 
-def test_what_is_expected_is_what_a_text_with_these_chances_yields() -> None:
+def test_what_is_expected_at_first_is_what_a_text_with_the_chances_of_the_formula_yields() -> None:
     agreement, draw = Agreement(), random.Random(1)
-    for match in (2, 5, 17, 64, 80):
-        total, rounds = 0, 20_000
-        for _ in range(rounds):
-            agreed = 0
-            while agreed < WIDEST and draw.random() < agreement.chance(match + agreed):
-                agreed += 1
-            total += agreed + 1
-        expected = agreement.tokens(match, DRAFTS)
-        assert expected[-1] == pytest.approx(total / rounds, rel=0.03)
-        assert expected[0] < expected[-1]
-        assert agreement.lasts(match, 3) == pytest.approx(math.prod(agreement.chance(match + at) for at in range(3)))
+    for match in (2, 5, 17, 64):
+        agreed = []
+        for _ in range(20_000):
+            run = 0
+            while run < WIDEST and draw.random() < (match + run - 1) / (match + run):
+                run += 1
+            agreed.append(run)
+        for expected, drafts in zip(agreement.tokens(match, DRAFTS), DRAFTS, strict=True):
+            assert expected == pytest.approx(1 + sum(min(run, drafts) for run in agreed) / len(agreed), rel=0.03)
+        assert agreement.chance(match, 3) == pytest.approx(sum(run >= 3 for run in agreed) / len(agreed), abs=0.02)
 
 
 def test_rounds_teach_how_far_texts_agree() -> None:
     agreement = Agreement()
     for _ in range(400):
-        agreement.learn(4, 2, broke=True)  # after six tokens it always ends
-    assert agreement.chance(4) > 0.97 and agreement.chance(5) > 0.97
-    assert agreement.chance(6) < 0.06
-    assert agreement.chance(40) == pytest.approx(39 / 40), "nothing was seen there"
-    for _ in range(4000):
-        agreement.learn(6, 1, broke=False)
-    assert agreement.chance(6) > 0.7, "a text that has changed is believed"
-    assert agreement.chance(1) == 0.0
+        agreement.learn(4, 2)  # after six tokens it always ends
+    assert agreement.chance(4, 2) > 0.97 and agreement.chance(4, 3) < 0.04
+    assert agreement.tokens(4, DRAFTS)[-1] == pytest.approx(3.0, abs=0.3)
+    assert agreement.chance(40, 1) == pytest.approx(39 / 40), "nothing was seen there"
+    for _ in range(2000):
+        agreement.learn(4, 9)
+    assert agreement.chance(4, 9) > 0.9, "a text that has changed is believed"
+    assert agreement.chance(1, 1) == 0.0
+
+
+def rounds_of(*found: Lookup, accepted: int = 3, request: str = "a") -> list[RoundObservation]:
+    """Rounds of one request, with so many drafts accepted in each."""
+    return [RoundObservation(3, [accepted], 1, lookups=[one], requests=[request]) for one in found]
+
+
+def test_a_copy_is_followed_until_it_breaks() -> None:
+    """Three rounds of four tokens agree, the fourth breaks after one: each start saw what was left of the copy."""
+    agreement = Agreement()
+    runs, plain = Runs(agreement), Agreement()
+    whole = [Lookup(8, 4, 12), Lookup(12, 4, 16), Lookup(16, 4, 20)]
+    for seen in rounds_of(*whole):
+        runs.learn(seen)
+    assert agreement.as_list() == plain.as_list(), "nothing is known of a copy before it breaks"
+    runs.learn(rounds_of(Lookup(20, 1, 0))[0])
+    for match, agreed in ((8, 13), (12, 9), (16, 5), (20, 1)):
+        plain.learn(match, agreed)
+    assert agreement.as_list() == plain.as_list()
+
+
+def test_a_copy_that_nobody_saw_break_says_nothing() -> None:
+    agreement = Agreement()
+    runs = Runs(agreement)
+    for seen in [*rounds_of(Lookup(8, 4, 12)), *rounds_of(Lookup(0, 0, 0), request="b")]:
+        runs.learn(seen)
+    runs.learn(rounds_of(Lookup(12, 0, 0))[0])
+    expected = Agreement()
+    expected.learn(12, 0)
+    assert agreement.as_list() == expected.as_list()
+
+
+def test_as_many_as_can_be_verified_are_enough() -> None:
+    agreement, expected = Agreement(), Agreement()
+    runs = Runs(agreement)
+    runs.learn(RoundObservation(WIDEST, [WIDEST], 1, looked_up=True, lookups=[Lookup(9, WIDEST, 41)], requests=["a"]))
+    expected.learn(9, WIDEST)
+    assert agreement.as_list() == expected.as_list()
+
+
+def test_lookups_that_lose_have_to_promise_more() -> None:
+    made = policy(slope=0.02)
+    found = Lookup(0, 0, 2)
+    made.observe(RoundObservation(3, [1], 1, lookups=[found]))
+    assert made.get_steps_for_batch(1) in DRAFTS
+    for _ in range(20):
+        made.observe(RoundObservation(WIDEST, [0], 1, looked_up=True, lookups=[found]))
+    assert made.get_steps_for_batch(1) in SECONDS
+    for _ in range(20):
+        made.observe(RoundObservation(WIDEST, [9], 1, looked_up=True, lookups=[found]))
+    assert made.get_steps_for_batch(1) in DRAFTS
 
 
 def test_copied_text_is_looked_up_and_other_text_is_not() -> None:
@@ -190,10 +240,11 @@ def test_the_curve_foretells_an_edited_file() -> None:
     agreement, rounds = Agreement(), list(Text(before + after, len(before)).rounds())
     half = len(rounds) // 2
     for found in rounds[:half]:
-        agreement.learn(found.match, found.tokens - 1, found.tokens <= LOOKED_UP)
+        if found.match:
+            agreement.learn(found.match, min(found.tokens - 1, WIDEST))
     later = [found for found in rounds[half:] if found.match]
-    expected = sum(agreement.tokens(found.match, (LOOKED_UP,))[0] for found in later)
-    assert expected == pytest.approx(sum(found.tokens for found in later), rel=0.2)
+    expected = sum(agreement.tokens(found.match, (WIDEST,))[0] for found in later)
+    assert expected == pytest.approx(sum(min(found.tokens, WIDEST + 1) for found in later), rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         with begun.open() as pids:  # waits until nvcc runs
             assert pids.readline()
         family += compiler.children(recursive=True)
-        assert "ninja" in {process.name() for process in family}
+        assert "ninja" in {_name(process) for process in family}
         launcher.kill()
         left = psutil.wait_procs(family, timeout=60)[1]
         assert left == []
@@ -99,6 +99,13 @@ def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         for process in family:
             if process.is_running():
                 process.kill()
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:  # what asks nvcc for its version ends soon
+        return ""
 
 
 def test_the_server_does_not_wait_and_samples_once_the_kernels_are_there() -> None:

@@ -11,10 +11,11 @@ from sglang_adaptive.lab.simulate.profile_file import load_cost
 from sglang_adaptive.lab.simulate.real.fixed import FixedSteps
 from sglang_adaptive.lab.simulate.real.scenes import arrivals, scenes
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
+from sglang_adaptive.lab.simulate.real.suite import round_times
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.real.work import Live, Work
 from sglang_adaptive.policy.observation import RoundObservation
-from tests.drawn_texts import drawn_trace
+from tests.drawn_texts import copying_trace, drawn_trace
 
 TRACE = drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=12, tokens=60)
 TEXTS = Texts.of(TRACE)
@@ -115,6 +116,49 @@ def test_rounds_are_timed_where_they_can_be_compared() -> None:
         assert told[index].steps == told[index - 1].steps
         assert set(told[index].requests) == set(told[index - 1].requests)  # nobody's prefill shares the round
         assert told[index].seconds == pytest.approx(TABLE[4, told[index].steps])
+
+
+class LooksUpAtTimes(Recorder):
+    """Looks 15 or 31 drafts up in three rounds of five, and drafts 3 in the others."""
+
+    lookup_drafts, lookup_requests = (15, 31), 2
+
+    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
+        assert allowed and behind == 1
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        self.chosen.append((3, 31, 15, 3, 31)[len(self.chosen) % 5])
+        return self.chosen[-1]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_was_looked_up_is_replayed_and_told(batch: int) -> None:
+    trace = copying_trace()
+    assert trace.match is not None and trace.looked_up is not None
+    texts, recorder = Texts.of(trace), LooksUpAtTimes()
+    work = next(work for work in scenes(texts, batch, 60, seed=1) if work.name == "at random")
+    served = serve(recorder, Live(work), COST.steps, round_times(COST, 4), STILL)
+    at, ends, long = dict(enumerate(work.begin.tolist())), dict(enumerate(work.end.tolist())), 0
+    for index, (_, seen) in enumerate(recorder.told):
+        assert seen.looked_up == (seen.steps > 3) and seen.shape == ((0, seen.steps) if seen.looked_up else (3, 3))
+        rows = zip(seen.requests, seen.num_correct_drafts_per_req, seen.lookups, strict=True)
+        for request, count, found in rows:
+            here, drafts = at[request], trace.looked_up if seen.looked_up else trace.accepted
+            assert count == min(int(drafts[here]), seen.steps)
+            assert (found.match, found.agreed) == (trace.match[here], min(int(trace.looked_up[here]), count + 1))
+            at[request] = then = here + count + 1
+            assert found.now == (trace.match[then] if then < ends[request] else 0)
+            long += count > 7
+        assert seen.steps == served.steps[index]
+    assert long > 5
+
+
+def test_larger_batches_are_not_followed() -> None:
+    texts, recorder = Texts.of(copying_trace()), LooksUpAtTimes()
+    recorder.lookup_requests = 1
+    work = next(work for work in scenes(texts, 2, 60, seed=1) if work.name == "at random")
+    serve(recorder, Live(work), COST.steps, round_times(COST, 4), STILL)
+    assert recorder.told and all(len(seen.lookups) == 0 for _, seen in recorder.told if seen.batch_size == 2)
 
 
 def test_a_foreign_depth_is_refused() -> None:

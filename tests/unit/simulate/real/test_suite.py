@@ -11,8 +11,10 @@ import pytest
 
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.contenders import contenders
+from sglang_adaptive.lab.simulate.errors import SimulationError
 from sglang_adaptive.lab.simulate.profile_file import load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score, play_cell
+from sglang_adaptive.lab.simulate.real.command import pick
 from sglang_adaptive.lab.simulate.real.gates import gates
 from sglang_adaptive.lab.simulate.real.hindsight import ORACLES
 from sglang_adaptive.lab.simulate.real.report import gates_table
@@ -20,7 +22,7 @@ from sglang_adaptive.lab.simulate.real.suite import Setting, places, play_all
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.traces import write
 from sglang_adaptive.policy.profile import shipped_config
-from tests.drawn_texts import drawn_trace
+from tests.drawn_texts import copying_trace, drawn_trace
 
 KINDS = {"easy": (0.98, 0.8), "hard": (0.5, 0.1)}
 NAME, COST = load_cost(None)
@@ -31,6 +33,19 @@ SETTING = Setting({"drawn": Texts.of(drawn_trace(KINDS, tokens=100))}, {NAME: CO
 def cells() -> list[Cell]:
     known = contenders(COST.steps)
     return play_all(SETTING, [known["throughput"], known["static-3"]], tuple(ORACLES))
+
+
+def test_lookups_are_worth_it_where_text_is_copied() -> None:
+    texts = {"copying": Texts.of(copying_trace(40, 400))}
+    setting = Setting(texts, {NAME: COST}, batches=(1,), rounds=600, with_arrivals=False)
+    cells = play_all(setting, pick(["throughput", "lookups"], setting)[0])
+    assert [cell.scene for cell in cells] == ["at random", "near-copies"] and len(cells) == setting.cells
+    assert all(cell.scores["lookups"].over_single > 1.3 * cell.scores["throughput"].over_single for cell in cells)
+
+
+def test_lookups_want_texts_that_were_recorded_with_them() -> None:
+    with pytest.raises(SimulationError, match="--policy lookups: drawn was recorded without them"):
+        pick(["throughput", "lookups"], SETTING)
 
 
 def test_there_are_as_many_cells_as_announced(cells: list[Cell]) -> None:

@@ -1,0 +1,77 @@
+"""Drafts looked up in recorded texts, on every shipped cost profile, simulated. See benchmarks/README.md.
+
+    python -m benchmarks.lookup_replay [--texts F]... [--rounds N] [--json F]
+
+The policy with lookups over the best single depth, and over itself without them. What a lookup gets accepted is exact:
+it is read off the text. EAGLE-3's part is recorded, position by position. Round times are the profiles'; those of
+rounds of lookups are what the cost model says, which one H100 bears out to 2% (``lookups/edits-llama8b.json``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.harness.results import Report
+from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.real import command as real
+from sglang_adaptive.lab.simulate.real.cell import Cell
+from sglang_adaptive.lab.simulate.real.recordings import load_texts
+from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting
+
+BATCHES = (1, 2, 4, 8)
+POLICY, LOOKUPS = "throughput", "lookups"
+REPLAYED = "recorded, position by position; round times are cost profiles'"
+COLUMNS = ["texts", "scene", "batch", "profile", "best depth", POLICY, LOOKUPS]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play every cell and print a row a text and batch size; 2 on bad input."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    given = _parser().parse_args(words)
+    try:
+        texts = load_texts([str(file) for file in given.texts])
+        setting = Setting(texts, real.load_costs(None), BATCHES, given.rounds, with_arrivals=False)
+        contenders, _ = real.pick([POLICY, LOOKUPS], setting)
+        cells = real.play(setting, contenders, (), progress=True)
+    except SimulationError as error:
+        print(f"benchmarks.lookup_replay: {error}", file=sys.stderr)
+        return 2
+    for name in texts:
+        for batch in map(str, BATCHES):
+            print(_said(name, batch, [cell for cell in cells if (cell.texts, cell.load) == (name, batch)]))
+    if given.json:
+        report = Report(given.json, "lookup_replay", words, acceptance=REPLAYED)
+        report.add(columns=COLUMNS, cells=[_row(cell) for cell in cells])
+        report.write()
+    return 0
+
+
+def _said(name: str, batch: str, cells: Sequence[Cell]) -> str:
+    over_best = [cell.scores[LOOKUPS].over_single for cell in cells]
+    over_own = [cell.scores[LOOKUPS].over_single / cell.scores[POLICY].over_single for cell in cells]
+    return (
+        f"{name}, batch {batch}: over the best depth {fmean(over_best):.3f} ({min(over_best):.3f} to "
+        f"{max(over_best):.3f}), over the policy without lookups {fmean(over_own):.3f} ({min(over_own):.3f} to "
+        f"{max(over_own):.3f}), {len(cells)} scenes and profiles"
+    )
+
+
+def _row(cell: Cell) -> list[object]:
+    figures = [round(cell.scores[name].over_single, 4) for name in (POLICY, LOOKUPS)]
+    return [cell.texts, cell.scene, int(cell.load), cell.profile, cell.best_single, *figures]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lookup_replay", description=__doc__)
+    parser.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
+    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")
+    parser.add_argument("--json", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
