@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from benchmarks.long_contexts import smollm2
 from benchmarks.traces import texts
 from benchmarks.traces.prompts import Prompt
-from benchmarks.traces.record import hardware, save
+from benchmarks.traces.record import hardware, save, without_folder
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.weights import fingerprint
 from benchmarks.traces.writing import Writing
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "prompts": "edits of this project's files, chat template; the answer is the changed file",
         "temperature": 0.0,
         "hardware": hardware(given.device, "float32"),
-        "command": shlex.join(["python", "-m", "benchmarks.traces.edits", *words]),
+        "command": shlex.join(["python", "-m", "benchmarks.traces.edits", *map(without_folder, words)]),
         "date": datetime.date.today().isoformat(),
     }
     save(given.trace, about, [(Prompt("edits", ""), one) for one in done])

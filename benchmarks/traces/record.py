@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "prompts": _described(options),
         "temperature": options.temperature,
         "hardware": hardware(options.device, options.dtype),
-        "command": shlex.join(["python", "-m", "benchmarks.traces.record", *map(_without_folder, words)]),
+        "command": shlex.join(["python", "-m", "benchmarks.traces.record", *map(without_folder, words)]),
         "date": datetime.date.today().isoformat(),
     }
     done: list[tuple[Prompt, Recording]] = []
@@ -102,7 +102,7 @@ def _described(options: argparse.Namespace) -> str:
     return f"{options.prompts.parent.name}/{options.prompts.name}, {start}, up to {options.positions} positions"
 
 
-def _without_folder(word: str) -> str:
+def without_folder(word: str) -> str:
     """Return an absolute path's name: where something lies on this machine is nobody's business."""
     return Path(word).name if Path(word).is_absolute() else word
 
