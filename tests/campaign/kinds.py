@@ -30,6 +30,12 @@ def long_text(draw: random.Random) -> str:
     return " ".join(draw.choices(TEXTS, k=draw.randint(8, 24)))
 
 
+def repeated_text(draw: random.Random) -> str:
+    """Return text that is there twice and begins again, which drafts that are looked up go on with."""
+    once = " ".join(draw.sample(TEXTS, 3))
+    return " ".join((once, once, once[: draw.randint(20, 60)]))
+
+
 def tokens(least: int, most: int) -> Callable[[random.Random], list[int]]:
     """Return a drawer of as many token ids, all of them letters and the like."""
     return lambda draw: [draw.randrange(64, 120) for _ in range(draw.randint(least, most))]
@@ -77,6 +83,7 @@ def _stops(draw: random.Random) -> list[str]:
 KINDS: dict[str, Kind] = {
     "plain": Kind(),
     "long prompt, in several chunks": Kind(prompt=long_text, shorter=8),  # some reach the context's end
+    "text that is copied": Kind(prompt=repeated_text),
     "ends by itself": Kind(ignore_eos=False),
     "stop strings": Kind({"stop": _stops}),
     "stop strings that stay": Kind({"stop": _stops, "no_stop_trim": True}),

@@ -17,12 +17,14 @@ POOL = 3000
 """KV slots of the adapting server: few enough that requests are retracted."""
 JUMPY = {"policy": "ema", "watch": True, "1": engine.JUMPY_SLOT | {"candidate_steps": [0, 1, 3, 7]}}
 THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
+LOOKUPS = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4, "lookup": True}}
 
 _SAME = ("--context-length", str(LENGTH), "--enable-priority-scheduling", "--allow-auto-truncate")
 _SMALL = ("--max-total-tokens", str(POOL), "--max-running-requests", "8")
 MIXED = "small pool, mixed prefill"
 VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     MIXED: (JUMPY, (*_SMALL, "--page-size", "4", "--enable-mixed-chunk")),
+    "small pool, lookups": (LOOKUPS, (*_SMALL, "--page-size", "4")),
     "small pool, rows of zero steps held back": (JUMPY, _SMALL),
     "radix cache off": (JUMPY, (*_SMALL, "--disable-radix-cache")),
     "throughput policy, large chunks": (THROUGHPUT, ("--chunked-prefill-size", "1024", "--page-size", "16")),

@@ -12,6 +12,7 @@ from typing import NoReturn
 from sglang_adaptive.command_line import CommandParser
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.profile_file import SHIPPED, load_cost
 from sglang_adaptive.lab.simulate.provenance import provenance
 from sglang_adaptive.lab.simulate.real import command as real
@@ -29,7 +30,7 @@ from sglang_adaptive.lab.simulate.traffic import report as traffic_report
 BAD_INPUT = 2
 TARGET_MISSED = 1
 FEWEST_ROUNDS = 100
-POLICIES = "oracle, throughput, ema, ema-all, static-N, or MODULE:CALLABLE for one of your own"
+POLICIES = "oracle, throughput, lookups, ema, ema-all, static-N, or MODULE:CALLABLE for one of your own"
 NUMBERS = (
     ("--traces", DEFAULT_TRACES, "traces a suite (default: %(default)s)"),
     ("--rounds", None, f"rounds a trace (default: {DEFAULT_ROUNDS}, {REAL_ROUNDS} of the suite {real.NAME})"),
@@ -140,6 +141,8 @@ def _run_trace(options: argparse.Namespace, words: list[str]) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if LOOKUPS in options.policy and real.NAME not in options.suite:
+        raise SimulationError(f"--policy {LOOKUPS}: of recorded text; expected --suite {real.NAME}")
     if options.trace:
         _check_trace(options)
     for name in options.suite:

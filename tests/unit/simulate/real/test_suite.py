@@ -148,6 +148,7 @@ def test_the_command_plays_recordings_and_a_policy_by_name(
         (["--suite", "real", "--ablate"], "--ablate: --suite real has none"),
         (["--policy", "no_such_module:make"], "--policy no_such_module:make: ModuleNotFoundError"),
         (["--suite", "real", "--policy", "oracle"], "--policy oracle: of drawn acceptance"),
+        (["--suite", "text", "--policy", "lookups"], "--policy lookups: of recorded text; expected --suite real"),
         (["--policy", "math:pi"], "--policy math:pi: a float; expected a callable"),
     ],
 )
