@@ -109,12 +109,12 @@ def tree(folder: Path) -> CpuServer:
 
 
 def two_ranks(folder: Path) -> CpuServer:
-    """The throughput policy, as adaptive speculation without a file gives it, on two tensor-parallel ranks.
+    """The throughput policy on two tensor-parallel ranks, which look drafts up as well.
 
     The second rank's clock lies; each rank logs the depth of every round beside the server's log.
     """
-    adaptive = ("--speculative-adaptive", "--enable-metrics")
-    return _two(folder, "two_ranks", *_speculation(*adaptive))
+    config = _config(folder, "two_ranks", {"throughput": {"lookup": True}})
+    return _two(folder, "two_ranks", *_speculation("--speculative-adaptive-config", config), "--enable-metrics")
 
 
 def attention_dp(folder: Path) -> CpuServer:
@@ -140,11 +140,10 @@ def throughput(folder: Path, profiles: Path) -> CpuServer:
 
 
 def replicas(folder: Path) -> CpuServer:
-    """Two data-parallel replicas, each with a throughput policy of its own."""
-    config = _config(folder, "replicas", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
-    speculation = _speculation("--speculative-adaptive-config", config)
+    """Two data-parallel replicas, each with a policy of its own, as adaptive speculation without a file gives it."""
+    flags = (*_speculation("--speculative-adaptive"), "--dp-size", "2")
     # SGLang would look for a memory node a replica.
-    return _server(folder, "replicas", *speculation, "--dp-size", "2", SGLANG_CPU_OMP_THREADS_BIND="0|1")
+    return _server(folder, "replicas", *flags, SGLANG_CPU_OMP_THREADS_BIND="0|1")
 
 
 def standalone(folder: Path) -> CpuServer:

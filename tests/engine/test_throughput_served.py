@@ -11,10 +11,12 @@ from sglang_adaptive.calibrate import command as calibrate
 from sglang_adaptive.calibrate import explain
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
+from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from tests.engine.servers import rank_log, throughput
 from tests.engine.workload import Case, adaptive, run, wait_until
 
 LADDER = [0, 1, 2, 3, 5, 7]
+"""Of the default configuration."""
 
 
 @pytest.fixture
@@ -34,6 +36,9 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     two_ranks.force_steps(None)
     assert run(two_ranks, cases, at_once=1) == without_drafts
     assert run(two_ranks, cases, at_once=3) == without_drafts
+    two_ranks.force_steps(DRAFTS[-1])
+    assert run(two_ranks, cases, at_once=3) == without_drafts
+    two_ranks.force_steps(None)
     while len({line.split()[1] for line in depths(two_ranks, 0)}) <= 2:  # what is worth a probe depends on the times
         assert run(two_ranks, cases, at_once=3) == without_drafts
 
@@ -54,7 +59,8 @@ def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
     while not timed():  # a busy machine leaves fewer rounds that can be timed
         run(two_ranks, cases[:1], at_once=1)
     found: dict[str, Any] = adaptive(two_ranks)
-    assert (found["policy"], found["active"], found["degraded"], found["tiers"]) == ("throughput", True, False, LADDER)
+    assert (found["policy"], found["active"], found["degraded"]) == ("throughput", True, False)
+    assert found["tiers"] == [*LADDER, *DRAFTS]
     assert [position["position"] for position in found["acceptance"]] == list(range(1, LADDER[-1] + 1))
     assert all(0.0 <= position["probability"] <= 1.0 for position in found["acceptance"])
     assert [rate["steps"] for rate in found["rates"]] == LADDER

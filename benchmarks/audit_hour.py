@@ -1,0 +1,112 @@
+"""What the audit inside a server finds in healthy serving. See benchmarks/README.md.
+
+    python -m benchmarks.audit_hour [--host cpu|gpu] [--minutes 60] [--rate 0.15] [--share 1.0]
+
+Real text of the tiny pair (cpu) or of SmolLM2 (gpu): requests arrive at random, greedy, with penalties, biases and
+least lengths of all kinds, and the throughput policy, which looks drafts up as well, chooses the depths. Every verdict
+of the audit is counted; one of a wrong token ends the run with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import load, start
+from benchmarks.harness.results import REAL, Report
+from benchmarks.harness.start import Host, Policy, Server
+from benchmarks.long_contexts import smollm2
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
+
+CONFIG: dict[str, Any] = {"policy": "throughput", "throughput": {"lookup": True}}
+MOST = 8
+"""Requests that decode at the same time."""
+MINUTE = 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve for the time given; return 1 when something failed or a token was wrong."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    given = _parser().parse_args(words)
+    given.budget = given.minutes * MINUTE + 300.0
+    end = start.begin(given)
+    report = Report(given.results / f"hour-{given.host}.json", "audit_hour", words, acceptance=REAL)
+    policy = Policy("ours", config={**CONFIG, "audit": {"share": given.share, "when": "idle"}}, ours=True)
+    server: Server | None = None
+    try:
+        host = _host(given)
+        found = start.start_all(
+            [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
+        )
+        server = found[0]
+        _serve(given, server, report)
+    except Exception as problem:
+        report.note(f"ended early: {type(problem).__name__}: {problem}")
+    finally:
+        report.write()
+        if server is not None:
+            server.stop()
+    return int(bool(report.content["notes"]))
+
+
+def _serve(given: argparse.Namespace, server: Server, report: Report) -> None:
+    draw, begin, minute = random.Random(given.seed), time.monotonic(), 0
+    report.add(plan={"minutes": given.minutes, "rate": given.rate, "share": given.share}, server=server.described())
+    asked = 0
+    while time.monotonic() < begin + given.minutes * MINUTE:
+        times = load.arrival_times(given.rate, MINUTE, given.seed * 1000 + minute, least=1)
+        load.at_times(server.process.client, times, [_request(draw) for _ in times])
+        minute, asked = minute + 1, asked + len(times)
+        state = server.states()[0]
+        audit = state["audit"]
+        report.add(
+            seconds=time.monotonic() - begin, requests=asked, audit=audit, degraded=state["degraded"],
+            rounds_by_tier=state["rounds_by_tier"],
+        )  # fmt: skip
+        report.say(f"{asked} requests, " + ", ".join(f"{audit[verdict]} {verdict}" for verdict in VERDICTS))
+        if audit["wrong"] or state["degraded"]:
+            raise RuntimeError(str(state["degraded_reason"]))
+
+
+def _request(draw: random.Random) -> load.Body:
+    """Return a greedy request of some kind that the audit takes."""
+    how: dict[str, Any] = {"temperature": 0, "max_new_tokens": draw.randint(4, 96), "ignore_eos": draw.random() < 0.5}
+    for name, least, most in (("frequency_penalty", 0.1, 2.0), ("repetition_penalty", 1.05, 1.5)):
+        if draw.random() < 0.2:
+            how[name] = draw.uniform(least, most)
+    if draw.random() < 0.2:
+        how["min_new_tokens"] = draw.randint(1, how["max_new_tokens"])
+    if draw.random() < 0.2:
+        how["logit_bias"] = {str(draw.randrange(64, 120)): draw.choice((-100, -2, 3))}
+    kind = draw.choice(("easy", "hard"))
+    return {"text": draw.choice(models.prompts(kind)), "sampling_params": how}
+
+
+def _host(given: argparse.Namespace) -> Host:
+    if given.host == "cpu":
+        return start.cpu(MOST)
+    target, draft = smollm2(given.models)
+    return Host(str(target), str(draft), MOST, weights=("--dtype", "bfloat16"), prefix_cache=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m benchmarks.audit_hour", description=__doc__)
+    found.add_argument("--host", choices=["cpu", "gpu"], default="cpu")
+    found.add_argument("--minutes", type=float, default=60.0)
+    found.add_argument("--rate", type=float, default=0.15, help="requests a second")
+    found.add_argument("--share", type=float, default=1.0, help="of finished requests that are decoded again")
+    found.add_argument("--seed", type=int, default=1)
+    found.add_argument("--models", type=Path, default=Path("/tmp/m"))
+    found.add_argument("--work", type=Path, default=Path("/tmp/benchmarks/audit"))
+    found.add_argument("--results", type=Path)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
