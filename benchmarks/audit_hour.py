@@ -61,7 +61,7 @@ def _serve(given: argparse.Namespace, server: Server, report: Report) -> None:
     asked = 0
     while time.monotonic() < begin + given.minutes * MINUTE:
         times = load.arrival_times(given.rate, MINUTE, given.seed * 1000 + minute, least=1)
-        load.at_times(server.process.client, times, [_request(draw) for _ in times])
+        load.at_times(server.client, times, [_request(draw) for _ in times])
         minute, asked = minute + 1, asked + len(times)
         state = server.states()[0]
         audit = state["audit"]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
+from itertools import accumulate
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
@@ -55,15 +56,19 @@ _LEVEL = [bisect_right(LEVELS, match) - 1 for match in range(LONGEST + 1)]
 
 
 class Agreement:
-    """How far texts agree from the start of a round on, by the match at its start."""
+    """How far texts agree from the start of a round on, by the level of the match at its start."""
 
     def __init__(self) -> None:
-        self._reached = [[0.0] * (FURTHEST + 1) for _ in LEVELS]
-        """By level and tokens, the rounds from whose start so many tokens agreed or more; by 0 tokens, all."""
+        self._reached = [[PRIOR * (m - 1.0) / (m + r - 1.0) for r in range(FURTHEST + 1)] for m in LEVELS]
+        """By level and tokens, the rounds from whose start so many tokens agreed or more; by 0 tokens, all. PRIOR of
+        them nobody has seen; as others are forgotten, they are."""
+        self._sums: list[list[float] | None] = [None] * len(LEVELS)
+        """By level, the sums of these; None where something was learnt since."""
 
     def learn(self, match: int, agreed: int) -> None:
         """Take in that *agreed* tokens, FURTHEST at most, agreed from the start of a round on."""
-        reached = self._reached[_LEVEL[min(match, LONGEST)]]
+        level = _LEVEL[min(match, LONGEST)]
+        reached, self._sums[level] = self._reached[level], None
         for tokens in range(agreed + 1):
             reached[tokens] += 1.0
         if reached[0] > MEMORY:
@@ -73,18 +78,18 @@ class Agreement:
         """Return S(*tokens* | *match*), of more than FURTHEST as of these; 0 where nothing was found."""
         if match < SHORTEST:
             return 0.0
-        match, tokens = min(match, LONGEST), min(tokens, FURTHEST)
-        reached = self._reached[_LEVEL[match]]
-        return (reached[tokens] + PRIOR * (match - 1.0) / (match + tokens - 1.0)) / (reached[0] + PRIOR)
+        reached = self._reached[_LEVEL[min(match, LONGEST)]]
+        return reached[min(tokens, FURTHEST)] / reached[0]
 
     def tokens(self, match: int, drafts: Sequence[int]) -> list[float]:
-        """Return Y_k(*match*) for each k of *drafts*, ascending."""
-        found, total, done = [], 1.0, 0
-        for count in drafts:
-            total += sum(self.chance(match, tokens) for tokens in range(done + 1, count + 1))
-            done = count
-            found.append(total)
-        return found
+        """Return Y_k(*match*) for each k of *drafts*."""
+        if match < SHORTEST:
+            return [1.0] * len(drafts)
+        level = _LEVEL[min(match, LONGEST)]
+        sums = self._sums[level]
+        if sums is None:
+            sums = self._sums[level] = list(accumulate(self._reached[level]))
+        return [sums[count] / sums[0] for count in drafts]
 
     def as_list(self) -> list[dict[str, float]]:
         """Return level by level the rounds that were counted, and the mean tokens of FURTHEST drafts, as JSON."""
