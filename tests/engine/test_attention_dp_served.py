@@ -28,22 +28,22 @@ def states(server: CpuServer) -> list[dict[str, Any]]:
     return [state["adaptive"] for state in server.server_info()["internal_states"]]
 
 
-def body(rank: int, requests: int, tokens: int) -> dict[str, Any]:
+def body(rank: int, requests: int, tokens: int, **more: Any) -> dict[str, Any]:
     draw = random.Random(rank)
     prompts = [[draw.randrange(16, 500) for _ in range(12)] for _ in range(requests)]
-    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True, **more}
     return {"input_ids": prompts, "sampling_params": sampling, "routed_dp_rank": rank}
 
 
-def ask(server: CpuServer, rank: int, requests: int, tokens: int = TOKENS) -> list[list[int]]:
-    """Return the greedy outputs of as many requests to one rank, sent at once."""
-    return [answer["output_ids"] for answer in server.post("/generate", body(rank, requests, tokens))]
+def ask(server: CpuServer, rank: int, requests: int, **more: Any) -> list[list[int]]:
+    """Return the greedy outputs of as many requests to one rank, sent at once, with *more* sampling parameters."""
+    return [answer["output_ids"] for answer in server.post("/generate", body(rank, requests, TOKENS, **more))]
 
 
-def asked(server: CpuServer, load: Sequence[int]) -> list[list[list[int]]]:
+def asked(server: CpuServer, load: Sequence[int], **more: Any) -> list[list[list[int]]]:
     """Return the outputs of both ranks under a load at the same time."""
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda pair: ask(server, *pair) if pair[1] else [], enumerate(load)))
+        return list(pool.map(lambda pair: ask(server, *pair, **more) if pair[1] else [], enumerate(load)))
 
 
 @contextmanager
@@ -73,6 +73,17 @@ def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attenti
     first, second = ([line.split()[1] for line in rounds(attention_dp, rank)[:started]] for rank in (0, 1))
     assert first == second and set(first) >= {"0", "7"} and started > 100
     assert [state["degraded"] for state in states(attention_dp)] == [False, False]
+
+
+def test_penalties_count_every_token_at_any_depth(attention_dp: CpuServer) -> None:
+    load, penalties = (2, 1), {"frequency_penalty": 1.5, "repetition_penalty": 1.2}
+    held = []
+    for depth in (0, TIERS[-1]):
+        attention_dp.force_steps(depth)
+        held.append(asked(attention_dp, load, **penalties))
+    attention_dp.force_steps(None)
+    assert held[0] == held[1] == asked(attention_dp, load, **penalties)
+    assert held[0] != asked(attention_dp, load), "they change what follows"
 
 
 def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> None:
