@@ -125,6 +125,10 @@ class AdaptiveConfig:
         """Return this configuration without the depths above *most*; a list that has no other gets *most* itself."""
         return replace(self, options=self.options.up_to(most))
 
+    def of_block(self, most: int) -> AdaptiveConfig:
+        """Return this configuration for drafts that come in blocks of *most*; see ``PolicyOptions.of_block``."""
+        return replace(self, options=self.options.of_block(most))
+
     def as_dict(self) -> dict[str, Any]:
         """Return a configuration object that means the same, with every default."""
         return {"policy": self.policy, **opt.as_dict(self), **self.options.as_dict()}

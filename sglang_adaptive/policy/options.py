@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from itertools import count, takewhile
 from typing import Any, ClassVar, Self, get_type_hints
 
 from sglang_adaptive.policy.errors import ConfigError, shown
@@ -257,6 +258,18 @@ class PolicyOptions:
         """Return the options without lookups and the depths above *most*; *most* itself if no other is left."""
         fewer: Any = {"candidate_steps": depths_up_to(most, self.candidate_steps)}
         return replace(self, **fewer, **({"lookup": False} if self.lookup else {}))  # type: ignore[type-var]
+
+    def of_block(self, most: int) -> Self:
+        """Return the options for drafts that come in blocks of *most*: without depths above it.
+
+        The default depths become those of blocks of 1, 2, 4, 8, ... tokens and of the whole one, the last one known
+        among them: nobody who names none should be kept from the block of the launch.
+        """
+        fewer, default = self.up_to(most), type(self).__dataclass_fields__.get("candidate_steps")  # type: ignore[attr-defined]
+        if default is None or self.candidate_steps != default.default:
+            return fewer
+        halves = takewhile(lambda steps: steps < most, (2**power - 1 for power in count()))
+        return replace(fewer, candidate_steps=(*halves, most))  # type: ignore[type-var]
 
     def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
         """Yield each list of depths: its key, the list, and the batch sizes it is for, from one to below the other."""

@@ -29,6 +29,7 @@ TIERS = (0, 1, 3, 7)
 WIDTHS = (0, 2, 5, 11)
 """Drafted tokens of NGRAM's trees."""
 BLOCK_DEPTHS = (0, 1, 3, 7, 15)
+"""Of a block of 16 where the configuration lists none."""
 """Drafts of DFLASH's blocks, the last of them as many as its draft was trained for."""
 LAUNCH_STEPS = 3
 LAYERS = 3
@@ -179,8 +180,8 @@ def layers(folder: Path) -> CpuServer:
 
 
 def blocks(folder: Path) -> CpuServer:
-    """Whole blocks of drafts from one pass, which sees the latest tokens, under the throughput policy."""
-    config = _config(folder, "blocks", {"throughput": {"candidate_steps": list(BLOCK_DEPTHS)}, "warm_up": False})
+    """Whole blocks of drafts from one pass, which sees the latest tokens, at the widths of no list."""
+    config = _config(folder, "blocks", {"policy": "throughput", "warm_up": False})
     speculation = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", models.block_draft_path())
     window = ("--speculative-draft-window-size", "64")
     return _server(folder, "blocks", *speculation, "--speculative-adaptive-config", config, *window, **_CHECKED)

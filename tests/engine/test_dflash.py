@@ -46,6 +46,11 @@ def test_outputs_under_the_policy(blocks: CpuServer, expected: Expected, cases: 
     assert adaptive(blocks)["policy"] == "throughput"
 
 
+def test_the_configuration_of_the_launch_can_be_sent_again(blocks: CpuServer) -> None:
+    assert blocks.configure({"policy": "throughput", "warm_up": False}) == [True]
+    assert adaptive(blocks)["config"]["throughput"]["candidate_steps"] == list(BLOCK_DEPTHS)
+
+
 @pytest.mark.parametrize("steps", BLOCK_DEPTHS)
 def test_every_round_runs_at_the_forced_width(blocks: CpuServer, easy: list[str], steps: int) -> None:
     blocks.force_steps(steps)

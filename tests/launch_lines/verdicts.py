@@ -40,7 +40,7 @@ def expected() -> dict[str, dict[str, Any]]:
 def preset(line: dict[str, Any]) -> str:
     """Return the stem of the configuration in configs/ that fits the model of *line*, or its algorithm."""
     if line["algorithm"] == "DFLASH":
-        return "dflash"
+        return "throughput"
     return str(_models()["targets"][line["model"]]["preset"])
 
 

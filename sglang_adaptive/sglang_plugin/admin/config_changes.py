@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from sglang_adaptive.policy.config import CapturedSteps, check_config, file_stamp, read_object
+from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config, file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, WATCH, Change
 
@@ -32,15 +32,16 @@ class ConfigChanges:
         path: str | None,
         stamp: Stamp,
         changed: Callable[[], None] = lambda: None,
+        fit: Callable[[AdaptiveConfig], AdaptiveConfig] = lambda config: config,
     ) -> None:
         """*send* sends a change to the schedulers and returns, for each, whether it applied it.
 
         *in_force* asks a scheduler for its configuration, which another HTTP worker may have changed. *path* is the
         server's file, if it has one, *stamp* its stamp at launch. *changed* is called when the server
-        starts and after each change, in the event loop.
+        starts and after each change, in the event loop. *fit* returns what the server can run of a configuration.
         """
         self._send, self._ask_in_force = send, in_force
-        self._built, self._changed = built, changed
+        self._built, self._changed, self._fit = built, changed, fit
         self._path = path
         self._handled = stamp
         self._one_at_a_time = asyncio.Lock()
@@ -87,7 +88,7 @@ class ConfigChanges:
             logger.exception("adaptive: %s: the configuration could not be changed; the old one goes on", by)
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
-        self._built.require(check_config(content, source))
+        self._built.require(self._fit(check_config(content, source)))
         async with self._one_at_a_time:
             updated = await self._send(Change(content, source, by))
             if not all(updated):

@@ -96,6 +96,8 @@ class Reconfigure:
         self._successor = None
         try:
             config = check_config(value.config, value.source)
+            if (fit := getattr(controller.worker, "fit", None)) is not None:  # SGLang's own workers have none
+                config = fit(config)
             if value.by == WATCH and config.as_dict() == _config_of(controller):
                 return
             controller.built.require(config)

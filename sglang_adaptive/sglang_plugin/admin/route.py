@@ -26,6 +26,7 @@ from sglang_adaptive.sglang_plugin.audit.again import DecodesAgain
 from sglang_adaptive.sglang_plugin.audit.finished import TAKE, Report
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.start.policies import fitted
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -60,7 +61,10 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
     if cfg.speculative_adaptive:
         again = DecodesAgain(_manager, _take, _send_report)
         path = cfg.speculative_adaptive_config
-        changes = ConfigChanges(_send_change, _in_force, built, path, note["stamp"], again.begin)
+        most = max(built.graphs, default=0)
+        changes = ConfigChanges(
+            _send_change, _in_force, built, path, note["stamp"], again.begin, lambda config: fitted(config, most, cfg)
+        )
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sglang_adaptive.policy import base
 from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile, TakesOver
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.start.profiles import load_shared, share_known
+from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 
 def candidate_steps(cfg_path: str | None = None) -> list[int]:
@@ -15,16 +18,23 @@ def candidate_steps(cfg_path: str | None = None) -> list[int]:
     return read_once(cfg_path).drafts
 
 
-def build_policy(initial_steps: int, cfg_path: str | None = None, most: int | None = None) -> AdaptivePolicy:
+def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = None) -> AdaptivePolicy:
     """Return the policy that the configuration names; called where SGLang builds its own.
 
-    With *most* it chooses no more steps than that, whatever the configuration says.
+    With *spec*, SGLang's arguments for speculation, it is `fitted` to a draft that makes *initial_steps* at the most.
     """
     config = read_once(cfg_path)
-    if most is not None:
-        config = config.up_to(most)
+    if spec is not None:
+        config = fitted(config, initial_steps, spec)
     profile_dir = config.options.profile_dir
     return base.build_policy(config, initial_steps, lambda: load_shared(profile_dir))
+
+
+def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
+    """Return what of *config* a server with the arguments *spec* can run: *most* steps where the draft bounds them."""
+    if drafts_blocks(spec):
+        return config.of_block(most)
+    return config.up_to(most) if spec.enable_multi_layer_eagle else config
 
 
 def build_successor(

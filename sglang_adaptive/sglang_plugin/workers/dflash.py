@@ -36,7 +36,7 @@ from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, new_backend, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
-from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.start.policies import build_policy, fitted
 from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
 
 logger = logging.getLogger(__name__)
@@ -64,13 +64,13 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         """By width, what ``_take_width`` keeps of those that are not live."""
         self._samplers: dict[int, Any] = {}
         """By width, what takes the likeliest tokens inside the draft's graphs."""
-        if most not in read_once(config).candidate_steps:
+        if most not in fitted(read_once(config), most, get_spec()).candidate_steps:
             logger.warning(
                 "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
                 self.block_size,
                 most,
             )
-        policy = build_policy(most, config, most=most)
+        policy = build_policy(most, config, get_spec())
         self.round = current.begin(self, policy)
         self.adaptive_controller = self.round.controller
 

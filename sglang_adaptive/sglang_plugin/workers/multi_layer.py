@@ -44,8 +44,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
         # EAGLE's method for the input of a zero-step round, called for the draft worker, reads it there.
         self._draft_worker._target_worker = self._target_worker
         self._chains: dict[int, dict[str, Any]] = {}
-        layers = self.speculative_num_steps
-        policy = build_policy(layers, get_spec().speculative_adaptive_config, most=layers)
+        policy = build_policy(self.speculative_num_steps, get_spec().speculative_adaptive_config, get_spec())
         self.round = current.begin(self, policy)
         self.adaptive_controller = self.round.controller
 

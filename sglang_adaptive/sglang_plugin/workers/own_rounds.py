@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.start.policies import fitted
 
 if TYPE_CHECKING:
+    from sglang_adaptive.policy.config import AdaptiveConfig
+    from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.sglang_plugin.round import Round
 
 
@@ -14,7 +17,14 @@ class OwnRounds:
     """Goes before SGLang's worker among the bases of an adaptive one."""
 
     round: Round
+    adaptive_controller: AdaptiveController
     _target_worker: Any
+
+    def fit(self, config: AdaptiveConfig) -> AdaptiveConfig:
+        """Return what of *config* this worker can run, as when the server started."""
+        from sglang.srt.runtime_context import get_spec
+
+        return fitted(config, max(self.adaptive_controller.built.graphs), get_spec())
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""

@@ -314,6 +314,23 @@ def test_depths_above_a_bound_are_left_out_and_the_bound_stays():
     assert check_config(kept.as_dict(), "file").candidate_steps == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("listed", "most", "expected"),
+    [
+        (None, 15, [0, 1, 3, 7, 15]),
+        (None, 9, [0, 1, 3, 7, 9]),
+        (None, 1, [0, 1]),
+        ([0, 2, 5], 15, [0, 2, 5]),
+        ([3, 15, 20], 15, [3, 15]),
+    ],
+)
+def test_default_depths_of_a_block_reach_it(listed: list[int] | None, most: int, expected: list[int]) -> None:
+    options = {} if listed is None else {"candidate_steps": listed}
+    assert check_config({"throughput": options}, "file").of_block(most).candidate_steps == expected
+    slots = check_config({"1": {"candidate_steps": [1, 3]}}, "file")
+    assert slots.of_block(most).candidate_steps == slots.up_to(most).candidate_steps
+
+
 def refused_line(path: Path) -> str:
     with pytest.raises(ConfigError) as refused:
         read_object(path)
