@@ -46,8 +46,8 @@ RUN = 8
 MARGIN = 0.03
 """Gain that lookups must promise: a switch there and back costs about as much of a short run."""
 MARGIN_PER_LOST = 0.2
-"""Gain that they must promise beyond that, for each round of the live steps that they have lost lately: with 0.1 a mixture
-of experts is served at 0.992 and not 0.998 of the policy without lookups (simulated)."""
+"""Gain that they must promise beyond that, for each round of the live steps that they have lost lately: with 0.1 a
+mixture of experts is served at 0.992 and not 0.998 of the policy without lookups (simulated)."""
 PATIENCE, REST, LOOK = 32, 26, 6
 """Rounds without copied text until texts are followed no more; then the rounds of a rest, and those of a look. To
 follow them takes 0.1 ms of a host's time: 5 to 7% of SmolLM2's rounds of 1.3 to 1.6 ms on an H100, 1% of them with
