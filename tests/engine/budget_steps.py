@@ -42,8 +42,8 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("long", {}),
 ]
 """One request each, three turns after the one before it."""
-TOKENS = 60
-SAMPLES, SAMPLED = 300, 5
+TOKENS = 40
+SAMPLES, SAMPLED = 200, 5
 """Texts whose tokens are counted, and tokens of each."""
 LEFT_AFTER = 20
 """Tokens after which the client of "left" is gone."""
@@ -91,7 +91,7 @@ class BudgetStepper(Stepper):
         """Let the requests of KINDS arrive; without *depths* the policy chooses."""
         turns = itertools.cycle(depths or [None])
         for index, (name, sampling) in enumerate(KINDS):
-            text = " ".join(models.prompts("easy")[8:24]) if name == "long" else models.prompts("easy")[index]
+            text = " ".join(models.prompts("easy")[8:12]) if name == "long" else models.prompts("easy")[index]
             # A first token of its own, by which the log of drafts knows it.
             self.send(name, [100 + index, *self.encode(text)], sampling, logprobs=name == "logprobs")
             for _ in range(3):

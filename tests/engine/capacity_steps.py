@@ -32,7 +32,7 @@ ANY = 10_000
 RUNS: dict[str, list[Ask]] = {
     # SGLang takes 249 tokens at the most. Where new tokens are asked for it takes 4 off the context, for 3 steps.
     **{f"{length} tokens, {new} new": [(0, length, new)] for length in (230, 249) for new in (ANY, 252 - length)},
-    "others": [(0, 40, 60), (0, 247, ANY), (3, 90, 40), (9, 246, ANY), (10, 100, 50)],
+    "others": [(0, 40, 24), (0, 247, ANY), (3, 70, 16), (9, 246, ANY), (10, 40, 20)],
     "pool": [(0, 150, 44)],
 }
 """The last one leaves SMALL_POOL just the slots that a round of LAUNCH steps must have."""

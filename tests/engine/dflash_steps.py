@@ -20,7 +20,7 @@ from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.servers import BLOCK_DEPTHS
 from tests.engine.stepping import Stepped
 
-ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
+ARRIVALS = {0: ("a", 60), 4: ("b", 5), 9: ("c", 40), 10: ("d", 70)}
 """By turn: who arrives, and for how many tokens."""
 ABORTED = ("d", 14)
 
@@ -107,8 +107,8 @@ class BlockStepper(Stepped):
 
 def main() -> None:
     lab = BlockStepper(Path(sys.argv[1]))
-    ladders = ((0,), (15,), BLOCK_DEPTHS, (15, 0), (7, 7, 1, 1, 1, 0, 3))
-    runs = [lab.write(depths, overlap) for overlap in (False, True) for depths in ladders]
+    ladders = {False: ((0,), BLOCK_DEPTHS, (15, 0)), True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3))}
+    runs = [lab.write(depths, overlap) for overlap in ladders for depths in ladders[overlap]]
     print(json.dumps({"runs": runs, "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}))
 
 

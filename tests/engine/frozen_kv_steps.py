@@ -18,7 +18,7 @@ from tests.engine import assistant
 from tests.engine.stepping import Stepped
 
 DEPTHS = (0, 1, 3, 7)
-ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
+ARRIVALS = {0: ("a", 60), 4: ("b", 5), 9: ("c", 40), 10: ("d", 70)}
 """By turn: who arrives, and for how many tokens."""
 ABORTED = ("d", 14)
 
@@ -85,8 +85,8 @@ class FrozenKvStepper(Stepped):
 
 def main() -> None:
     lab = FrozenKvStepper(Path(sys.argv[1]))
-    ladders = ((0,), (7,), DEPTHS, (7, 0), (3, 3, 1, 0, 0, 0, 0, 0))
-    runs = [lab.write(depths, overlap) for overlap in (False, True) for depths in ladders]
+    ladders = {False: ((0,), DEPTHS, (7, 0)), True: ((7,), DEPTHS, (3, 3, 1, 0, 0, 0, 0, 0))}
+    runs = [lab.write(depths, overlap) for overlap in ladders for depths in ladders[overlap]]
     print(json.dumps({"runs": runs, "built": lab.built()}))
 
 

@@ -26,7 +26,7 @@ from tests.engine.stepping import TIERS, Stepped
 LOOPS = {"overlap": True, "normal loop": False}
 COPIED = 48
 """New tokens of a prompt that holds them already, or nearly."""
-SMALL_POOL = 640
+SMALL_POOL = 560
 """Slots that four requests do not fit into together."""
 SETUPS: dict[str, tuple[str, ...]] = {
     "pages of 1": ("--speculative-algorithm", "EAGLE3"),
@@ -149,7 +149,7 @@ def full_pool(*depths: int | None, retract: bool = False) -> Script:
     def script(lab: LookupStepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
         for index, name in enumerate("abcd"):
-            lab.ask(name, copied(lab, index), 110)
+            lab.ask(name, copied(lab, index), 80)
         for turn in itertools.count():
             if lab.done():
                 return

@@ -18,7 +18,7 @@ from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.stepping import Stepped
 
 WIDTHS = (0, 2, 5, 11)
-ARRIVALS = {0: ("a", 90), 4: ("b", 5), 9: ("c", 70), 10: ("d", 70)}
+ARRIVALS = {0: ("a", 60), 4: ("b", 5), 9: ("c", 40), 10: ("d", 70)}
 """By turn: who arrives, and for how many tokens."""
 ABORTED = ("d", 14)
 
@@ -73,8 +73,8 @@ class NgramStepper(Stepped):
 
 def main() -> None:
     lab = NgramStepper(Path(sys.argv[1]))
-    ladders = ((0,), (11,), WIDTHS, (11, 0), (5, 5, 2, 2, 2, 0))
-    print(json.dumps([lab.write(widths, overlap) for overlap in (False, True) for widths in ladders]))
+    ladders = {False: ((0,), WIDTHS, (11, 0)), True: ((11,), WIDTHS, (5, 5, 2, 2, 2, 0))}
+    print(json.dumps([lab.write(widths, overlap) for overlap in ladders for widths in ladders[overlap]]))
 
 
 if __name__ == "__main__":

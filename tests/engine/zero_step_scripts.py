@@ -27,7 +27,7 @@ def resume(at_zero: int, deep: int = 7) -> Script:
 
     def script(lab: Stepper) -> Iterator[None]:
         lab.force(deep)
-        lab.ask("a", prompt(lab, 0), 2 * at_zero + lab.tokens_of(rounds=12, steps=deep))
+        lab.ask("a", prompt(lab, 0), 2 * at_zero + lab.tokens_of(rounds=10, steps=deep))
         for _ in range(2):
             for _ in range(4):
                 yield
@@ -44,7 +44,7 @@ def resume(at_zero: int, deep: int = 7) -> Script:
 def come_and_go(lab: Stepper) -> Iterator[None]:
     """Requests join, finish and are aborted while others owe rows; the depth resumes now and then."""
     lab.force(0)
-    lab.ask("a", prompt(lab, 0), 90)
+    lab.ask("a", prompt(lab, 0), 60)
     for _ in range(4):
         yield
     lab.ask("b", prompt(lab, 1, 100), 5)  # several prefill chunks; ends at zero steps
@@ -59,7 +59,7 @@ def come_and_go(lab: Stepper) -> Iterator[None]:
     lab.abort("d")
     yield
     lab.force(0)
-    lab.ask("e", prompt(lab, 4), 60)
+    lab.ask("e", prompt(lab, 4), 30)
     for _ in range(5):
         yield
     lab.abort("c")
@@ -86,7 +86,7 @@ def second_turn(answer: int) -> Script:
         while not lab.done():
             yield
         lab.force(7)
-        lab.ask("b", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 60)
+        lab.ask("b", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 32)
         while not lab.done():
             yield
 
@@ -104,7 +104,7 @@ def second_turn_after_an_abort(lab: Stepper) -> Iterator[None]:
     while not lab.done():
         yield
     lab.force(7)
-    lab.ask("b", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 60)
+    lab.ask("b", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 32)
     while not lab.done():
         yield
 
@@ -126,15 +126,15 @@ def leave_early(lab: Stepper) -> Iterator[None]:
     while not lab.done():
         yield
     lab.force(7)
-    lab.ask("c", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 60)
+    lab.ask("c", [*first, *lab.reqs["a"].output_ids, *prompt(lab, 6)[1:6]], 32)
     while not lab.done():
         yield
 
 
 def two_at_zero(lab: Stepper) -> None:
     lab.force(0)
-    lab.ask("a", prompt(lab, 7), 60)
-    lab.ask("b", prompt(lab, 8), 60)
+    lab.ask("a", prompt(lab, 7), 48)
+    lab.ask("b", prompt(lab, 8), 48)
 
 
 def retract(lab: Stepper) -> Iterator[None]:
@@ -179,9 +179,9 @@ SCRIPTS: dict[str, Script] = {
 }
 IN_BOTH_LOOPS = ("resume after 9", "come and go", "second turn")
 WRITTEN = ("resume after 40", "come and go", "second turn", "retract", "hold fewer")
-WRITTEN_SOON = ("resume after 40", "come and go", "second turn")
+WRITTEN_SOON = ("come and go", "second turn")
 """Where three rounds are held: "hold fewer" holds none fewer there."""
-WRITTEN_NORMALLY = ("come and go", "second turn", "retract")
+WRITTEN_NORMALLY = ("come and go", "retract")
 
 
 def compare(lab: Stepper) -> list[dict[str, Any]]:
@@ -196,12 +196,12 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs += [pair(lab, name, every=8, written=MOST_WRITES) for name in WRITTEN]
     pairs += [pair(lab, name, every=3, written=MOST_WRITES) for name in WRITTEN_SOON]
     pairs += [pair(lab, name, every=8, written=MOST_WRITES, overlap=False) for name in WRITTEN_NORMALLY]
-    pairs += [pair(lab, name, every=8, written=1) for name in ("resume after 40", "come and go", "retract")]
+    pairs += [pair(lab, name, every=8, written=1) for name in ("resume after 40", "retract")]
     with mock.patch.object(kv_only_backend.KvOnlyBackend, "forward", side_effect=kv_only_backend.Written):
-        pairs.append(pair(lab, "resume after 40", every=8, written=MOST_WRITES, fault="never written"))
+        pairs.append(pair(lab, "come and go", every=8, written=MOST_WRITES, fault="never written"))
     deferred = lab.deferred
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
-        pairs.append(pair(lab, "resume after 9", every=8, fault="never extended"))
+        pairs.append(pair(lab, "retract", every=8, fault="never extended"))
     with mock.patch.object(deferred, "owned_length", lambda owned, req: owned):
         pairs.append(pair(lab, "second turn", every=8, fault="cached all the same"))
     return pairs

@@ -19,6 +19,8 @@ from train.optimise import Recipe
 
 SEEDS = st.integers(0, 2**32)
 TINY = ModelSize(hidden=16, heads=2, kv_heads=1, ffn=16)
+FEW_STEPS = Recipe(steps=12, matrix_rate=0.02, batch=(4, 64), long_batch=(4, 64), warm_up=2)
+"""For a draft as large as the shipped one, whose optimiser takes most of a step; at rates of 0 no loss falls by 10%."""
 
 
 def entries(family: str, text: str) -> list[list[int]]:
@@ -109,7 +111,7 @@ def test_target_learns_the_same_way_twice(capsys, monkeypatch):
 def test_draft_learns_and_leaves_the_target_alone(capsys):
     target = checkpoint.load_target(Path(models.target_path()))
     before = [weight.clone() for weight in target.parameters()]
-    teach.train_draft(target, Recipe(steps=26, matrix_rate=0.02, batch=(2, 64), long_batch=(1, 96)), seed=5)
+    teach.train_draft(target, FEW_STEPS, seed=5)
     first, last = losses_of(capsys.readouterr().out)
     assert last < 0.7 * first
     assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
@@ -118,8 +120,7 @@ def test_draft_learns_and_leaves_the_target_alone(capsys):
 def test_block_draft_learns_and_leaves_the_target_alone(capsys):
     target = checkpoint.load_target(Path(models.target_path()))
     before = [weight.clone() for weight in target.parameters()]
-    recipe = Recipe(steps=26, matrix_rate=0.02, batch=(2, 64), long_batch=(1, 96))
-    teach.train_block_draft(target, recipe, seed=5)
+    teach.train_block_draft(target, FEW_STEPS, seed=5)
     first, last = losses_of(capsys.readouterr().out)
     assert last < 0.7 * first
     assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
