@@ -23,7 +23,7 @@ from tests.engine import processors
 from tests.engine.stepping import Stepped
 
 DEPTHS = {"EAGLE3": (0, 1, 3, 7), "NGRAM": (0, 2, 5, 11), "nothing": ()}
-TOKENS = 28
+TOKENS = 40
 STOPS = list(range(97, 110))
 KINDS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -43,7 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "banned": {"custom_params": {"banned": [32, 97, 101]}},
     "countdown": {"custom_params": {"token": 71}},
     "penalised countdown": {"custom_params": {"token": 71}, "frequency_penalty": 0.9},
-    "seed": {"temperature": 1.5, "sampling_seed": 3},
+    "seed": {"temperature": 1.5, "sampling_seed": 7},
     "another seed": {"temperature": 2.5, "top_k": 9, "top_p": 0.9, "sampling_seed": 11, "presence_penalty": 0.4},
 }
 """Sampling parameters by name; one arrives every second turn."""
