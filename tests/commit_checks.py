@@ -14,7 +14,7 @@ import torch
 from sglang_adaptive.sglang_plugin.fast_path import greedy_commit
 from tests import checks
 
-SHAPES = ((1, 1, 300), (3, 4, 150), (1, 8, 50), (2, 3, 20_000))
+SHAPES = ((1, 1, 300), (1, 4, 50), (2, 3, 20_000))
 """Requests, tokens of each, and the vocabulary. A row takes half a second where the kernels are interpreted."""
 
 
@@ -27,9 +27,10 @@ def chains_are_accepted_as_by_sglang() -> None:
 
 def of_equally_likely_tokens_the_first_is_taken() -> None:
     """As bf16 has few numbers, there are many."""
-    logits, drafts, lengths, width = _given(*SHAPES[-1])
+    shape = (1, 2, 20_000)
+    logits, drafts, lengths, width = _given(*shape)
     given = (torch.ones_like(logits), drafts.zero_(), lengths, width)
-    _equal(greedy_commit.commit(*given), _sglang(*given), SHAPES[-1])
+    _equal(greedy_commit.commit(*given), _sglang(*given), shape)
 
 
 def what_else_decides_tokens_is_left_to_sglang() -> None:

@@ -10,6 +10,11 @@ from sglang_adaptive.cli import COMMANDS
 from sglang_adaptive.command_line import DEFAULT_URL
 
 PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
+BRIEFLY = [
+    *(sys.executable, "-c"),
+    "from sglang_adaptive import adaptive_server as a, cli; a.HOLD_SECONDS = 4.0; raise SystemExit(cli.main())",
+]
+"""The same, whose hold of a depth ends soon when it is killed."""
 QUICK = {
     "calibrate": ["--rounds", "2", "--tokens", "64", "--batch-sizes", "1"],
     "audit": ["--passes", "1", "--minutes", "20", "--tokens", "8"],

@@ -13,8 +13,8 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS, rank_log
 from tests.engine.workload import wait_until
 
-LOADS = ((4, 1), (1, 6), (3, 0), (0, 2))
-TOKENS = 20
+LOADS = ((4, 1), (1, 6), (0, 2))
+TOKENS = 12
 ENDLESS = 8000
 """Tokens that nobody waits for; the context has 8192."""
 
@@ -71,7 +71,7 @@ def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attenti
     started = len(rounds(attention_dp, 0))
     wait_until(lambda: len(rounds(attention_dp, 1)) >= started, "rank 1 has started as many rounds")
     first, second = ([line.split()[1] for line in rounds(attention_dp, rank)[:started]] for rank in (0, 1))
-    assert first == second and set(first) >= {"0", "7"} and started > 100
+    assert first == second and set(first) >= {"0", "7"} and started > 50
     assert [state["degraded"] for state in states(attention_dp)] == [False, False]
 
 

@@ -21,7 +21,7 @@ from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.serve_cpu import environment
 from tests.engine import planted, servers
-from tests.engine.examples import PROGRAM, examples
+from tests.engine.examples import BRIEFLY, PROGRAM, examples
 from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, run, wait_until
 
@@ -38,7 +38,7 @@ def mine(easy: list[str], tmp_path: Path) -> str:
     return str(path)
 
 
-def audited(tmp_path: Path, url: str, *more: str, tokens: int = 32, code: int = 0) -> dict[str, Any]:
+def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 0) -> dict[str, Any]:
     """Return the findings of an audit with one pass over answers of *tokens* tokens, which ends with *code*."""
     path = tmp_path / "audit.json"
     few = ("--passes", "1", "--minutes", "20", "--tokens", str(tokens))
@@ -126,8 +126,9 @@ def test_what_cannot_be_compared_is_said(
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=lambda by: by.name)
 def test_the_depth_comes_back_whatever_ends_it(ema: CpuServer, easy: list[str], by: signal.Signals) -> None:
+    program = BRIEFLY if by == signal.SIGKILL else PROGRAM
     running = subprocess.Popen(
-        [*PROGRAM, "audit", "--url", ema.url], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*program, "audit", "--url", ema.url], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     wait_until(lambda: adaptive(ema)["forced_steps"] is not None, "it holds a depth")
     begun = rounds(ema)

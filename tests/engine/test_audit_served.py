@@ -61,7 +61,7 @@ def verdicts(server: CpuServer) -> int:
 def cases(prompts: Sequence[str]) -> list[Case]:
     """Return WITHIN requests, prompt after prompt in kind after kind."""
     asked = itertools.cycle(itertools.product(prompts, KINDS))
-    return [Case(prompt, 48, kind) for prompt, kind in itertools.islice(asked, WITHIN)]
+    return [Case(prompt, 32, kind) for prompt, kind in itertools.islice(asked, WITHIN)]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.engine.examples import PROGRAM, examples
+from tests.engine.examples import BRIEFLY, PROGRAM, examples
 from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, wait_until
 
@@ -104,9 +104,10 @@ def until(terminal: int, enough: Callable[[str], bool]) -> str:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda by: by.name)
 def test_calibrate_puts_the_depth_back_whatever_ends_it(ema: CpuServer, by: signal.Signals, tmp_path: Path) -> None:
     words = ["--batch-sizes", "2", "--rounds", "100000", "--output", str(tmp_path / "profile.json")]
+    program = BRIEFLY if by == signal.SIGKILL else PROGRAM
     ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and a child would, too
     running = subprocess.Popen(
-        [*PROGRAM, "calibrate", "--url", ema.url, *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*program, "calibrate", "--url", ema.url, *words], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     signal.signal(signal.SIGHUP, ignored)
     wait_until(lambda: adaptive(ema)["forced_steps"] == TIERS[0], "it holds the first depth")

@@ -46,9 +46,11 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
 def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
     """Wait until Prometheus has seen as many rounds as the idle server has verified; return the server's state.
 
-    Queries are about that scrape from then on. SGLang logs when it falls idle, or half a minute later when there were
-    too few rounds to notice.
+    Queries are about that scrape from then on. SGLang logs when it falls idle, half a minute later when there were too
+    few rounds to notice, and whenever it is paused.
     """
+    server.post("/pause_generation", {"mode": "retract"})
+    server.post("/continue_generation", {})
     state = adaptive(server)
     rounds = sum(state["rounds_by_tier"].values())
 

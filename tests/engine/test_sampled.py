@@ -12,7 +12,7 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign.clients import samples_of
 from tests.engine.workload import rotating_depth
 
-SAMPLES, POSITION = 300, 4
+SAMPLES, POSITION = 210, 4
 WAYS: list[dict[str, Any]] = [
     {"temperature": 2.5},
     {"temperature": 2.0, "top_k": 6, "top_p": 0.9},

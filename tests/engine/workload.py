@@ -17,7 +17,7 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 DEADLINE = 240.0
 """Seconds after which a wait is given up; a quiet machine needs a few at most."""
 
-SWITCHES = 70
+SWITCHES = 40
 """Of the depth that a test of unchanged output wants, at least."""
 
 

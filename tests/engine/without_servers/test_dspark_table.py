@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -69,7 +70,7 @@ def budget(table: object, probability: float) -> int:
 
 
 @contextmanager
-def polling_often(lab: LaunchLab) -> Iterator[None]:
+def forked(lab: LaunchLab) -> Iterator[None]:
     """Run SGLang's profiler as a fork that looks at the server every 50 ms instead of every other second."""
     # It takes the first letter of the variable, which is empty on the CPU engine.
     often = f"""
@@ -80,6 +81,7 @@ profiler.POLL_INTERVAL_SECONDS = 0.05
 """
 
     def run(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        assert command[:3] == [sys.executable, "-m", dspark.PROFILER]
         outcome = lab.launch([f"{dspark.PROFILER}:cli_main", *command[3:]], often)
         print(outcome.output)
         return subprocess.CompletedProcess(command, outcome.code)
@@ -102,7 +104,8 @@ def test_both_tables(
 
     _, url = start("static")
     by_tokens = tmp_path / "by-tokens.json"
-    assert calibrate(url, by_tokens) == 0
+    with forked(lab):
+        assert calibrate(url, by_tokens) == 0
     read = load_sps_table_from_path(str(by_tokens))
     for size in SIZES:
         assert 1 / read.lookup(size * WIDTH) == pytest.approx(seconds(size, size * WIDTH))
@@ -115,7 +118,7 @@ def test_both_tables(
 
     server, url = start("compact", by_tokens)
     by_both = tmp_path / "by-both.json"
-    with polling_often(lab):
+    with forked(lab):
         assert calibrate(url, by_both) == 0
     assert set(server.shares[:-1]) == set(dspark.SHARES) and server.shares[-1] == 1.0
     assert "verifies all drafts, whatever its table says: start it anew" in capsys.readouterr().err

@@ -367,10 +367,10 @@ def test_expected_improvement_is_the_mean_of_the_positive_part() -> None:
 
 @pytest.mark.parametrize("batch", [8, 32])
 def test_steady_load_is_left_alone(batch: int) -> None:
-    """Fewer than 60 switches an hour once the first minute is over, in the mean of three draws; a probe is two.
+    """Fewer than 60 switches an hour once the first minute is over, in the mean of two draws; a probe is two.
 
     Before dips of the batch, spells of slower rounds and disturbed probes were seen through it was 340 and 120.
     """
-    found = [steady_switches.measure(batch, seed, rounds=20_000) for seed in (1, 2, 3)]
-    assert math.fsum(one["minutes"] for one in found) > 6.0
+    found = [steady_switches.measure(batch, seed, rounds=20_000) for seed in (1, 2)]
+    assert math.fsum(one["minutes"] for one in found) > 4.0
     assert math.fsum(one["switches_per_hour"] for one in found) / len(found) < 60.0
