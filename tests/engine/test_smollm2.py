@@ -117,7 +117,7 @@ def test_the_demo_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     out = tmp_path / "demo.json"
     monkeypatch.setattr(fleet, "CpuServer", ForkedServer)
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["demo", "--pair", "smollm2", "--tokens", "8", "--turns", "1", "--json", str(out)]) == 0
+    assert main(["demo", "--pair", "smollm2", "--tokens", "16", "--turns", "1", "--json", str(out)]) == 0
     shown = capsys.readouterr().out
     found = json.loads(out.read_text())
     assert found["lossless"] is True and found["failures"] == []

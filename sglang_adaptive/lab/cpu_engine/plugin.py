@@ -15,6 +15,8 @@ GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
 ALGORITHMS = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args"
 SAMPLED_BLOCKS = "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available"
 GIVEN_EMBEDDINGS = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
+DISPATCH = "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop"
+WAIT_MILLISECONDS = 100
 
 
 def register() -> None:
@@ -43,8 +45,30 @@ def register() -> None:
     HookRegistry.register(ALGORITHMS, block_drafts.resolve_as_on_gpu, HookType.AROUND)
     HookRegistry.register(SAMPLED_BLOCKS, block_drafts.samples, HookType.REPLACE)
     HookRegistry.register(GIVEN_EMBEDDINGS, block_drafts.in_model_dtype, HookType.AROUND)
+    HookRegistry.register(DISPATCH, _waiting_for_requests, HookType.AROUND)
     block_drafts.without_streams()
     _register_target_backend()
+
+
+class _Waiting:
+    """A ZeroMQ socket that waits for a message where it is asked to look for one."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+
+    def recv(self, flags: int = 0) -> Any:
+        self._socket.poll(WAIT_MILLISECONDS)
+        return self._socket.recv(flags)
+
+    def recv_pyobj(self, flags: int = 0) -> Any:
+        self._socket.poll(WAIT_MILLISECONDS)
+        return self._socket.recv_pyobj(flags)
+
+
+def _waiting_for_requests(original: Callable[..., Any], controller: Any) -> Any:
+    """SGLang's data-parallel controller looks for requests without a pause, and so takes a core from its replicas."""
+    controller.recv_from_tokenizer = _Waiting(controller.recv_from_tokenizer)
+    return original(controller)
 
 
 def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
