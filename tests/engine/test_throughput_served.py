@@ -22,7 +22,7 @@ LADDER = [0, 1, 2, 3, 5, 7]
 @pytest.fixture
 def cases(easy: list[str], hard: list[str]) -> list[Case]:
     """Text of both kinds in turn, so that the depth has to move."""
-    return [Case(prompt, max_new_tokens=40) for prompt in (*easy[:2], *hard[:2])]
+    return [Case(prompt, max_new_tokens=24) for prompt in (*easy[:2], *hard[:2])]
 
 
 def depths(server: CpuServer, rank: int) -> list[str]:
@@ -45,7 +45,7 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     started = len(depths(two_ranks, 0))
     wait_until(lambda: len(depths(two_ranks, 1)) >= started, "rank 1 has started as many rounds")
     assert depths(two_ranks, 1)[:started] == depths(two_ranks, 0)[:started]
-    assert started > 100
+    assert started > 60
 
 
 def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
