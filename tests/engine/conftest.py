@@ -11,7 +11,7 @@ from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests import launch_lab
 from tests.engine.fleet import Fleet, SharedServers
-from tests.engine.servers import BUSY, SERVERS
+from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
 from tests.launch_lab import LaunchLab
 
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The servers; each start has a folder of its own."""
     make = {name: lambda name=name: SERVERS[name](tmp_path_factory.mktemp(name)) for name in SERVERS}
-    with shared.opened(Fleet(make, late=BUSY)) as fleet:
+    with shared.opened(Fleet(make)) as fleet:
         yield fleet
 
 

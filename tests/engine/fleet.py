@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Condition, Event, Thread
 from typing import Any, Protocol
@@ -77,12 +77,10 @@ class Fleet:
         self,
         make: Make,
         *,
-        late: Collection[str] = (),
         available: Callable[[], int] = available_bytes,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        """*late* names the servers that start no earlier than the first test that needs them."""
-        self._make, self._late, self._available = make, late, available
+        self._make, self._available = make, available
         self._patience = defaultdict(lambda: wait_seconds)  # seconds, by the name of a server
         self._changed = Condition()  # holds the lock of everything below
         self._lives: dict[str, _Life] = {}
@@ -158,8 +156,7 @@ class Fleet:
             for name in needs:
                 if len(wanted) >= most:
                     return list(wanted)
-                if name not in self._late or name in self._lives:
-                    wanted.setdefault(name)
+                wanted.setdefault(name)
         return list(wanted)
 
     def _memory(self) -> bool:

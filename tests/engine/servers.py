@@ -217,9 +217,6 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
 which starts slowest, so it is started once.
 """
 
-BUSY = ("replicas", "attention_dp")
-"""Those that take a core while nothing is asked of them: SGLang's data-parallel controller looks without a pause."""
-
 
 def _server(
     folder: Path, name: str, *arguments: str, kind: type[CpuServer] = ForkedServer, **variables: str

@@ -57,18 +57,6 @@ def test_the_servers_of_a_turn_and_the_next_ones_run_and_no_others(makers: Maker
     assert makers.starts() == dict.fromkeys(NAMES[:4], 1)
 
 
-def test_a_late_server_starts_with_its_first_test_and_is_kept_for_the_next(makers: Makers, open_fleet: Open) -> None:
-    fleet, coming = open_fleet(makers, late=["two"]), {"b": ["two"], "c": ["two"], "d": ["three"]}
-    fleet.turn("a", ["one"], coming)
-    assert fleet.take("one").is_running()
-    until_running(makers, "one", "three")
-    for test in ("b", "c"):
-        fleet.turn(test, coming.pop(test), coming)
-        assert fleet.take("two").is_running()
-        fleet.turn("", [], coming)
-    assert makers.starts()["two"] == 1
-
-
 def test_an_idle_server_gives_way_though_a_later_test_needs_it(makers: Makers, open_fleet: Open) -> None:
     """What the deadlock was: servers with later uses held all the room."""
     fleet, first, others = open_fleet(makers), NAMES[:MOST_ALIVE], NAMES[MOST_ALIVE:]

@@ -99,9 +99,7 @@ Start = Callable[..., Run]
 CODES = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 2}
 
 
-@pytest.mark.parametrize(
-    ("number", "workers"), [(signal.SIGTERM, 2), (signal.SIGHUP, 0), (signal.SIGINT, 0)]
-)
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 2), (signal.SIGHUP, 0), (signal.SIGINT, 0)])
 def test_a_run_that_is_told_to_end_ends_with_all_that_it_started(
     start: Start, number: signal.Signals, workers: int
 ) -> None:
