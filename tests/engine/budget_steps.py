@@ -42,7 +42,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("long", {}),
 ]
 """One request each, three turns after the one before it."""
-TOKENS = 40
+TOKENS = 60
 SAMPLES, SAMPLED = 200, 5
 """Texts whose tokens are counted, and tokens of each."""
 LEFT_AFTER = 20
