@@ -117,7 +117,7 @@ def test_a_prefill_of_the_other_rank_keeps_rounds_from_being_timed(attention_dp:
         ran, timed = ran_and_timed()
         return ran - timed
 
-    prefills = 4
+    prefills = 8
     with decoding(attention_dp, 0):
         before = untimed = go_on(4)
         for _ in range(prefills):
