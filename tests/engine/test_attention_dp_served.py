@@ -35,9 +35,9 @@ def body(rank: int, requests: int, tokens: int, **more: Any) -> dict[str, Any]:
     return {"input_ids": prompts, "sampling_params": sampling, "routed_dp_rank": rank}
 
 
-def ask(server: CpuServer, rank: int, requests: int, **more: Any) -> list[list[int]]:
+def ask(server: CpuServer, rank: int, requests: int, tokens: int = TOKENS, **more: Any) -> list[list[int]]:
     """Return the greedy outputs of as many requests to one rank, sent at once, with *more* sampling parameters."""
-    return [answer["output_ids"] for answer in server.post("/generate", body(rank, requests, TOKENS, **more))]
+    return [answer["output_ids"] for answer in server.post("/generate", body(rank, requests, tokens, **more))]
 
 
 def asked(server: CpuServer, load: Sequence[int], **more: Any) -> list[list[list[int]]]:
