@@ -33,7 +33,7 @@ MINUTE = 60.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve for the time given; return 1 when something failed or a token was wrong."""
     words = list(sys.argv[1:] if argv is None else argv)
-    given = _parser().parse_args(words)
+    given = parser().parse_args(words)
     given.budget = given.minutes * MINUTE + 300.0
     end = start.begin(given)
     report = Report(given.results / f"hour-{given.host}.json", "audit_hour", words, acceptance=REAL)
@@ -95,7 +95,8 @@ def _host(given: argparse.Namespace) -> Host:
     return Host(str(target), str(draft), MOST, weights=("--dtype", "bfloat16"), prefix_cache=True)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.audit_hour", description=__doc__)
     found.add_argument("--host", choices=["cpu", "gpu"], default="cpu")
     found.add_argument("--minutes", type=float, default=60.0)

@@ -31,7 +31,7 @@ COLUMNS = ["texts", "scene", "batch", "profile", "best depth", POLICY, LOOKUPS]
 def main(argv: Sequence[str] | None = None) -> int:
     """Play every cell and print a row a text and batch size; 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
-    given = _parser().parse_args(words)
+    given = parser().parse_args(words)
     try:
         texts = load_texts([str(file) for file in given.texts])
         setting = Setting(texts, real.load_costs(None), BATCHES, given.rounds, with_arrivals=False)
@@ -65,12 +65,13 @@ def _row(cell: Cell) -> list[object]:
     return [cell.texts, cell.scene, int(cell.load), cell.profile, cell.best_single, *figures]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lookup_replay", description=__doc__)
-    parser.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
-    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")
-    parser.add_argument("--json", type=Path)
-    return parser
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    found = argparse.ArgumentParser(prog="python -m benchmarks.lookup_replay", description=__doc__)
+    found.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
+    found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")
+    found.add_argument("--json", type=Path)
+    return found
 
 
 if __name__ == "__main__":
