@@ -97,7 +97,9 @@ def _host(given: argparse.Namespace) -> Host:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    found = argparse.ArgumentParser(prog="python -m benchmarks.audit_hour", description=__doc__)
+    found = argparse.ArgumentParser(
+        prog="python -m benchmarks.audit_hour", description=str(__doc__).split("\n", maxsplit=1)[0]
+    )
     found.add_argument("--host", choices=["cpu", "gpu"], default="cpu")
     found.add_argument("--minutes", type=float, default=60.0)
     found.add_argument("--rate", type=float, default=0.15, help="requests a second")

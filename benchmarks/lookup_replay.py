@@ -67,7 +67,9 @@ def _row(cell: Cell) -> list[object]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    found = argparse.ArgumentParser(prog="python -m benchmarks.lookup_replay", description=__doc__)
+    found = argparse.ArgumentParser(
+        prog="python -m benchmarks.lookup_replay", description=str(__doc__).split("\n", maxsplit=1)[0]
+    )
     found.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
     found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")
     found.add_argument("--json", type=Path)
