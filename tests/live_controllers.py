@@ -29,9 +29,10 @@ class Worker:
         self.speculative_num_steps = state.speculative_num_steps
 
 
-def controller(policy: AdaptivePolicy, clock: RoundClock | None = None) -> AdaptiveController:
+def controller(policy: AdaptivePolicy, clock: RoundClock | None = None, looks_up: bool = False) -> AdaptiveController:
     worker = Worker()
     found = AdaptiveController(worker, policy, clock=clock)
+    found.allow_lookups(looks_up)
     found.register(worker.build_adaptive_runtime_state(3, 4))
     found.init_states()
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
-from sglang_adaptive.calibrate.state_words import because, ladder
+from sglang_adaptive.calibrate.state_words import because, ladder, looked_up
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed
 from sglang_adaptive.lookups.words import lookup_words
@@ -48,7 +48,9 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     """Yield lines about the ``adaptive`` block of a /server_info."""
     depths = ladder(state)
     yield f"Drafting {_steps(state['current_steps'])} a round, of the depths {listed(depths)}."
-    if left_out := [steps for steps in state["tiers"] if steps not in depths]:
+    if lookups := looked_up(state):
+        yield f"Or with {listed(lookups)} drafts looked up in each request's own text, where that promises more."
+    if left_out := [steps for steps in state["tiers"] if steps not in (*depths, *lookups)]:
         yield f"Built, and left out by the configuration in force: {listed(left_out)}."
     yield from _last_switch(state)
     if state["degraded"]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sglang_adaptive.policy.throughput.lookups import DRAFTS
+
 _CAUSES = {
     "acceptance": "what was accepted asked for it",
     "batch size": "the batch became {batch_size}",
@@ -22,6 +24,11 @@ _CAUSES = {
 def because(switch: Mapping[str, Any]) -> str:
     """Return the cause of a record of ``recent_switches`` in words; an unknown cause as it is."""
     return _CAUSES.get(switch["cause"], switch["cause"]).format(batch_size=switch["batch_size"])
+
+
+def looked_up(state: Mapping[str, Any]) -> list[int]:
+    """Return the drafts of rounds that are looked up in each request's own text, where the server has such rounds."""
+    return [] if state.get("lookup_rounds") is None else [steps for steps in state["tiers"] if steps in DRAFTS]
 
 
 def ladder(state: Mapping[str, Any]) -> list[int]:

@@ -114,10 +114,12 @@ def _depths(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
         cells += [f"{share:.0%}" if share else "-", f"{length:.2f}" if length else "-"]
         rate = row["expected_tokens_per_second"]
         if promised:
-            cells += ["-", "-"] if rate is None else [f"{rate:.1f}", f"{row['round_milliseconds']:.2f}"]
+            seconds = row["round_milliseconds"]
+            cells += ["-" if rate is None else f"{rate:.1f}", "-" if seconds is None else f"{seconds:.2f}"]
         if more:
             bar = marks.bar * round(BAR * (rate or 0.0) / max(promised))
-            unused = "left out by the configuration" if rate is None else "not used at this batch size"
+            left_out = row["round_time_is"] is None
+            unused = "left out by the configuration" if left_out else "not used at this batch size"
             cells += [bar, row["round_time_is"] if row["allowed"] else unused]
         table.add_row(*cells, style="bold" if row["live"] else "" if row["allowed"] else "dim")
     yield from (heading, table)

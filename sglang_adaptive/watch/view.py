@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_adaptive.calibrate.state_words import because, ladder
+from sglang_adaptive.calibrate.state_words import because, ladder, looked_up
 from sglang_adaptive.watch.reading import Reading
 from sglang_adaptive.watch.worth import worth
 
@@ -98,12 +98,15 @@ def _acceptance(state: dict[str, Any]) -> list[dict[str, Any]]:
 def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Return for each number of steps its share of the rounds, its accept length, and its expected rate if known."""
     rates, may_run = {rate["steps"]: rate for rate in state.get("rates", ())}, ladder(state)
+    lookups = looked_up(state)
+    seconds_of = state["lookup_rounds"]["seconds"] if lookups else {}
     recent = passed["rounds_by_depth"] if passed is not None else {}
     total = sum(recent.values())
     found = []
     for depth in state["tiers"]:
         tokens, accepted = (state[f"{what}_by_tier"].get(str(depth), 0) for what in ("tokens", "accepted"))
         rate = rates.get(depth)
+        seconds = rate["seconds"] if rate else seconds_of.get(str(depth))
         found.append(
             {
                 "depth": depth,
@@ -112,9 +115,9 @@ def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict
                 "rounds": state["rounds_by_tier"].get(str(depth), 0),
                 "accept_length": tokens / (tokens - accepted) if tokens else None,
                 "expected_tokens_per_second": rate["tokens_per_second"] if rate else None,
-                "round_milliseconds": 1000.0 * rate["seconds"] if rate else None,
-                "round_time_is": rate["source"] if rate else None,
-                "allowed": rate["allowed"] if rate else depth in may_run,
+                "round_milliseconds": None if seconds is None else 1000.0 * seconds,
+                "round_time_is": rate["source"] if rate else "looked up" if depth in lookups else None,
+                "allowed": rate["allowed"] if rate else depth in may_run or str(depth) in seconds_of,
                 "budget": rate["budget"] if rate else None,
             }
         )

@@ -214,6 +214,7 @@ class Lookups:
         asked = 1.0 + MARGIN + MARGIN_PER_LOST * self._lost
         return kinds[best] if rates[best] > asked * drafted / row.seconds[live] else 0
 
-    def as_dict(self) -> dict[str, object]:
-        """Return what is believed, as JSON builtins."""
-        return {"agreement": self.agreement.as_list(), "copying": self.copying}
+    def as_dict(self, row: RoundTimeRow) -> dict[str, object]:
+        """Return what is believed, and the seconds of *row*, as JSON builtins."""
+        seconds = {str(drafts): seconds for drafts, seconds in row.lookups.items()}
+        return {"agreement": self.agreement.as_list(), "copying": self.copying, "seconds": seconds}

@@ -350,7 +350,7 @@ class ThroughputPolicy:
             "cost_drift": math.exp(self._readings.drift) - 1.0,
             "probes": self._prober.as_dict(),
             "lost_to_zero_steps_rounds": self._choice.lost,
-            "lookup_rounds": {**self._lookups.as_dict(), "seconds": row.lookups} if self._lookups_allowed else None,
+            "lookup_rounds": self._lookups.as_dict(row) if self._lookups_allowed else None,
         }
 
     def _cells(self) -> list[ProfileCell]:

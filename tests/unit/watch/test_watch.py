@@ -21,6 +21,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_clock import RoundClock
@@ -119,6 +120,19 @@ def test_screen_of_the_throughput_policy(width: int) -> None:
 
 BUILT = (0, 1, 3, 7)
 LADDERS = [ladder for count in range(1, 5) for ladder in combinations(BUILT, count) if ladder != (0,)]
+
+
+def test_rounds_of_lookups_are_shown_beside_the_depths() -> None:
+    policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=BUILT, lookup=True))
+    found = controller(policy, RoundClock(Ticks()), looks_up=True)
+    states = [serve(found, 5, accepted=1.0, batch_size=size) for size in (2, 2, 64)]
+    few, many = (view(URL, reading(0, before), reading(1, state)) for before, state in pairwise(states))
+    for seen, source in ((few, "looked up"), (many, "not used at this batch size")):
+        rows = {row["depth"]: row for row in seen["by_depth"]}
+        assert rows[31]["expected_tokens_per_second"] is None and rows[31]["allowed"] is (seen is few)
+        assert drawn(seen, width=100).count(source) == len(DRAFTS)
+    assert "with 15 and 31 drafts looked up" in "\n".join(explain(states[-1]))
+    assert "left out" not in "\n".join(explain(states[-1]))
 
 
 @pytest.mark.parametrize(

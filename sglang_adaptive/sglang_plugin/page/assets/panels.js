@@ -21,14 +21,15 @@ function drawFigures(rank, sample) {
 
 function drawRates(rank) {
   const best = Math.max(...rank.rates.map((rate) => rate.tokens_per_second));
+  const named = (steps, words) => {
+    const live = steps === rank.current_steps;
+    const name = element("span", {}, `${steps}${words} `, live ? element("span", { class: "tag" }, "live") : null);
+    return [{ class: live ? "live" : null, "aria-current": live ? "true" : null }, name];
+  };
   const rows = rank.rates.map((rate) => {
-    const live = rate.steps === rank.current_steps;
-    const kept = rate.budget === null ? "" : `, ${rate.budget} verified`;
-    const name = element("span", {}, `${rate.steps}${kept} `, live ? element("span", { class: "tag" }, "live") : null);
     const source = rate.allowed ? (SOURCES[rate.source]?.words ?? rate.source) : "not used here";
     return row(
-      { class: live ? "live" : null, "aria-current": live ? "true" : null },
-      name,
+      ...named(rate.steps, rate.budget === null ? "" : `, ${rate.budget} verified`),
       barCell(rate.tokens_per_second / best, { unused: !rate.allowed }),
       number(rate.tokens_per_second),
       rate.tokens_per_round.toFixed(2),
@@ -36,6 +37,10 @@ function drawRates(rank) {
       element("td", { class: "wrap" }, source),
     );
   });
+  for (const [drafts, seconds] of Object.entries(rank.lookup_rounds?.seconds ?? {})) {
+    const words = element("td", { class: "wrap" }, "what they bring depends on the text");
+    rows.push(row(...named(Number(drafts), ", looked up"), element("td"), "-", "-", number(1000 * seconds), words));
+  }
   const note = `Expected of a round with ${plural(rank.batch_size, "request")}, the size of the latest.`;
   write(byId("rates-note"), note);
   const bar = element("td");

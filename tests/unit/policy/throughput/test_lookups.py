@@ -227,7 +227,7 @@ def test_their_times_are_learnt_and_shared() -> None:
     made.import_cost(made.export_cost())
     made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(9, 9, 20)]))
     assert made.get_steps_for_batch(1) in SECONDS
-    assert made.snapshot()["lookup_rounds"]["seconds"][WIDEST] == pytest.approx(0.09, rel=0.1)
+    assert made.snapshot()["lookup_rounds"]["seconds"][str(WIDEST)] == pytest.approx(0.09, rel=0.1)
     assert all(cell["steps"] in SECONDS for cell in made.snapshot()["cost_cells"])
 
 
