@@ -11,7 +11,8 @@ equal. The speedup over s is the sum of t(s) over the sum of t.
 
 The deviation follows from those of T(b, s), T(b, d) and the expected tokens. An error of a cell is the same in every
 round, so the deviations are averaged as if they were fully correlated: an upper bound on the standard deviation.
-Prefill, queueing and switches are in neither side.
+Prefill, queueing and switches are in neither side. Of a round of lookups, k(s) takes drafts to have been right where
+they were: the speedup is at least that.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class FixedDepth:
 
 def own_seconds(mix: RoundMix, prices: RoundPrices) -> float | None:
     """Return the modelled seconds of a round like those of *mix*; None where it has none."""
-    if mix.budget is None:
-        return prices.seconds.get(mix.steps)
-    return prices.with_budget.get((mix.steps, mix.budget))
+    if mix.budget is not None:
+        return prices.with_budget.get((mix.steps, mix.budget))
+    looked_up = prices.with_budget.get((0, mix.steps))
+    return prices.seconds.get(mix.steps, looked_up)
 
 
 def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:
@@ -61,7 +63,8 @@ def _doubt(prices: RoundPrices, drafted: int, steps: int) -> float:
     if steps == drafted:
         return 0.0
     tokens = prices.tokens_deviation.get(steps, 0.0) if steps > drafted else 0.0
-    return math.sqrt(prices.deviation[steps] ** 2 + prices.deviation[drafted] ** 2 + tokens**2)
+    own = prices.deviation.get(drafted, prices.deviation[steps])  # none is told of rounds of lookups
+    return math.sqrt(prices.deviation[steps] ** 2 + own**2 + tokens**2)
 
 
 @dataclass(slots=True)

@@ -46,6 +46,14 @@ def test_deeper_depths_go_on_as_the_policy_expects() -> None:
     assert from_zero[3].seconds == pytest.approx(0.010 * 16 / 10 * 2 / (2 * 2.8))
 
 
+def test_drafts_are_taken_to_have_been_right_where_lookups_were() -> None:
+    prices = RoundPrices(SECONDS, DEVIATION, TOKENS, {}, {(0, 15): 0.020})
+    found = fixed(mix(15, ([9, 0], 0.022)), prices)  # 11 tokens; 3 steps would have got 4 + 1 at the most
+    assert set(found) == set(SECONDS)
+    assert found[3].seconds == pytest.approx(0.022 * 16 / 20 * 11 / 5) and found[3].deviation == 0.0
+    assert found[0].seconds == pytest.approx(0.022 * 10 / 20 * 11 / 2)
+
+
 def test_rounds_without_a_time_take_as_long_as_the_others() -> None:
     assert mix(1, ([1], 0.02), ([0], None), ([1], 0.04)).seconds(1.0) == pytest.approx(0.09)
     assert mix(1, ([1], None), ([0], None)).seconds(0.012) == pytest.approx(0.024)

@@ -111,11 +111,12 @@ function drawBudgets({ verify_budget: budget }) {
   fillTable(byId("budgets-table"), ["Chance", element("td"), "Believed", "Accepted", "Drafts"], rows);
 }
 
-function drawLookups({ lookups: found }) {
+function drawLookups({ lookups: found, lookup_rounds: inUse }) {
   const { worth } = found;
+  const use = inUse ? "In use where they promise more than drafts." : "Not in use.";
   const counted = found.rounds
-    ? `Not in use. Over ${plural(found.requests, "finished request")} they would have yielded ${found.tokens_per_round.toFixed(2)} tokens a round, and ${percent(found.run_share)} of the tokens lie in rounds that accept 8 or more.`
-    : "Not in use. No finished request was counted yet.";
+    ? `${use} Alone, over ${plural(found.requests, "finished request")}, they would have yielded ${found.tokens_per_round.toFixed(2)} tokens a round, and ${percent(found.run_share)} of the tokens lie in rounds that accept 8 or more.`
+    : `${use} No finished request was counted yet.`;
   const worthIt = worth ? ` Where they pay, one request at a time would be ${worth.least.toFixed(2)} to ${worth.most.toFixed(2)} times as fast as ${worth.steps ? `at ${stepsInWords(worth.steps)}` : "without drafts"}.` : "";
   write(byId("lookups-note"), `${counted}${worthIt}${found.error ? ` The count has ended: ${found.error}.` : ""}`);
   const rows = found.by_match.map(({ from, rounds, tokens }) =>
