@@ -39,7 +39,7 @@ function drawRates(rank) {
   });
   for (const [drafts, seconds] of Object.entries(rank.lookup_rounds?.seconds ?? {})) {
     const words = element("td", { class: "wrap" }, "what they bring depends on the text");
-    rows.push(row(...named(Number(drafts), ", looked up"), element("td"), "-", "-", number(1000 * seconds), words));
+    rows.push(row(...named(Number(drafts), " looked up"), element("td"), "-", "-", number(1000 * seconds), words));
   }
   const note = `Expected of a round with ${plural(rank.batch_size, "request")}, the size of the latest.`;
   write(byId("rates-note"), note);
