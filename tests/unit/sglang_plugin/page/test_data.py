@@ -18,7 +18,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.profile import ProfileKey
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload, routes
@@ -53,13 +53,13 @@ KINDS = {
 
 def served(policy: AdaptivePolicy) -> AdaptiveController:
     """A controller that was configured anew, and has switched, been held, and timed rounds."""
-    ticks = Ticks()
-    found = controller(policy, RoundClock(ticks))
+    ticks, looks_up = Ticks(), isinstance(policy, ThroughputPolicy) and policy.options.lookup
+    found = controller(policy, RoundClock(ticks), looks_up)
     found.replace_policy(policy, by="a test")
     for index in range(120):
         ticks.now += 0.02
         found.force_steps(1 if 40 <= index < 50 else None)
-        batch_size = 8 if index >= 60 else 2
+        batch_size = 8 if index >= 60 and not looks_up else 2
         found.activate_step_by_batch(batch_size)
         steps = found.worker.speculative_num_steps
         found.on_verify_complete([steps if index < 80 else 0] * batch_size, batch_size)
@@ -116,7 +116,9 @@ def documented_paths(document: dict[str, Any], address: str = routes.DATA) -> se
 def test_the_documented_schema_is_what_is_sent() -> None:
     seen: set[str] = set()
     audited = {**with_audit(served(ema()), "wrong").snapshot().as_dict(), "dp_rank": 0}
-    for document in (*(encoded(rank(policy)) for policy in (ThroughputPolicy(3), ema())), encoded(INACTIVE, audited)):
+    looks_up = ThroughputPolicy(3, ThroughputOptions(lookup=True))
+    policies = (ThroughputPolicy(3), looks_up, ema())
+    for document in (*(encoded(rank(policy)) for policy in policies), encoded(INACTIVE, audited)):
         seen |= documented_paths(document)
     assert set(documented()) - seen == FROM_THE_WORKER, "documented and not sent"
 
