@@ -72,7 +72,7 @@ def _fixture(name: str) -> Callable[[Fleet], CpuServer]:
 
 plain, ema, stock = _fixture("plain"), _fixture("ema"), _fixture("stock")
 static, faulty, tree = _fixture("static"), _fixture("faulty"), _fixture("tree")
-two_ranks, replicas = _fixture("two_ranks"), _fixture("replicas")
+two_ranks, lookups, replicas = _fixture("two_ranks"), _fixture("lookups"), _fixture("replicas")
 standalone, frozen_kv, ngram = _fixture("standalone"), _fixture("frozen_kv"), _fixture("ngram")
 layers, attention_dp = _fixture("layers"), _fixture("attention_dp")
 blocks = _fixture("blocks")

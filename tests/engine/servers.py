@@ -110,12 +110,19 @@ def tree(folder: Path) -> CpuServer:
 
 
 def two_ranks(folder: Path) -> CpuServer:
-    """The throughput policy on two tensor-parallel ranks, which look drafts up as well.
+    """The throughput policy, as adaptive speculation without a file gives it, on two tensor-parallel ranks.
 
     The second rank's clock lies; each rank logs the depth of every round beside the server's log.
     """
-    config = _config(folder, "two_ranks", {"throughput": {"lookup": True}})
-    return _two(folder, "two_ranks", *_speculation("--speculative-adaptive-config", config), "--enable-metrics")
+    adaptive = ("--speculative-adaptive", "--enable-metrics")
+    return _two(folder, "two_ranks", *_speculation(*adaptive))
+
+
+def lookups(folder: Path) -> CpuServer:
+    """The same, looking drafts up as well."""
+    options = {"candidate_steps": list(TIERS), "lookup": True}
+    config = _config(folder, "lookups", {"throughput": options, "warm_up": False})
+    return _two(folder, "lookups", *_speculation("--speculative-adaptive-config", config))
 
 
 def attention_dp(folder: Path) -> CpuServer:
@@ -141,10 +148,11 @@ def throughput(folder: Path, profiles: Path) -> CpuServer:
 
 
 def replicas(folder: Path) -> CpuServer:
-    """Two data-parallel replicas, each with a policy of its own, as adaptive speculation without a file gives it."""
-    flags = (*_speculation("--speculative-adaptive"), "--dp-size", "2")
+    """Two data-parallel replicas, each with a throughput policy of its own."""
+    config = _config(folder, "replicas", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
+    speculation = _speculation("--speculative-adaptive-config", config)
     # SGLang would look for a memory node a replica.
-    return _server(folder, "replicas", *flags, SGLANG_CPU_OMP_THREADS_BIND="0|1")
+    return _server(folder, "replicas", *speculation, "--dp-size", "2", SGLANG_CPU_OMP_THREADS_BIND="0|1")
 
 
 def standalone(folder: Path) -> CpuServer:
@@ -206,7 +214,7 @@ def workers(folder: Path) -> CpuServer:
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     server.__name__: server
     for server in (
-        *(plain, ema, static, two_ranks, stock, faulty, tree, replicas, standalone, frozen_kv, ngram, layers),
+        *(plain, ema, static, two_ranks, lookups, stock, faulty, tree, replicas, standalone, frozen_kv, ngram, layers),
         blocks,
         attention_dp,
         keys,

@@ -19,7 +19,6 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from tests.engine.examples import BRIEFLY, PROGRAM, examples
 from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, wait_until
@@ -165,6 +164,5 @@ def test_throughput_policy_is_watched_with_what_each_depth_promises(
     assert "policy throughput" in told and "why: " in told and "Acceptance by position" in told
     assert main(["watch", "--url", two_ranks.url, "--once", "--interval", "0.1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    promised = {row["depth"]: row["expected_tokens_per_second"] for row in found["by_depth"]}
-    assert all((rate is None) if depth in DRAFTS else rate > 0 for depth, rate in promised.items())
+    assert all(row["expected_tokens_per_second"] > 0 for row in found["by_depth"])
     assert sum(row["live"] for row in found["by_depth"]) == 1

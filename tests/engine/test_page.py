@@ -219,7 +219,7 @@ def test_what_lookups_would_have_got_accepted(two_ranks: CpuServer, browser: Bro
     browser.until("paused || (byId('pause').click(), paused)", "the page is paused")
     found = browser.value("answer.ranks[0].lookups")
     note, rows = browser.text("lookups-note"), table(browser, "lookups-table")[1:]
-    assert note.startswith("In use where they promise more than drafts.")
+    assert note.startswith("Not in use.")
     assert f"{found['tokens_per_round']:.2f} tokens a round" in note
     worth = found["worth"]
     assert f"{worth['least']:.2f} to {worth['most']:.2f} times as fast as" in note

@@ -29,15 +29,6 @@ def test_penalised_text_is_that_without_speculation(
     require_whole_pool(ema)
 
 
-def test_penalised_text_on_two_ranks_does_not_depend_on_the_depth(two_ranks: CpuServer, penalised: list[Case]) -> None:
-    some = [*penalised[:3], *penalised[-3:]]
-    two_ranks.force_steps(0)
-    wanted = run(two_ranks, some, at_once=4)
-    with rotating_depth(two_ranks):
-        assert run(two_ranks, some, at_once=4) == wanted
-    assert wanted != run(two_ranks, [Case(case.prompt) for case in some], at_once=4), "a penalty changes what follows"
-
-
 @pytest.mark.xfail(raises=AssertionError, strict=True, reason="0.5.23: penalties lag by the tokens of a round")
 def test_that_of_stock_speculation(
     static: CpuServer, expected: Callable[[list[Case]], list[Output]], penalised: list[Case]

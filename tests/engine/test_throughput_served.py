@@ -13,10 +13,9 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from tests.engine.servers import rank_log, throughput
-from tests.engine.workload import Case, adaptive, run, wait_until
+from tests.engine.workload import Case, adaptive, rotating_depth, run, wait_until
 
 LADDER = [0, 1, 2, 3, 5, 7]
-"""Of the default configuration."""
 
 
 @pytest.fixture
@@ -25,9 +24,9 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
     return [Case(prompt, max_new_tokens=24) for prompt in (*easy[:2], *hard[:2])]
 
 
-def depths(server: CpuServer, rank: int) -> list[str]:
+def depths(server: CpuServer, rank: int, name: str = "two_ranks") -> list[str]:
     """Return "batch size, depth" of every round that a rank has started."""
-    return Path(server.log_path).with_name(f"{rank_log('two_ranks')}{rank}").read_text().splitlines()
+    return Path(server.log_path).with_name(f"{rank_log(name)}{rank}").read_text().splitlines()
 
 
 def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer, cases: list[Case]) -> None:
@@ -36,9 +35,6 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     two_ranks.force_steps(None)
     assert run(two_ranks, cases, at_once=1) == without_drafts
     assert run(two_ranks, cases, at_once=3) == without_drafts
-    two_ranks.force_steps(DRAFTS[-1])
-    assert run(two_ranks, cases, at_once=3) == without_drafts
-    two_ranks.force_steps(None)
     while len({line.split()[1] for line in depths(two_ranks, 0)}) <= 2:  # what is worth a probe depends on the times
         assert run(two_ranks, cases, at_once=3) == without_drafts
 
@@ -46,6 +42,25 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     wait_until(lambda: len(depths(two_ranks, 1)) >= started, "rank 1 has started as many rounds")
     assert depths(two_ranks, 1)[:started] == depths(two_ranks, 0)[:started]
     assert started > 60
+
+
+def test_every_rank_looks_the_same_up(lookups: CpuServer, cases: list[Case]) -> None:
+    """While depths and lookups take turns, with a penalty, which counts every token of a round, as well."""
+    penalised = [Case(case.prompt, 40, {"ignore_eos": True, "frequency_penalty": 1.5}) for case in cases]
+    mixed = [*cases, *penalised]
+    lookups.force_steps(0)
+    without_drafts = run(lookups, mixed, at_once=3)
+    assert without_drafts[: len(cases)] != without_drafts[len(cases) :]
+    with rotating_depth(lookups):
+        assert run(lookups, mixed, at_once=3) == without_drafts
+    lookups.force_steps(DRAFTS[-1])
+    assert run(lookups, cases, at_once=3) == without_drafts[: len(cases)]
+    lookups.force_steps(None)
+    assert run(lookups, cases, at_once=1) == without_drafts[: len(cases)]
+    started = len(depths(lookups, 0, "lookups"))
+    wait_until(lambda: len(depths(lookups, 1, "lookups")) >= started, "rank 1 has started as many rounds")
+    first, second = (depths(lookups, rank, "lookups")[:started] for rank in (0, 1))
+    assert first == second and {line.split()[1] for line in first} >= {"0", *map(str, DRAFTS)}
 
 
 def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
@@ -59,8 +74,7 @@ def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
     while not timed():  # a busy machine leaves fewer rounds that can be timed
         run(two_ranks, cases[:1], at_once=1)
     found: dict[str, Any] = adaptive(two_ranks)
-    assert (found["policy"], found["active"], found["degraded"]) == ("throughput", True, False)
-    assert found["tiers"] == [*LADDER, *DRAFTS]
+    assert (found["policy"], found["active"], found["degraded"], found["tiers"]) == ("throughput", True, False, LADDER)
     assert [position["position"] for position in found["acceptance"]] == list(range(1, LADDER[-1] + 1))
     assert all(0.0 <= position["probability"] <= 1.0 for position in found["acceptance"])
     assert [rate["steps"] for rate in found["rates"]] == LADDER
