@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = start.start_all(
             [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
         )
+        if not found:
+            raise RuntimeError("the server did not come up")
         server = found[0]
         _serve(given, server, report)
     except Exception as problem:

@@ -17,13 +17,14 @@ from statistics import fmean
 
 from benchmarks.harness.results import Report
 from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.real.recordings import load_texts
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting
 
 BATCHES = (1, 2, 4, 8)
-POLICY, LOOKUPS = "throughput", "lookups"
+POLICY = "throughput"
 REPLAYED = "recorded, position by position; round times are cost profiles'"
 COLUMNS = ["texts", "scene", "batch", "profile", "best depth", POLICY, LOOKUPS]
 

@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from benchmarks.long_contexts import smollm2
 from benchmarks.traces import texts
 from benchmarks.traces.prompts import Prompt
-from benchmarks.traces.record import hardware, save, without_folder
+from benchmarks.traces.record import hardware, save, with_tokens, without_folder
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.weights import fingerprint
 from benchmarks.traces.writing import Writing
@@ -80,13 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         texts.save(given.file, _texts(AutoTokenizer.from_pretrained(target), given.count))
         return 0
     recorder, found = Recorder(target, draft, given.device, torch.float32, 0.0, 0), texts.load(given.file)
-    requests, done = [found.of(request) for request in range(len(found.prompt))], []
-    for prompt, output, _ in requests:
+    done: list[Recording] = []
+    for prompt, output, _ in map(found.of, range(len(found.prompt))):
         done.append(recorded(recorder, prompt, output))
         right = done[-1].accepted
         print(f"{len(prompt):5d} + {len(output):5d} tokens, {right.mean():.2f} drafts right", flush=True)
-    judged = zip(requests, done, strict=True)
-    texts.save(given.file, [(prompt, output, [*one.accepted.tolist(), 0]) for (prompt, output, _), one in judged])
+    texts.save(given.file, map(with_tokens, done))
+    if given.trace is None:
+        return 0
     about = {
         "target": fingerprint(target),
         "draft": fingerprint(draft),

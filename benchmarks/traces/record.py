@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         done += _wave(recorder, prompts[first : first + options.wave], options, started)
         save(options.out, about, done)
         if options.tokens:
-            texts.save(options.tokens, [_with_tokens(one) for _, one in done])
+            texts.save(options.tokens, [with_tokens(one) for _, one in done])
         positions = sum(len(recording.accepted) for _, recording in done)
         _say(f"{options.out}: {len(done)} requests, {positions} positions", started)
     return 0
@@ -107,7 +107,8 @@ def without_folder(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
-def _with_tokens(one: Recording) -> texts.Request:
+def with_tokens(one: Recording) -> texts.Request:
+    """Return a recording as a request that a server can be made to repeat."""
     known = len(one.accepted) + 1  # the last token of the text ends its last round
     return one.prompt, one.tokens[:known], [*one.accepted.tolist(), 0]
 
