@@ -268,8 +268,8 @@ class PolicyOptions:
         fewer, default = self.up_to(most), type(self).__dataclass_fields__.get("candidate_steps")  # type: ignore[attr-defined]
         if default is None or self.candidate_steps != default.default:
             return fewer
-        halves = takewhile(lambda steps: steps < most, (2**power - 1 for power in count()))
-        return replace(fewer, candidate_steps=(*halves, most))  # type: ignore[type-var]
+        narrower = takewhile(lambda steps: steps < most, (2**power - 1 for power in count()))
+        return replace(fewer, candidate_steps=(*narrower, most))  # type: ignore[type-var]
 
     def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
         """Yield each list of depths: its key, the list, and the batch sizes it is for, from one to below the other."""

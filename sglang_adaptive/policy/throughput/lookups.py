@@ -36,9 +36,9 @@ SHORTEST, LONGEST = 2, 64
 LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Matches from which on trials are counted together."""
 PRIOR = 16.0
-"""Rounds that the formula weighs as, at each level."""
+"""Rounds that the formula weighs as, at each level, and tokens that a factor of 1 does in ``copying``."""
 MEMORY = 512.0
-"""Rounds of a level after which they count half: texts change."""
+"""Rounds of a level, and tokens of copied text, after which they count half: texts change."""
 FURTHEST = DRAFTS[-1]
 """Tokens of agreement that are told apart."""
 RUN = 8

@@ -32,11 +32,10 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.state import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
-from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, new_backend, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
-from sglang_adaptive.sglang_plugin.start.policies import build_policy, fitted
+from sglang_adaptive.sglang_plugin.start.policies import build_policy
 from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
 
 logger = logging.getLogger(__name__)
@@ -58,19 +57,18 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        config = get_spec().speculative_adaptive_config
         self.speculative_num_steps = most = self.block_size - 1
         self._buffers: dict[int, dict[str, Any]] = {}
         """By width, what ``_take_width`` keeps of those that are not live."""
         self._samplers: dict[int, Any] = {}
         """By width, what takes the likeliest tokens inside the draft's graphs."""
-        if most not in fitted(read_once(config), most, get_spec()).candidate_steps:
+        policy = build_policy(most, get_spec().speculative_adaptive_config, get_spec())
+        if most not in policy.candidate_steps:
             logger.warning(
                 "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
                 self.block_size,
                 most,
             )
-        policy = build_policy(most, config, get_spec())
         self.round = current.begin(self, policy)
         self.adaptive_controller = self.round.controller
 
