@@ -62,7 +62,7 @@ class Agreement:
     def __init__(self) -> None:
         self._reached = [[PRIOR * (m - 1.0) / (m + r - 1.0) for r in range(FURTHEST + 1)] for m in LEVELS]
         """By level and tokens, the rounds from whose start so many tokens agreed or more; by 0 tokens, all. PRIOR of
-        them nobody has seen; as others are forgotten, they are."""
+        them are only assumed, and forgotten as the others are."""
         self._sums: list[list[float] | None] = [None] * len(LEVELS)
         """By level, the sums of these; None where something was learnt since."""
 
