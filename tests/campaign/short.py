@@ -14,5 +14,5 @@ def require_nothing_lost(stage: str, folder: Path) -> None:
     """Run a small unit of *stage* and fail when something was lost, or hardly anything tried."""
     code = main(["--seed", SEED, "--units", "1", "--short", "--stage", stage, "--folder", str(folder)])
     found = json.loads((folder / "report.json").read_text())["stages"][stage]
-    assert (code, found["losses"]) == (0, [])
+    assert (code, found["losses"]) == (0, []), json.dumps(found["losses"], indent=1)
     assert sum(found["tried"].values()) > 30
