@@ -113,7 +113,8 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
     if (table := dspark.check(launch.get("dspark"))) is not None:
         yield table
     if launch.get("attention_backend") is not None:
-        yield Check("attention backend", OK, f"{launch['attention_backend']} on {launch['device']}")
+        backend, faster = f"{launch['attention_backend']} on {launch['device']}", launch.get("faster_backend")
+        yield Check("attention backend", NOTE if faster else OK, f"{backend}; {faster}" if faster else backend)
 
 
 def _renamed(change: dict[str, str | None]) -> str:

@@ -20,7 +20,14 @@ from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
-from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, dspark, long_contexts, without_device
+from sglang_adaptive.sglang_plugin.launch import (
+    activation,
+    draft_needs,
+    dspark,
+    faster_backend,
+    long_contexts,
+    without_device,
+)
 from sglang_adaptive.sglang_plugin.launch.left_out import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
 from sglang_adaptive.sglang_plugin.notes import NOTE
@@ -110,6 +117,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``hint``: see `draft_needs.hint`;
     - ``long_contexts``: see `long_contexts.hint`;
     - ``attention_backend``: SGLang's choice;
+    - ``faster_backend``: see `faster_backend.hint`;
     - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
       and model configurations alone.
     """
@@ -169,6 +177,7 @@ def _resolved(server_args: Any) -> dict[str, Any]:
         "reason": note.get("reason"),
         "adaptive": bool(cfg.speculative_adaptive),
         "attention_backend": cfg.attention_backend,
+        "faster_backend": faster_backend.hint(server_args, cfg.attention_backend),
         "device": str(cfg.device),
         "steps": None if cfg.speculative_num_draft_tokens is None else cfg.speculative_num_draft_tokens - 1,
     }
