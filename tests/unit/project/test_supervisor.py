@@ -47,6 +47,11 @@ def test_hangs(three):
 '''
 
 
+def _hear_of_hang_ups() -> None:
+    """Undo what `nohup` does to everything that it starts, these tests and their runs included."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Run:
     """A run that starts servers and other processes, and then hangs unless it is to end by itself."""
 
@@ -55,7 +60,7 @@ class Run:
         variables = {name: value for name, value in os.environ.items() if name != "MAKELEVEL"} | {MARK: self._mark}
         self.first = subprocess.Popen(
             command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_hear_of_hang_ups,
         )  # fmt: skip
 
     def processes(self) -> list[psutil.Process]:
