@@ -42,9 +42,6 @@ ASKED = (
 )
 """Attributes that only ``doctor`` needs; no launch is refused for them."""
 
-CPU_ENGINE = "SGLANG_ADAPTIVE_CHECKUP_ON_CPU"
-"""Environment variable, set when this process was restarted with the environment of ``serve-cpu``."""
-
 
 def main(question: Path, answer: Path) -> None:
     """Run the checks one by one; a check that raises is recorded as ``failure`` and ends the run."""
@@ -68,11 +65,13 @@ def device() -> dict[str, Any]:
     """Return the GPUs that torch finds; without one, restart this process with the environment of the CPU engine."""
     import torch
 
+    from sglang_adaptive.serve_cpu import SWITCH
+
     if torch.cuda.is_available():
         cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         found = {"names": [card.name for card in cards], "gibibytes": [round(c.total_memory / 2**30) for c in cards]}
         return {"kind": "gpu", **found, "torch": torch.__version__}
-    if CPU_ENGINE not in os.environ:
+    if SWITCH not in os.environ:
         _again_on_cpu()
     return {"kind": "cpu", "torch": torch.__version__}
 
@@ -204,7 +203,7 @@ def _again_on_cpu() -> None:
     from sglang_adaptive.serve_cpu import environment
 
     command = [sys.executable, "-m", "sglang_adaptive.sglang_plugin.launch.checkup", *sys.argv[1:]]
-    os.execve(command[0], command, {**os.environ, **environment(), CPU_ENGINE: "1"})
+    os.execve(command[0], command, {**os.environ, **environment()})
 
 
 def _first_line(error: Exception) -> str:
@@ -213,3 +212,6 @@ def _first_line(error: Exception) -> str:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking SGLang's modules down in order costs seconds

@@ -13,7 +13,6 @@ from sglang_adaptive.cli import main
 from sglang_adaptive.doctor import installation
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.serve_cpu import default_arguments
-from sglang_adaptive.sglang_plugin.launch.checkup import CPU_ENGINE
 from tests.engine.examples import PROGRAM, examples
 from tests.launch_lab import LaunchLab
 
@@ -25,7 +24,7 @@ def asked(lab: LaunchLab, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """The doctor's questions go to forks of one process, which imports SGLang once."""
 
     def run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        outcome = lab.launch(module, f"import os; os.environ[{CPU_ENGINE!r}] = '1'")
+        outcome = lab.launch(module)
         return subprocess.CompletedProcess(module, outcome.code, "", outcome.output)
 
     monkeypatch.setattr(installation, "_run", run)
