@@ -15,7 +15,7 @@ COMMANDS = {
     "serve-cpu": ("sglang_adaptive.serve_cpu", "serve a model on the CPU; takes SGLang's own arguments"),
     "chat": ("sglang_adaptive.lab.chat.command", "talk to a real model in the terminal, and see how deep it drafts"),
     "models": ("sglang_adaptive.lab.models.command", "put a real language model and its draft into your cache"),
-    "validate": ("sglang_adaptive.validate.command", "check a configuration and read it back in plain words"),
+    "validate": ("sglang_adaptive.validate", "check a configuration and read it back in plain words"),
     "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),
     "watch": ("sglang_adaptive.watch.command", "show live what a server's speculation does"),
     "explain": ("sglang_adaptive.calibrate.explain", "say in words why a live server runs the depth that it runs"),
@@ -23,7 +23,7 @@ COMMANDS = {
     "audit": ("sglang_adaptive.audit.command", "check on a live server that speculation changes no token"),
     "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
     "report": ("sglang_adaptive.report.command", "make an HTML or Markdown report from benchmark results"),
-    "completion": ("sglang_adaptive.completion.command", "print the completion script of a shell"),
+    "completion": ("sglang_adaptive.completion", "print the completion script of a shell"),
 }
 """Subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and what it does."""
 

@@ -22,10 +22,10 @@ SAY_CALLS = (
 """Functions of the package whose arguments are printed as they are."""
 REASONS = {
     "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
-    "sglang_plugin/repairs/hybrids.py": ("obstacle",),
+    "sglang_plugin/repairs.py": ("hybrid_obstacle",),
     "sglang_plugin/workers/choice.py": ("unsupported_reason",),
     "sglang_plugin/workers/dflash_setup.py": ("unsupported_reason",),
-    "sglang_plugin/attention_dp/setup_check.py": ("unsupported_reason",),
+    "sglang_plugin/attention_dp.py": ("unsupported_reason",),
     "sglang_plugin/zero_steps/setup_check.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
     "sglang_plugin/verify_budget/setup_check.py": (
         "why_rectangles",
@@ -42,8 +42,7 @@ REASONS = {
     "sglang_plugin/launch/dspark.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
     "lab/demo/verdict.py": ("failures",),
-    "watch/view.py": ("view", "_state"),
-    "watch/reading.py": ("read",),
+    "watch/view.py": ("view", "_state", "read"),
     "client.py": ("in_words",),
 }
 """Functions that return a reason, or put one down, for a message that is printed elsewhere."""

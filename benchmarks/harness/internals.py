@@ -47,6 +47,6 @@ def kept_drafts(chances: Any, budget: int) -> list[int]:
 
 def without_mamba2_repair() -> None:
     """Undo this package's repair of Mamba2's verify in this process."""
-    from sglang_adaptive.sglang_plugin.repairs import mamba2_width
+    from sglang_adaptive.sglang_plugin import repairs
 
-    mamba2_width.buffer_steps = lambda buffer, given: given  # type: ignore[assignment,return-value]
+    repairs.buffer_steps = lambda buffer, given: given  # type: ignore[assignment,return-value]

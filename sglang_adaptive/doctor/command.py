@@ -9,11 +9,24 @@ from collections.abc import Iterator, Sequence
 
 from sglang_adaptive import command_line
 from sglang_adaptive.client import Client
-from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, add_api_key, failed, has_colour
-from sglang_adaptive.doctor import configuration, installation, running
+from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, add_api_key, failed, has_colour, listed
+from sglang_adaptive.doctor import installation, running
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
-from sglang_adaptive.doctor.launch_line import LaunchLine, take_apart
+from sglang_adaptive.doctor.installation import LaunchLine, take_apart
+from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.serve_cpu import LaunchError, from_file
+
+
+def configuration_check(path: str) -> Check:
+    """Return the check of the file *path*, made with the server's code."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return Check("configuration", PROBLEM, str(error))
+    depths = listed(config.candidate_steps)
+    return Check("configuration", OK, f"{path}: policy {config.policy}, depths {depths}; `validate` says more")
+
 
 COLOURS = {OK: "32", NOTE: "33", PROBLEM: "31"}
 CONFIG = "--speculative-adaptive-config"
@@ -81,10 +94,10 @@ def _client(arguments: argparse.Namespace) -> Client:
 
 def _checks(file: str | None, line: LaunchLine | None, client: Client | None) -> Iterator[Check]:
     if file is not None:
-        yield configuration.check(file)
+        yield configuration_check(file)
     named = None if line is None else _config_of(line.arguments)
     if named is not None:
-        yield configuration.check(named)
+        yield configuration_check(named)
     yield from running.checks(client) if client is not None else installation.checks(line)
 
 

@@ -1,25 +1,81 @@
-"""Checks of this machine: versions, the device, SGLang's signatures, the plugin, and a launch line."""
+"""Checks of this machine: versions, the device, what SGLang has, the plugin, and a launch line."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.doctor import dspark
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
-from sglang_adaptive.doctor.launch_line import LaunchLine
 from sglang_adaptive.serve_cpu import LaunchError, default_arguments, environment, sglang_arguments
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported, verdict
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_STARTS = (["sglang.launch_server"], ["sglang", "serve"], ["sglang-adaptive", "serve-cpu"])
+EXPECTED = "python -m sglang.launch_server ..., sglang serve ..., sglang-adaptive serve-cpu ..., or SGLang's arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLine:
+    """The parts of a launch line."""
+
+    arguments: list[str]
+    """SGLang's arguments; for serve-cpu those that the user typed."""
+
+    variables: dict[str, str]
+    """Environment variables that were set in front of the command."""
+
+    on_cpu: bool
+    """Whether ``sglang-adaptive serve-cpu`` launches it."""
+
+
+def take_apart(words: Sequence[str]) -> LaunchLine:
+    """Return the parts of the launch line *words*. Raises ValueError with one line when they are no launch line."""
+    rest = list(words)
+    variables = {}
+    while rest and (found := _ASSIGNMENT.fullmatch(rest[0])):
+        variables[found[1]] = found[2]
+        rest.pop(0)
+    if rest and rest[0].startswith("-"):
+        return LaunchLine(rest, variables, on_cpu=False)
+    for at in range(len(rest)):
+        for start in _STARTS:
+            name = rest[at].rpartition("/")[2]  # as in .venv/bin/sglang
+            if [name, *rest[at + 1 : at + len(start)]] == start:
+                return LaunchLine(rest[at + len(start) :], variables, on_cpu=start[-1] == "serve-cpu")
+    raise ValueError(f"no launch line in {' '.join(words)!r}; expected {EXPECTED}")
+
+
+DSPARK_TABLE = "DSPARK table"
+_MEASURE = "`sglang-adaptive calibrate --dspark --output FILE` measures one, on a server of this line"
+_TABLE = "--speculative-dspark-sps-table-path"
+
+
+def dspark_check(planner: Mapping[str, Any] | None) -> Check | None:
+    """Return the check of *planner*, a line's ``mode``, ``table`` and ``problem`` of reading it; None without one."""
+    if planner is None:
+        return None
+    mode, table, problem = planner["mode"], planner["table"], planner["problem"]
+    if table is None:
+        return Check(DSPARK_TABLE, NOTE, f"none, so every draft of every request is verified: {_MEASURE}, for {_TABLE}")
+    if problem is not None:
+        return Check(DSPARK_TABLE, PROBLEM, f"{table}: {problem}; {_MEASURE}")
+    if mode == "static":
+        words = f"{table} is not read: its planner is off without SGLANG_RAGGED_VERIFY_MODE=compact"
+        return Check(DSPARK_TABLE, NOTE, words)
+    return Check(DSPARK_TABLE, OK, f"{table}, from which SGLang plans how many drafts to verify")
+
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
 LINE, FLAGS = "launch line", "renamed flags"
@@ -110,7 +166,7 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check("long contexts", NOTE, launch["long_contexts"])
     for words in launch.get("left_out", ()) if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
-    if (table := dspark.check(launch.get("dspark"))) is not None:
+    if (table := dspark_check(launch.get("dspark"))) is not None:
         yield table
     if launch.get("attention_backend") is not None:
         backend, faster = f"{launch['attention_backend']} on {launch['device']}", launch.get("faster_backend")

@@ -8,8 +8,7 @@ from typing import Any
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
-from sglang_adaptive.watch.reading import Reading, read
-from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, view
+from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, Reading, read, view
 
 
 def checks(client: Client) -> Iterator[Check]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, failed, new_file
-from sglang_adaptive.report import demo, recorded, server, simulation
+from sglang_adaptive.report import demo, server, simulation
 from sglang_adaptive.report.blocks import Section
 from sglang_adaptive.report.html import html
 from sglang_adaptive.report.markdown import markdown
@@ -69,8 +69,8 @@ _BUILD: dict[str, Callable[[list[Result]], Iterable[Section]]] = {
     DEMO: lambda results: map(demo.section, results),
     SERVER: server.sections,
     SIMULATION: lambda results: map(simulation.section, results),
-    TEXT: lambda results: map(recorded.text, results),
-    TRAFFIC: lambda results: map(recorded.traffic, results),
+    TEXT: lambda results: map(simulation.text, results),
+    TRAFFIC: lambda results: map(simulation.traffic, results),
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_adaptive.report.blocks import Block, Facts, Picture, Section, Table, Text
+from sglang_adaptive.report.html import Chart
 from sglang_adaptive.report.results import Result, source
-from sglang_adaptive.report.svg import Chart
 
 
 def section(result: Result) -> Section:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.attention_dp import ballots
+from sglang_adaptive.sglang_plugin import attention_dp, repairs
 from sglang_adaptive.sglang_plugin.capacity import Capacity
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
@@ -27,7 +27,6 @@ from sglang_adaptive.sglang_plugin.graphs.captures import Captures
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, draft_parts_in_their_scope
 from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.repairs import override_log, zero_step_sampling
 from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, metrics_beside
 from sglang_adaptive.sglang_plugin.reporting.proposed_drafts import Proposed
 from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
@@ -136,7 +135,7 @@ class Round:
         with self.controller.states_postponed():
             build(worker)
             self.lookups = LookupRounds.where_it_can(worker, self.controller)
-        self.ranks = ballots.joint_steps(self.controller)
+        self.ranks = attention_dp.joint_steps(self.controller)
         self.deferred = DeferredDraftExtend.where_it_can(worker, self.controller)
         self.draft_window = DraftWindow.where_it_can(worker)
         if verify_budget.asked():
@@ -156,16 +155,16 @@ class Round:
         """Add this rank's ballot to its row of the gather; a rank in a prefill has no say."""
         if self.ranks is None:
             return row
-        return ballots.appended(row, self.ranks.row(0 if info.is_extend_in_batch else info.num_tokens))
+        return attention_dp.appended(row, self.ranks.row(0 if info.is_extend_in_batch else info.num_tokens))
 
     def with_silence(self, row: Any) -> Any:
         """Add a ballot without a say to the row of a rank that is not there."""
-        return row if self.ranks is None else ballots.appended(row, ballots.no_say(self.ranks))
+        return row if self.ranks is None else attention_dp.appended(row, attention_dp.no_say(self.ranks))
 
     def gathered(self, info: Any) -> None:
         """Set the steps of the coming round from the ballots of all ranks."""
         if self.ranks is not None:
-            self.ranks.take(ballots.rows(info, self.ranks))
+            self.ranks.take(attention_dp.rows(info, self.ranks))
 
     def count(self, count: Callable[[Any], None], batch: Any) -> None:
         """Let penalizers count what a batch has written."""
@@ -196,7 +195,7 @@ class Round:
 
     def switched(self) -> None:
         """Keep SGLang's own log of such changes short."""
-        override_log.keep_latest_switch()
+        repairs.keep_latest_switch()
 
     # -- a round --------------------------------------------------------------------------------------------------
 
@@ -208,7 +207,7 @@ class Round:
         if self.deferred is not None:
             self.deferred.before_verify()
         made = self.inputs.made(build, worker, batch)
-        return zero_step_sampling.with_draft_probs(made, worker, batch)
+        return repairs.with_draft_probs(made, worker, batch)
 
     def draft(self, draft: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
         """Draft, after the draft extends that zero-step rounds have left for later; or take drafts looked up."""

@@ -24,8 +24,7 @@ from sglang_adaptive.command_line import (
     port_number,
 )
 from sglang_adaptive.watch.lines import Lines
-from sglang_adaptive.watch.reading import read
-from sglang_adaptive.watch.view import HEALTHY, view
+from sglang_adaptive.watch.view import HEALTHY, read, view
 
 READINGS_KEPT = 60
 PATIENCE_SECONDS = 15.0

@@ -1,12 +1,98 @@
-"""Computes the displayed values of a server, one JSON object, from two successive readings."""
+"""Two successive readings of a server, and the displayed values, one JSON object, from them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from sglang_adaptive.calibrate.state_words import because, ladder, looked_up
-from sglang_adaptive.watch.reading import Reading
-from sglang_adaptive.watch.worth import worth
+from sglang_adaptive.client import Client, RequestError, in_words
+
+# One reading of a server: its internal state, or why there is none.
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A server's answer and its time."""
+
+    at: float
+    """Seconds on a monotonic clock."""
+
+    time: float
+    """Unix time in seconds."""
+
+    internal: dict[str, Any] | None = None
+    """SGLang's internal state of one replica; None when the server did not give it."""
+
+    problem: str | None = None
+    """Why ``internal`` is None."""
+
+    @property
+    def adaptive(self) -> dict[str, Any] | None:
+        """The block of this package, when speculation is adaptive."""
+        block = (self.internal or {}).get("adaptive")
+        return block if block and block["active"] else None
+
+    @property
+    def inactive_reason(self) -> str | None:
+        """Why a server that should adapt does not; None for other servers."""
+        block = (self.internal or {}).get("adaptive")
+        return None if block is None else block["reason"] or "its log says why"
+
+
+def read(client: Client, replica: int, clock: Callable[[], float] = time.monotonic) -> Reading:
+    """Ask the server once. Raises IndexError when it has no such data-parallel *replica*."""
+    try:
+        states = client.server_info()["internal_states"]
+    except (RequestError, OSError, HTTPException) as error:
+        return Reading(clock(), time.time(), problem=in_words(error))
+    except (KeyError, TypeError):
+        return Reading(clock(), time.time(), problem="it answers, but not as an SGLang server does")
+    if replica >= len(states):
+        raise IndexError(f"got {replica}; the server has {len(states)}, counted from 0")
+    return Reading(clock(), time.time(), states[replica])
+
+
+# Formats the speedup of the last hour; assets/worth.js does the same for the page.
+
+
+def worth(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the speedups over no speculation and over the launch steps; None without a cost model.
+
+    *state* is the ``adaptive`` part of a server's state. Keys: ``words``, ``seconds`` from the first to the last
+    counted round, and with ``times`` and ``deviation`` each ``no_speculation``, where zero steps have a runtime state,
+    and ``launch_depth``.
+    """
+    speedup = state.get("speedup")
+    if speedup is None:
+        return None
+    by_steps = {one["steps"]: {"times": one["times"], "deviation": one["deviation"]} for one in speedup["against"]}
+    launch = state["launch_steps"]
+    told = {"no_speculation": by_steps.get(0), "launch_depth": by_steps.get(launch) if launch else None}
+    names = {"no_speculation": "no speculation", "launch_depth": f"a fixed {launch} step{'' if launch == 1 else 's'}"}
+    parts = [f"{_times(one)} times {names[name]}" for name, one in told.items() if one is not None]
+    words = f"{', '.join(parts)}, over the last {_span(speedup['seconds'])}" if parts else None
+    return {"words": words, "seconds": speedup["seconds"], **told}
+
+
+def _times(one: Mapping[str, float]) -> str:
+    # Two standard deviations; the server reports an upper bound.
+    doubt = 2.0 * one["deviation"]
+    decimals = 2 if doubt < 0.095 else 1  # a second decimal only where it means something
+    return f"{one['times']:.{decimals}f} (± {doubt:.{decimals}f})"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return "hour" if seconds >= 3540 else f"{seconds / 60:.0f} minutes"
+
+
+# Computes the displayed values of a server, one JSON object, from two successive readings.
+
 
 SCHEMA = 1
 SERVING, IDLE, NOT_ADAPTIVE, DEGRADED, GONE = "serving", "idle", "not adaptive", "degraded", "gone"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.lab.chat.drafting import drafting
+from sglang_adaptive.lab.chat.conversation import drafting
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.demo import fleet
 from sglang_adaptive.lab.demo.real_text import questions

@@ -8,7 +8,7 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.results import BUCKET, Sample, SuiteResult
 from sglang_adaptive.lab.simulate.score import chosen, ideal_seconds
-from sglang_adaptive.report.svg import Chart
+from sglang_adaptive.report.html import Chart
 
 COMPARED = {
     "throughput": "throughput",

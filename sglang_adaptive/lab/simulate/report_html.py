@@ -11,7 +11,7 @@ from sglang_adaptive.lab.simulate.page_cards import legend, samples, starts
 from sglang_adaptive.lab.simulate.report_text import figure, own_depth_notes
 from sglang_adaptive.lab.simulate.results import SuiteResult
 from sglang_adaptive.lab.simulate.targets import Outcome
-from sglang_adaptive.report.page_style import STYLE
+from sglang_adaptive.report.html import STYLE
 
 Results = Mapping[str, SuiteResult]
 TITLE = "Speculative depth: simulated policies against an oracle"

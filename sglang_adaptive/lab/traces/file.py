@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive.lab.traces.errors import TraceError
-from sglang_adaptive.lab.traces.trace import CHAIN, LEVELS, Trace
+from sglang_adaptive.lab.traces.trace import CHAIN, LEVELS, Trace, TraceError
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST
 
 FORMAT_VERSION = 1

@@ -11,12 +11,10 @@ from typing import Any, NoReturn
 
 from sglang_adaptive.policy.config import AdaptiveConfig, file_stamp
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.sglang_plugin import env, hooks
-from sglang_adaptive.sglang_plugin.attention_dp import setup_check as attention_dp
+from sglang_adaptive.sglang_plugin import attention_dp, env, hooks, repairs
 from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.repairs import hybrids
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
 from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
@@ -63,7 +61,7 @@ def note_reason(original: Callable[..., str | None], server_args: Any) -> str | 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
     """Return why a server with *server_args* cannot adapt: SGLang's reason, or the model's; None where it can."""
     reason = workers.unsupported_reason(lambda args: attention_dp.unsupported_reason(original, args), server_args)
-    return reason or hybrids.obstacle(server_args)
+    return reason or repairs.hybrid_obstacle(server_args)
 
 
 def asked_for(args: Any) -> bool:

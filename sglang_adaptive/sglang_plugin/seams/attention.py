@@ -27,9 +27,9 @@ _DRAFTING = (
 @around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")
 def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
     """Build an attention backend, complete as the one of start-up."""
-    from sglang_adaptive.sglang_plugin.repairs import target_backends
+    from sglang_adaptive.sglang_plugin import repairs
 
-    return target_backends.finished(original(runner, *args, **kwargs), runner)
+    return repairs.finished_backend(original(runner, *args, **kwargs), runner)
 
 
 @around(
@@ -39,9 +39,9 @@ def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwarg
 )
 def correct_plan(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
     """Correct by the drafts what SGLang's plan stream has prepared of a verify pass."""
-    from sglang_adaptive.sglang_plugin.repairs import plan_stream
+    from sglang_adaptive.sglang_plugin import repairs
 
-    plan_stream.correct(original, backend, spec_info, cuda_graph_bs)
+    repairs.correct_plan_stream(original, backend, spec_info, cuda_graph_bs)
 
 
 @event("sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts", "srcs")

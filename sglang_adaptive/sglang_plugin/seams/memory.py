@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 )
 def size_mamba_states(original: Callable[..., Any], configurator: Any, total_rest_memory: float) -> Any:
     """Budget the states of hybrid models for the most draft tokens."""
-    from sglang_adaptive.sglang_plugin.repairs import hybrids
+    from sglang_adaptive.sglang_plugin import repairs
 
-    return hybrids.price_the_widest(original, configurator, total_rest_memory)
+    return repairs.price_the_widest(original, configurator, total_rest_memory)
 
 
 @around(
@@ -28,16 +28,16 @@ def size_mamba_states(original: Callable[..., Any], configurator: Any, total_res
 )
 def run_mamba2(original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
     """Run SGLang's Triton kernel of Mamba2, which writes the state after each draft token."""
-    from sglang_adaptive.sglang_plugin.repairs import mamba2_width
+    from sglang_adaptive.sglang_plugin import repairs
 
-    original(backend, *args, **mamba2_width.by_the_buffer(kwargs))
+    original(backend, *args, **repairs.mamba2_width_of_the_buffer(kwargs))
 
 
 def _size(original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
     """Return a size for the most steps."""
-    from sglang_adaptive.sglang_plugin.repairs import sizes
+    from sglang_adaptive.sglang_plugin import repairs
 
-    return sizes.at_the_widest(original, *args, **kwargs)
+    return repairs.at_the_widest(original, *args, **kwargs)
 
 
 around(EXECUTOR + "pool_configurator.compute_swa_request_cap", "page_size", "window", "max_running_requests")(_size)

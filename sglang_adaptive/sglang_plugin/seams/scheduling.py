@@ -82,10 +82,10 @@ def write_relay(now: Round, original: Callable[..., None], *args: Any) -> None:
 @around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
 def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
     """Say whether pending results are processed before a batch is launched."""
+    from sglang_adaptive.sglang_plugin import repairs
     from sglang_adaptive.sglang_plugin.current import current
-    from sglang_adaptive.sglang_plugin.repairs import mixed_grammar
 
-    if original(scheduler, batch, last_batch=last_batch) or mixed_grammar.waits(scheduler, batch):
+    if original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch):
         return True
     now = current()
     return now is not None and now.waits(scheduler, batch)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.lab.chat.conversation import Measured
-from sglang_adaptive.lab.chat.drafting import Drafting
+from sglang_adaptive.lab.chat.conversation import Drafting, Measured
 from sglang_adaptive.lab.cpu_engine.server import free_port
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.lab.chat.drafting import Drafting
+from sglang_adaptive.lab.chat.conversation import Drafting
 from sglang_adaptive.lab.demo.real_text.contest import entrants
 from sglang_adaptive.lab.demo.real_text.findings import failures, findings
 from sglang_adaptive.lab.demo.real_text.questions import QUESTIONS, phases

@@ -76,7 +76,7 @@ COMPATIBILITY = " ".join((ROOT / "docs" / "compatibility.md").read_text().split(
 
 
 def test_our_reasons() -> None:
-    files = ("launch/activation.py", "repairs/hybrids.py", "workers/choice.py", "workers/dflash_setup.py")
+    files = ("launch/activation.py", "repairs.py", "workers/choice.py", "workers/dflash_setup.py")
     for file in files:
         found = {message.text for message in messages() if message.where.startswith(f"sglang_plugin/{file}")}
         reasons = {text for text in found if not text.startswith(("adaptive speculation", "sglang-adaptive", "got "))}

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.doctor.advice import WORTH, advice
-from sglang_adaptive.doctor.tree_rounds import BATCH_SIZES, CHAIN, TREES, nearest, tokens_to_break_even
+from sglang_adaptive.doctor.advice import BATCH_SIZES, CHAIN, TREES, WORTH, advice, nearest, tokens_to_break_even
 
 ROOT = Path(__file__).parents[3]
 TREE = "speculative_eagle_topk=4 (only topk=1 is supported)"

@@ -13,7 +13,7 @@ import pytest
 from sglang_adaptive.doctor import installation
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.command import main
-from sglang_adaptive.doctor.launch_line import take_apart
+from sglang_adaptive.doctor.installation import take_apart
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 
 FITS: dict[str, list[str]] = {"missing": [], "changed": []}

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_adaptive.doctor import installation
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
-from sglang_adaptive.doctor.dspark import check
+from sglang_adaptive.doctor.installation import dspark_check as check
 from sglang_adaptive.sglang_plugin.launch.dspark import planner
 
 WHOLE = {"sample_batch_tokens": [8, 64], "sample_steps_per_sec": [200.0, 150.0], "max_batch_tokens": 64}

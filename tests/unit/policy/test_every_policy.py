@@ -26,8 +26,7 @@ from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.start import policies
-from sglang_adaptive.validate.facts import facts
-from sglang_adaptive.validate.words import words
+from sglang_adaptive.validate import facts, words
 from tests.live_controllers import controller, ema, serve
 
 ROOT = Path(__file__).parents[3]

@@ -30,7 +30,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def layer(parts: tuple[str, ...]) -> str:
-    """The layer of a module path below the package; single files beside the command line are helpers."""
+    """The layer of a module path below the package; single files are helpers, but for those of commands."""
     if parts[:2] == ("lab", "cpu_engine"):
         return "lab/cpu_engine"
     if len(parts) > 1 or (PACKAGE / parts[0]).is_dir():
@@ -38,7 +38,7 @@ def layer(parts: tuple[str, ...]) -> str:
     name = parts[0].removesuffix(".py")
     if name == "serve_cpu":
         return name
-    return "top" if name in ("cli", "__init__") else "helper"
+    return "top" if name in ("cli", "__init__", "completion", "validate") else "helper"
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.report.svg import Chart
+from sglang_adaptive.report.html import Chart
 
 SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]
 CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-0"]

@@ -13,9 +13,7 @@ from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveStepSlot
 from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.sglang_plugin.launch import activation
-from sglang_adaptive.validate.command import main
-from sglang_adaptive.validate.facts import facts
-from sglang_adaptive.validate.words import words
+from sglang_adaptive.validate import facts, main, words
 
 BAD = ['{"1": {"candidate_steps": [1, true]}}', '{"ema_alpha": 2, "1": {"candidate_steps": [1]}}', "", "[1]", "{"]
 

@@ -29,10 +29,8 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import main
 from sglang_adaptive.watch.lines import Lines
-from sglang_adaptive.watch.reading import Reading, read
 from sglang_adaptive.watch.screen import Marks, screen
-from sglang_adaptive.watch.view import view
-from sglang_adaptive.watch.worth import worth
+from sglang_adaptive.watch.view import Reading, read, view, worth
 from tests.live_controllers import controller, ema, serve
 from tests.unit.runtime.test_controller import Ticks
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sglang_adaptive.lab.chat.drafting import drafting
+from sglang_adaptive.lab.chat.conversation import drafting
 from sglang_adaptive.lab.demo.fleet import Fleet
 from sglang_adaptive.lab.demo.measure import adaptive_state, force_steps
 from sglang_adaptive.lab.demo.progress import Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TextIO
 
-from sglang_adaptive.lab.chat.drafting import Drafting
+from sglang_adaptive.lab.chat.conversation import Drafting
 from sglang_adaptive.lab.demo.style import Style, is_terminal
 
 _MARGIN = 18

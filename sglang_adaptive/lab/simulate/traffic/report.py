@@ -11,8 +11,7 @@ from sglang_adaptive.lab.simulate.report_text import table
 from sglang_adaptive.lab.simulate.traffic.command import Replay, lines_of
 from sglang_adaptive.lab.simulate.traffic.recut import FEWEST_ROUNDS, Seen
 from sglang_adaptive.lookups.words import lookup_words
-from sglang_adaptive.report.page_style import STYLE
-from sglang_adaptive.report.svg import Chart
+from sglang_adaptive.report.html import STYLE, Chart
 
 FORMAT = 1
 TITLE = "Your traffic under every policy and depth"

@@ -30,7 +30,7 @@ import json
 from sglang.srt.server_args import ServerArgs
 from sglang_adaptive.sglang_plugin.launch import activation
 from sglang_adaptive.sglang_plugin.launch import checkup
-from sglang_adaptive.sglang_plugin.repairs import hybrids
+from sglang_adaptive.sglang_plugin import repairs
 
 folders, config = json.loads(INPUT)
 found = {}
@@ -40,12 +40,12 @@ for name, folder in folders.items():
         return ServerArgs(model_path=folder, device="cpu", speculative_algorithm="EAGLE3", **more)
     found[name] = {
         "server": activation.note_reason(lambda server_args: None, args()),
-        "unified": hybrids.obstacle(args(enable_unified_memory=True)),
-        "flashinfer": hybrids.obstacle(args(mamba_backend="flashinfer")),
+        "unified": repairs.hybrid_obstacle(args(enable_unified_memory=True)),
+        "flashinfer": repairs.hybrid_obstacle(args(mamba_backend="flashinfer")),
         "doctor": checkup.launch([*line, "--device", "cuda"])["reason"],
         "SGLang first": activation.note_reason(lambda server_args: "its own", args()),
     }
-found["nowhere"] = hybrids.obstacle(ServerArgs(model_path="/nowhere", device="cpu"))
+found["nowhere"] = repairs.hybrid_obstacle(ServerArgs(model_path="/nowhere", device="cpu"))
 print(json.dumps(found))
 """
 

@@ -1,0 +1,83 @@
+"""One number of steps a round for all ranks of attention DP, agreed in the gather that SGLang makes before a batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang_adaptive.policy.vote import silent, width
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.joint_steps import JointSteps
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.arguments_view import AsIf
+
+# Whether a server with attention DP adapts, and where that cannot work.
+
+
+_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
+
+
+def wanted() -> bool:
+    """Return whether the environment leaves it on."""
+    return not env.ATTENTION_DP.is_off
+
+
+def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Around SGLang's adaptive_unsupported_reason: accept attention DP where it can work, unless it is turned off."""
+    from sglang.srt.arg_groups.overrides import resolved_view
+    from sglang.srt.environ import envs
+
+    if not wanted() or resolved_view(server_args).attn_dp_size == 1:
+        return original(server_args)
+    if (reason := original(AsIf(server_args, attn_dp_size=1))) is not None:
+        return reason
+    if server_args.speculative_algorithm not in _ALGORITHMS:
+        return f"attention DP is not supported with {server_args.speculative_algorithm}"
+    if envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER.get() or resolved_view(server_args).dwdp_size > 1:
+        return "attention DP is not supported where ranks skip the gather before a round"
+    if resolved_view(server_args).enable_dp_attention_local_control_broadcast:
+        return "attention DP is not supported with --enable-dp-attention-local-control-broadcast"
+    if envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION.get():
+        return "attention DP is not supported with SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION, which always drafts"
+    return None
+
+
+# Each rank's ballot goes along in further columns of SGLang's gather, and all ranks count the same rows.
+#
+# The gather is made before every batch, by idle ranks too; with speculation first for prefills, then for decodes. The
+# last one before a round decides its steps. SGLang reads its own columns by their index from the left.
+
+
+logger = logging.getLogger(__name__)
+
+
+def joint_steps(controller: AdaptiveController) -> JointSteps | None:
+    """Return what agrees on the steps of *controller*, which has all its runtime states; None without attention DP."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    if parallel.attn_dp_size == 1:
+        return None
+    if parallel.tp_rank == 0:
+        ranks = parallel.attn_dp_size
+        logger.info("adaptive: before each round the %d ranks of attention DP agree on its steps", ranks)
+    return JointSteps(controller, parallel.attn_dp_rank)
+
+
+def appended(row: Any, columns: list[int]) -> Any:
+    """Return *row*, a tensor of one rank, with *columns* after its own."""
+    import torch
+
+    return torch.cat([row, torch.tensor(columns, device=row.device, dtype=row.dtype)])
+
+
+def no_say(ranks: JointSteps) -> list[int]:
+    """Return the columns of a rank that is not there."""
+    return silent(ranks.depths).row()
+
+
+def rows(info: Any, ranks: JointSteps) -> list[list[int]]:
+    """Return the ballots of all ranks in SGLang's gathered *info*."""
+    gathered: list[list[int]] = info.tp0_info_cpu[:, -width(ranks.depths) :].tolist()
+    return gathered
