@@ -31,10 +31,10 @@ from benchmarks.harness.start import names
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, loads_profile, shipped_config
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.runtime.budgets import LOOKS, budgets_seen
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
-from sglang_adaptive.runtime.look_turns import LOOKS, budgets_seen
-from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_times import RoundClock
 from tests.live_controllers import controller
 
 LADDER = ThroughputOptions().candidate_steps

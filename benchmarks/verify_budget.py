@@ -36,9 +36,8 @@ from sglang_adaptive.lab.traces import Trace, read
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ordered, shipped_config
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.calibration import BINS, UNITS, Calibration
-from sglang_adaptive.runtime.look_turns import budgets_seen, looked_steps
-from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.budgets import BINS, UNITS, Calibration, budgets_seen, looked_steps
+from sglang_adaptive.runtime.round_times import RoundClock
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AdaptiveSpeculativeParams": "sglang_adaptive.policy.ema",
-    "SpecRuntimeState": "sglang_adaptive.runtime.state",
+    "SpecRuntimeState": "sglang_adaptive.runtime.states",
     "AdaptiveController": "sglang_adaptive.runtime.controller",
 }
 __all__ = ["AdaptiveController", "AdaptiveSpeculativeParams", "SpecRuntimeState", "__version__"]

@@ -10,8 +10,8 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AuditOptions, check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_clock import RoundClock
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.round_times import RoundClock
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.audit.finished import Audits, Report
 
 

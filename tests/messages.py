@@ -39,7 +39,7 @@ REASONS = {
     "sglang_plugin/contract.py": ("problem", "verdict"),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
-    "sglang_plugin/launch/dspark.py": ("planner",),
+    "sglang_plugin/launch/hints.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
     "lab/demo/verdict.py": ("failures",),
     "watch/view.py": ("view", "_state", "read"),

@@ -35,7 +35,7 @@ def register() -> None:
     if LOG not in os.environ:
         return
     from sglang_adaptive.runtime.controller import AdaptiveController
-    from sglang_adaptive.runtime.round_clock import RoundClock
+    from sglang_adaptive.runtime.round_times import RoundClock
 
     faulthandler.register(STACKS, all_threads=True)
     AdaptiveController.activate_step_by_batch = _logged(AdaptiveController.activate_step_by_batch)  # type: ignore[method-assign]

@@ -10,11 +10,10 @@ from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig
-from sglang_adaptive.runtime.budget_report import budget_report
-from sglang_adaptive.runtime.meter_reading import MeterReading, read_meters
-from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.budgets import budget_report
+from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.rounds import Rounds
-from sglang_adaptive.runtime.snapshot import ControllerSnapshot
+from sglang_adaptive.runtime.snapshot import ControllerSnapshot, MeterReading, read_meters
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker
 

@@ -3,12 +3,127 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
+
+# Sums over verified rounds of one batch size and number of steps.
+
+
+@dataclass(slots=True)
+class RoundMix:
+    """Rounds that were drafted with ``steps``, and verified with ``budget``, for ``batch_size`` requests."""
+
+    batch_size: int
+    steps: int
+    chosen: bool
+    """Whether the policy chose the steps; False while an operator holds them."""
+
+    budget: int | None = None
+    """Mean drafts verified of a request; None where all were."""
+
+    rounds: int = 0
+    timed: int = 0
+    """Rounds with a measured time; ``timed_seconds`` is their sum."""
+
+    timed_seconds: float = 0.0
+    accepted: Counter[int] = field(default_factory=Counter)
+    """Requests by their accepted drafts."""
+
+    completed: Counter[int] = field(default_factory=Counter)
+    """Of rounds with a budget: requests by the drafts that they would have had accepted of all."""
+
+    def add(self, observation: RoundObservation) -> None:
+        """Count a round."""
+        self.rounds += 1
+        accepted = self.accepted
+        for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
+            accepted[count] += 1
+        if self.budget is not None:
+            self.completed.update(observation.completed or observation.num_correct_drafts_per_req)
+        if observation.seconds is not None:
+            self.timed += 1
+            self.timed_seconds += observation.seconds
+
+    @property
+    def requests(self) -> int:
+        """Requests of all rounds; each got one bonus token a round."""
+        return self.accepted.total()
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of all rounds, bonus tokens included."""
+        return sum((count + 1) * requests for count, requests in self.accepted.items())
+
+    def seconds(self, of_a_round: float) -> float:
+        """Return the seconds of all rounds; an untimed one counts as the mean of the others, else *of_a_round*."""
+        mean = self.timed_seconds / self.timed if self.timed else of_a_round
+        return self.timed_seconds + (self.rounds - self.timed) * mean
+
+    def tokens_at(self, steps: int, expected: Sequence[float]) -> float:
+        """Return the tokens that as many rounds of *steps* would have yielded for the same requests.
+
+        Up to the drafted steps this follows from the accepted drafts. Beyond them, a request with all drafts accepted
+        continues as *expected*: tokens of one request in a round, indexed by steps from 0.
+        """
+        accepted = self.accepted if self.budget is None else self.completed
+        certain = sum((min(count, steps) + 1) * requests for count, requests in accepted.items())
+        if steps <= self.steps:
+            return float(certain)
+        reach = expected[self.steps] - expected[self.steps - 1] if self.steps else 1.0
+        more = (expected[steps] - expected[self.steps]) / reach if reach > 0.0 else 0.0
+        return certain + accepted[self.steps] * more
+
+
+# Counts accepted drafts by how long the requests were: a draft that was trained on short texts loses on long ones.
+
+
+SHORTEST = 512
+"""Tokens below which requests are in the first bin; each further bin goes twice as far, and the last has no end."""
+LENGTH_BINS = 8
+CUT_EVERY = 8
+"""Of as many rounds one is counted: to count 64 requests takes tens of microseconds."""
+
+
+class ContextLengths:
+    """Requests of rounds that drafted, with drafts verified and accepted, by the requests' lengths."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._requests, self._verified, self._accepted = [0] * LENGTH_BINS, [0] * LENGTH_BINS, [0] * LENGTH_BINS
+
+    def add(self, lengths: Sequence[int], accepted: Sequence[int], verified: Sequence[int]) -> None:
+        """Count a round, or leave it out: by request its length in tokens, its accepted and its verified drafts."""
+        self._rounds += 1
+        if self._rounds % CUT_EVERY != 1:
+            return
+        for length, right, drafts in zip(lengths, accepted, verified, strict=True):
+            at = min((length // SHORTEST).bit_length(), LENGTH_BINS - 1)
+            self._requests[at] += 1
+            self._verified[at] += drafts
+            self._accepted[at] += right
+
+    def snapshot(self) -> list[dict[str, int]]:
+        """Return JSON builtins by bin: ``from`` and, but for the last, ``to`` in tokens, and the counts."""
+        ends = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
+        counts = zip(self._requests, self._verified, self._accepted, strict=True)
+        return [
+            {
+                "from": start,
+                **({"to": ends[at + 1]} if at + 1 < LENGTH_BINS else {}),
+                "requests": n,
+                "drafted": d,
+                "accepted": a,
+            }
+            for at, (start, (n, d, a)) in enumerate(zip(ends, counts, strict=True))
+        ]
+
+
+# Counts rounds, drafts, tokens and switches since the start of the server, in bounded memory.
+
 
 RECENT_SWITCHES = 32
 CAUSES = (

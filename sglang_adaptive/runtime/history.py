@@ -16,8 +16,7 @@ from typing import Any
 
 from sglang_adaptive.policy.base import Prices
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.counters import REGIONS, region_of
-from sglang_adaptive.runtime.round_mix import RoundMix
+from sglang_adaptive.runtime.counters import REGIONS, RoundMix, region_of
 from sglang_adaptive.runtime.speedup import Speedup, at_fixed_depths, own_seconds
 
 SPANS = {60: 1, 900: 5, 3600: 20}

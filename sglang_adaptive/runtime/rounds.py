@@ -9,12 +9,11 @@ from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, ChoosesBudgets, LearnsAcceptance, LearnsCost, LooksUp, Probes
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.calibration import Calibration
-from sglang_adaptive.runtime.context_lengths import ContextLengths
-from sglang_adaptive.runtime.counters import Counters, SwitchRecord
+from sglang_adaptive.runtime.budgets import Calibration
+from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
-from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates

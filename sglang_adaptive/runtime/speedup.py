@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import RoundPrices
-from sglang_adaptive.runtime.round_mix import RoundMix
+from sglang_adaptive.runtime.counters import RoundMix
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,45 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from sglang_adaptive.policy.base import AdaptivePolicy, LooksUp
 from sglang_adaptive.policy.config import CapturedSteps
-from sglang_adaptive.runtime.start_up import Device, Progress, StartUp, TierBuild, timed_build
-from sglang_adaptive.runtime.state import SpecRuntimeState
-from sglang_adaptive.runtime.warm_up import Place, WarmUp
+from sglang_adaptive.runtime.start_up import Device, Place, Progress, StartUp, TierBuild, WarmUp, timed_build
+
+# The runtime state of one number of steps.
+
+
+# SGLang's objects, untyped because this layer must load without SGLang.
+AttentionBackend: TypeAlias = Any
+GraphRunner: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRuntimeState:
+    """The attention backends and CUDA graphs of one number of steps, built at start-up and switched as a whole.
+
+    Field names are SGLang 0.5.23's. An unused backend or runner is None: that of the draft at zero steps, and graphs
+    when CUDA graphs are off.
+    """
+
+    speculative_num_steps: int
+    speculative_num_draft_tokens: int
+    """Draft tokens that a verify pass reads for a request: steps + 1."""
+
+    draft_attn_backend: AttentionBackend | None
+    cuda_graph_runner: GraphRunner | None
+
+    target_attn_backend: AttentionBackend
+    target_graph_runner: GraphRunner | None
+
+    draft_extend_attn_backend: AttentionBackend | None
+    cuda_graph_runner_for_draft_extend: GraphRunner | None
+
+
+# The runtime states of a server: attention backends and CUDA graphs for each number of steps.
+
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ import socket
 from collections.abc import Iterator
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.page import history_route, routes
+from sglang_adaptive.sglang_plugin.page import routes
 from tests.campaign.record import Lost, Unit
 from tests.campaign.servers import ADMIN_KEY
 
 STAGE = "doors"
 SET = "/set_internal_state"
-READS = (routes.PAGE, routes.DATA, history_route.PATH)
+READS = (routes.PAGE, routes.DATA, routes.HISTORY_PATH)
 VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
 KEYS = (None, "", "wrong", ADMIN_KEY + "x", ADMIN_KEY[:-1], ADMIN_KEY.upper(), "k" * 8000)
 """None beyond ASCII: SGLang 0.5.23 answers 500 to those, on every route of its own as well."""
@@ -45,7 +45,7 @@ def run(unit: Unit, server: CpuServer) -> None:
         _knock(unit, server, "POST", SET, {}, body, what=f"without a key: {name}")
         _refused_or_taken(unit, server, name, body)
     for query in ("span=1e9", "span=60&span=60", "span[]=60", "span=%00", "span=" + "6" * 60_000, "span=\u0661", "%"):
-        status, _, answer = _send(server, "GET", f"{history_route.PATH}?{query}", _bearer(ADMIN_KEY), None)
+        status, _, answer = _send(server, "GET", f"{routes.HISTORY_PATH}?{query}", _bearer(ADMIN_KEY), None)
         unit.check(status < 500, "an odd query", f"{query[:60]!r}: {status} {answer[:200]!r}")
     _half_requests(unit, server)
     if not server.is_running():

@@ -17,7 +17,7 @@ from typing import Any
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.page import history_route, routes
+from sglang_adaptive.sglang_plugin.page import routes
 from tests.campaign.counts import scheduler
 from tests.campaign.record import Unit
 from tests.campaign.servers import JUMPY
@@ -139,7 +139,7 @@ def starve(desk: Desk) -> None:
 
 def look(desk: Desk) -> None:
     adaptive(desk.client)
-    for path in (routes.PAGE, routes.DATA, f"{history_route.PATH}?span=60", "/metrics"):
+    for path in (routes.PAGE, routes.DATA, f"{routes.HISTORY_PATH}?span=60", "/metrics"):
         with suppress(RequestError):  # a busy scheduler answers 503 after five seconds
             desk.client.get(path)
 

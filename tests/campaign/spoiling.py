@@ -53,8 +53,8 @@ class Jumps:
 def register() -> None:
     """Read the order before every round, and put jumping clocks where the package takes the time."""
     from sglang_adaptive.runtime.controller import AdaptiveController
-    from sglang_adaptive.runtime.profile_saver import ProfileSaver
-    from sglang_adaptive.runtime.round_clock import RoundClock
+    from sglang_adaptive.runtime.profile_store import ProfileSaver
+    from sglang_adaptive.runtime.round_times import RoundClock
     from sglang_adaptive.runtime.rounds import Rounds
 
     jumps, file, done = Jumps(), Path(os.environ[ORDER]), [""]

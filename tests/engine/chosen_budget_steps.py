@@ -22,7 +22,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput import budgets as folding
-from sglang_adaptive.runtime import look_turns
+from sglang_adaptive.runtime import budgets
 from sglang_adaptive.sglang_plugin.admin.server_info import add_adaptive
 from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
 from tests.engine.budget_steps import TOKENS, BudgetStepper
@@ -126,7 +126,7 @@ def failing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     folding.FOLD_ROUNDS = 4
-    folding.LEAST_REQUESTS = look_turns.LEAST_REQUESTS = 1
+    folding.LEAST_REQUESTS = budgets.LEAST_REQUESTS = 1
     lab = ChoosingStepper(Path(sys.argv[1]), "EAGLE3", None)
     torch.manual_seed(0)
     found = {

@@ -25,7 +25,7 @@ def register():
 _LIAR = """
 def register():
     from sglang_adaptive.runtime.controller import AdaptiveController
-    from sglang_adaptive.runtime.round_clock import RoundClock
+    from sglang_adaptive.runtime.round_times import RoundClock
 
     read, activate = RoundClock.read, AdaptiveController.activate_step_by_batch
 

@@ -19,7 +19,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.repairs import keep_latest_switch
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.seams import scheduling

@@ -16,8 +16,8 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.page.history_route import PATH as HISTORY
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
+from sglang_adaptive.sglang_plugin.page.routes import HISTORY_PATH as HISTORY
 from tests.engine.servers import ADMIN_KEY, TIERS
 from tests.engine.workload import Case, adaptive, wait_until
 

@@ -14,8 +14,8 @@ import pytest
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.page.history_route import PATH as HISTORY
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
+from sglang_adaptive.sglang_plugin.page.routes import HISTORY_PATH as HISTORY
 from tests.browser import FOUND, Browser
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS

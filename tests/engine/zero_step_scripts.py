@@ -9,7 +9,7 @@ from unittest import mock
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.runtime.extend_schedule import MOST_WRITES
+from sglang_adaptive.runtime.pending_drafts import MOST_WRITES
 from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend, kv_only_backend
 from tests.engine.stepping import Script, Stepper
 

@@ -15,8 +15,8 @@ from sglang_adaptive.lab.simulate.population import IntArray
 from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.extend_schedule import rounds_between_outputs
-from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.pending_drafts import rounds_between_outputs
+from sglang_adaptive.runtime.round_times import RoundClock
 
 
 class Drivable(Protocol):

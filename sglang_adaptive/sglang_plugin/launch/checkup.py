@@ -20,15 +20,8 @@ from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
-from sglang_adaptive.sglang_plugin.launch import (
-    activation,
-    draft_needs,
-    dspark,
-    faster_backend,
-    long_contexts,
-    without_device,
-)
-from sglang_adaptive.sglang_plugin.launch.left_out import left_out
+from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, hints, without_device
+from sglang_adaptive.sglang_plugin.launch.hints import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
 from sglang_adaptive.sglang_plugin.notes import NOTE
 
@@ -111,12 +104,12 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``asked``: whether adaptive speculation is requested;
     - ``reason``: why it would be off, or None;
     - ``drafts``: how the line speculates;
-    - ``dspark``: see `dspark.planner`;
+    - ``dspark``: see `hints.planner`;
     - ``left_out``: see `left_out`;
     - ``hint``: see `draft_needs.hint`;
-    - ``long_contexts``: see `long_contexts.hint`;
+    - ``long_contexts``: see `hints.long_contexts`;
     - ``attention_backend``: SGLang's choice;
-    - ``faster_backend``: see `faster_backend.hint`;
+    - ``faster_backend``: see `hints.faster_backend`;
     - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
       and model configurations alone.
     """
@@ -136,9 +129,9 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         "asked": activation.asked_for(server_args),
         "drafts": how_it_drafts(server_args),
         "left_out": left_out(server_args),
-        "dspark": dspark.planner(server_args),
+        "dspark": hints.planner(server_args),
         "hint": draft_needs.hint(server_args),
-        "long_contexts": long_contexts.hint(server_args),
+        "long_contexts": hints.long_contexts(server_args),
     }
     if (missing := draft_needs.missing(server_args)) is not None:
         return {**found, "refused": missing}
@@ -176,7 +169,7 @@ def _resolved(server_args: Any) -> dict[str, Any]:
         "reason": note.get("reason"),
         "adaptive": bool(cfg.speculative_adaptive),
         "attention_backend": cfg.attention_backend,
-        "faster_backend": faster_backend.hint(server_args, cfg.attention_backend),
+        "faster_backend": hints.faster_backend(server_args, cfg.attention_backend),
         "device": str(cfg.device),
         "steps": None if cfg.speculative_num_draft_tokens is None else cfg.speculative_num_draft_tokens - 1,
     }

@@ -2,7 +2,7 @@
 
 Kernels load and compile at their first launch, and many are specialised by the number of draft tokens or by the batch
 size. Without a warm-up a client's first rounds at each number of steps would be slow. The requests go through the
-scheduler, where the controller runs all steps in turn (``runtime/warm_up.py``).
+scheduler, where the controller runs all steps in turn (``runtime/start_up.py``).
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
-"""Builds the page as one document from its parts, which are separate files."""
+"""The page as one document, built from its parts, and the form that asks a browser for the server's key."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
+from collections.abc import Awaitable, Callable
 from importlib import resources
+from typing import Any
+
+# Builds the page as one document from its parts, which are separate files.
+
 
 PARTS = resources.files("sglang_adaptive.sglang_plugin.page") / "assets"
 SCRIPTS = ("dom", "words", "history", "record", "worth", "bars", "time_charts", "cost_map", "panels", "states", "main")
@@ -38,3 +43,55 @@ def _hashes(page: str, element: str) -> str:
 
 def _part(name: str) -> str:
     return PARTS.joinpath(name).read_text(encoding="utf-8")
+
+
+# Sends a browser a form for the server's key.
+#
+# A browser cannot send a key with a typed address. So where SGLang refuses ``GET /adaptive``, status 401, a browser
+# gets the page's document as the body of the refusal: the same bytes for every server, without data. The document
+# asks for the key, keeps it while the tab is open, and sends it with its requests for ``/adaptive.json``, which
+# SGLang refuses without it. A client that does not accept HTML gets SGLang's own answer.
+
+
+Scope = dict[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class KeyPrompt:
+    """ASGI middleware outside SGLang's key check; it changes only the body of one refusal."""
+
+    def __init__(self, app: App, path: str, page: tuple[bytes, dict[str, str]]) -> None:
+        self._app, self._path = app, path
+        html, headers = page
+        fields = {**headers, "content-length": str(len(html)), "www-authenticate": "Bearer"}
+        self._start = {
+            "type": "http.response.start",
+            "status": 401,
+            "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
+        }
+        self._body = {"type": "http.response.body", "body": html}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; a browser that is refused the page gets the form."""
+        if scope["type"] != "http" or not self._is_browser_at_page(scope):
+            return await self._app(scope, receive, send)
+        refused = False
+
+        async def dressed(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                refused = True
+                await send(self._start)
+                await send(self._body)
+            elif not refused:
+                await send(message)
+
+        await self._app(scope, receive, dressed)
+
+    def _is_browser_at_page(self, scope: Scope) -> bool:
+        if scope["path"].removeprefix(scope.get("root_path", "")) != self._path or scope["method"] != "GET":
+            return False
+        return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])

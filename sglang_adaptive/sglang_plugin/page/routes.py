@@ -1,26 +1,185 @@
-"""Adds the page's routes to SGLang's application, under SGLang's rules for keys."""
+"""GET /adaptive, its data and its history: the routes, under SGLang's rules for keys, and what they share."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from sglang_adaptive import __version__
-from sglang_adaptive.sglang_plugin.admin.server_info import look
-from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload
-from sglang_adaptive.sglang_plugin.page.answers import answer, sent
-from sglang_adaptive.sglang_plugin.page.document import content_security_policy, document
-from sglang_adaptive.sglang_plugin.page.key_prompt import KeyPrompt
-from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
+from sglang_adaptive.runtime.history import SPANS
+from sglang_adaptive.sglang_plugin.admin.server_info import HISTORY, look
+from sglang_adaptive.sglang_plugin.page.document import KeyPrompt, content_security_policy, document
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
 
+# Keeps the polls of an open page, one a second, out of the server's log.
+
+
+LOGGER = "uvicorn.access"
+
+
+class _WithoutPolls(logging.Filter):
+    """Drops answered polls of one path; refusals and errors are still logged."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the record; uvicorn's has client, method, path, HTTP version, status."""
+        match record.args:
+            case (_, "GET", str(path), _, 200):
+                return path.partition("?")[0] != self.path
+        return True
+
+
+def leave_out_polls(path: str) -> None:
+    """Stop logging answered requests for *path*; called at its first poll, so other servers have no filter."""
+    log = logging.getLogger(LOGGER)
+    if not any(isinstance(present, _WithoutPolls) and present.path == path for present in log.filters):
+        log.addFilter(_WithoutPolls(path))
+
+
+# The document of /adaptive.json; docs/json.md describes every field.
+
+
+VERSION = 1
+"""Version of the schema. A new field leaves it as it is; removing a field, or changing its meaning, raises it."""
+
+
+def data_of(ranks: Iterable[Mapping[str, Any]], *, time: float, model: str, versions: Mapping[str, str]) -> bytes:
+    """Return the JSON document.
+
+    Args:
+        ranks: The ``adaptive`` part of each data-parallel rank's internal state, in any order.
+        time: Unix time in seconds of their answers.
+        model: Name under which the model is served.
+        versions: Versions of SGLang and of this package, by distribution name.
+    """
+    # The answers arrive in any order.
+    ordered = sorted(ranks, key=lambda rank: rank["dp_rank"])
+    return orjson.dumps({"version": VERSION, "time": time, "model": model, "versions": versions, "ranks": ordered})
+
+
+# Answers of the page's data routes: JSON, never cached, and a failure as one line.
+
+
 logger = logging.getLogger(__name__)
+
+
+async def answer(shared: SharedFetch) -> tuple[int, bytes]:
+    """Return status and body."""
+    try:
+        return 200, await shared.latest()
+    except TimeoutError:
+        return 503, problem("the scheduler is busy and has not answered yet")
+    except Exception as error:
+        logger.debug("adaptive: no data for the page", exc_info=True)
+        return 500, problem(f"{type(error).__name__}: {error}")
+
+
+def problem(message: str) -> bytes:
+    """Return the body of an error."""
+    return orjson.dumps({"error": {"message": message}})
+
+
+def sent(status: int, body: bytes) -> Response:
+    """Return the response with *body*."""
+    from starlette.responses import Response
+
+    return Response(body, status, {"content-type": "application/json", "cache-control": "no-store"})
+
+
+# Shares one answer of the scheduler among all requests within a second.
+
+
+SHARED_SECONDS = 1.0
+"""Seconds from the begin of a fetch for which its answer is shared; a page asks one second after its last answer."""
+PATIENCE_SECONDS = 5.0
+
+
+class SharedFetch:
+    """Calls *fetch* at most once in *seconds*, never twice at a time, and only on request."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[bytes]],
+        clock: Callable[[], float] = time.monotonic,
+        seconds: float = SHARED_SECONDS,
+    ) -> None:
+        self._fetch, self._clock, self._seconds = fetch, clock, seconds
+        self._task: asyncio.Future[bytes] | None = None
+        self._begun = 0.0
+
+    async def latest(self, patience: float = PATIENCE_SECONDS) -> bytes:
+        """Return the result of a *fetch* that began within the last *seconds*.
+
+        Raises its error, or TimeoutError after *patience* seconds. A call that takes longer keeps running for the next
+        request, so that no queue of requests waits for a scheduler in a long prefill.
+        """
+        now = self._clock()
+        if self._task is None or (self._task.done() and now - self._begun >= self._seconds):
+            self._begun = now
+            self._task = asyncio.ensure_future(self._fetch())
+        done, _ = await asyncio.wait([self._task], timeout=patience)
+        if not done:
+            raise TimeoutError
+        return self._task.result()
+
+
+# GET /adaptive/history.json?span=900: the last minute, quarter of an hour or hour, kept by the schedulers.
+
+
+HISTORY_PATH = "/adaptive/history.json"
+DEFAULT_SPAN = "900"
+
+
+def add_history(app: FastAPI, fetch: Callable[[int], Awaitable[bytes]]) -> None:
+    """Add the route to *app*; *fetch* returns the document of a span in seconds."""
+    from sglang.srt.utils.auth import AuthLevel, auth_level
+
+    shared = {f"{span}": _shared_history(fetch, span) for span in SPANS}
+
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def history(request: Request) -> Response:
+        leave_out_polls(HISTORY_PATH)
+        asked = request.query_params.getlist("span") or [DEFAULT_SPAN]
+        if len(asked) != 1 or asked[0] not in shared:
+            return sent(400, problem(f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(shared)} seconds"))
+        return sent(*await answer(shared[asked[0]]))
+
+    app.add_route(HISTORY_PATH, history, methods=["GET"], include_in_schema=False)
+
+
+def _shared_history(fetch: Callable[[int], Awaitable[bytes]], span: int) -> SharedFetch:
+    # An answer is shared for half of a bucket's period.
+    return SharedFetch(lambda: fetch(span), seconds=max(SHARED_SECONDS, SPANS[span] / 2))
+
+
+async def from_schedulers(span: int) -> bytes:
+    """Ask every scheduler for its last *span* seconds, and return the document."""
+    from sglang.srt.entrypoints.http_server import get_global_state
+
+    manager: Any = get_global_state().tokenizer_manager
+    return history_of(await look(manager, f"{HISTORY}{span}"), time=time.time())
+
+
+def history_of(ranks: Iterable[Mapping[str, Any]], *, time: float) -> bytes:
+    """Return the JSON document of *ranks*' histories, in any order, at this Unix time in seconds."""
+    ordered = sorted(ranks, key=lambda rank: rank["dp_rank"])
+    return orjson.dumps({"version": VERSION, "time": time, "ranks": ordered})
+
+
+# Adds the page's routes to SGLang's application, under SGLang's rules for keys.
+
 
 PAGE, DATA = "/adaptive", "/adaptive.json"
 
@@ -30,7 +189,7 @@ def install() -> None:
     try:
         from sglang.srt.entrypoints.http_server import app
 
-        add_routes(app, _from_schedulers, history_route.from_schedulers)
+        add_routes(app, _from_schedulers, from_schedulers)
     except Exception:
         logger.exception("adaptive: this server shows no %s", PAGE)
 
@@ -63,12 +222,12 @@ def add_routes(
 
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def data(request: Request) -> Response:
-        access_log.leave_out_polls(DATA)
+        leave_out_polls(DATA)
         return sent(*await answer(shared))
 
     app.add_route(PAGE, page, methods=["GET"], include_in_schema=False)
     app.add_route(DATA, data, methods=["GET"], include_in_schema=False)
-    history_route.add(app, fetch_history)
+    add_history(app, fetch_history)
 
 
 def _page() -> tuple[bytes, dict[str, str]]:
@@ -91,4 +250,4 @@ async def _from_schedulers() -> bytes:
     manager = get_global_state().tokenizer_manager
     ranks = await look(manager)
     versions = {"sglang": sglang.__version__, "sglang_adaptive": __version__}
-    return payload.encode(ranks, time=time.time(), model=str(manager.served_model_name), versions=versions)
+    return data_of(ranks, time=time.time(), model=str(manager.served_model_name), versions=versions)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.runtime.calibration import BINS
+from sglang_adaptive.runtime.budgets import BINS
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters
-from sglang_adaptive.runtime.meter_reading import MeterReading, RegionReading
+from sglang_adaptive.runtime.snapshot import MeterReading, RegionReading
 from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
 
 PREFIX = "sglang:adaptive_"

@@ -12,8 +12,7 @@ from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile
 from sglang_adaptive.policy.profile import CostProfile
-from sglang_adaptive.runtime.profile_saver import ProfileSaver
-from sglang_adaptive.runtime.profile_store import ProfileStore, default_folder
+from sglang_adaptive.runtime.profile_store import ProfileSaver, ProfileStore, default_folder
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.start.profile_key import profile_key
 

@@ -4,7 +4,7 @@ Of a round with a budget each request's verified drafts, and what it would have 
 none of the verified ones was rejected, the others are drawn by their chances. Without that, what deep drafts bring
 would be learnt from those alone that the draft believed in.
 
-Of some rounds (``runtime.look_turns``) also what each smaller budget would have kept, and how often drafts of a chance
+Of some rounds (``runtime.budgets``) also what each smaller budget would have kept, and how often drafts of a chance
 were right.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sglang_adaptive.runtime.calibration import BINS, UNITS
+from sglang_adaptive.runtime.budgets import BINS, UNITS
 
 if TYPE_CHECKING:
     from torch import Tensor

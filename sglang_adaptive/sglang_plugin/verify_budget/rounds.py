@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sglang_adaptive.policy.observation import BudgetEvidence
-from sglang_adaptive.runtime.calibration import BINS
+from sglang_adaptive.runtime.budgets import BINS, budgets_seen, looked_steps
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.look_turns import budgets_seen, looked_steps
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.acceptance import accept
 from sglang_adaptive.sglang_plugin.batches import is_plainly_greedy

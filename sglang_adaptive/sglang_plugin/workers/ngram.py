@@ -20,7 +20,7 @@ from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cu
 from sglang.srt.runtime_context import get_context, get_exec, get_spec, max_speculative_num_draft_tokens
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current, env
 from sglang_adaptive.sglang_plugin.graphs.states import build_state
 from sglang_adaptive.sglang_plugin.guard import Guard

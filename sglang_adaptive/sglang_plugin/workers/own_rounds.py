@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.start.policies import fitted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sglang_adaptive.runtime.pending_drafts import CatchUp
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.zero_steps.kv_only_backend import KvOnlyBackend, Written
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.extend_schedule import extend_schedule
-from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts
+from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts, extend_schedule
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard

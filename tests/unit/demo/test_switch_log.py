@@ -11,7 +11,7 @@ from sglang_adaptive.lab.demo.switch_log import READ_SECONDS, SwitchLog
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import RECENT_SWITCHES
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 
 
 class Worker:

@@ -12,7 +12,7 @@ import pytest
 from sglang_adaptive.doctor import installation
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.installation import dspark_check as check
-from sglang_adaptive.sglang_plugin.launch.dspark import planner
+from sglang_adaptive.sglang_plugin.launch.hints import planner
 
 WHOLE = {"sample_batch_tokens": [8, 64], "sample_steps_per_sec": [200.0, 150.0], "max_batch_tokens": 64}
 

@@ -9,13 +9,10 @@ import pytest
 
 from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
-from sglang_adaptive.runtime.budget_report import budget_report
-from sglang_adaptive.runtime.calibration import BINS, LEAST, MOST, UNITS, Calibration
-from sglang_adaptive.runtime.counters import Counters
-from sglang_adaptive.runtime.round_clock import RoundClock
-from sglang_adaptive.runtime.round_mix import RoundMix
+from sglang_adaptive.runtime.budgets import BINS, LEAST, MOST, UNITS, Calibration, budget_report
+from sglang_adaptive.runtime.counters import Counters, RoundMix
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.runtime.round_times import RoundTimes
+from sglang_adaptive.runtime.round_times import RoundClock, RoundTimes
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.speedup import at_fixed_depths
 from tests.unit.runtime.test_controller import AdaptiveController, ScriptedPolicy, Ticks, Worker, serving

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sglang_adaptive.runtime.context_lengths import BINS, EVERY, ContextLengths
+from sglang_adaptive.runtime.counters import CUT_EVERY as EVERY
+from sglang_adaptive.runtime.counters import LENGTH_BINS as BINS
+from sglang_adaptive.runtime.counters import ContextLengths
 
 
 def test_each_request_counts_where_its_length_is() -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.runtime.round_times import RoundTimes
+from sglang_adaptive.runtime.round_times import RoundClock, RoundTimes
 from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 
 
 def state(steps: int) -> SpecRuntimeState:
@@ -468,7 +467,7 @@ def test_without_graphs_every_depth_is_warmed() -> None:
 
 
 def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_adaptive.runtime.warm_up.MOST_ROUNDS", 3)
+    monkeypatch.setattr("sglang_adaptive.runtime.start_up.MOST_ROUNDS", 3)
     controller, worker, policy = graphed([1])
     policy.answer = 1
     controller.begin_warm_up()

@@ -12,7 +12,7 @@ from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
-from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_times import RoundClock
 from tests.live_controllers import controller, ema
 from tests.unit.runtime.test_controller import Ticks
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileError, ProfileKey, loads_profile, ordered
 from sglang_adaptive.runtime import profile_store
-from sglang_adaptive.runtime.profile_saver import SAVE_SECONDS, ProfileSaver
-from sglang_adaptive.runtime.profile_store import ProfileStore, default_folder
+from sglang_adaptive.runtime.profile_store import SAVE_SECONDS, ProfileSaver, ProfileStore, default_folder
 
 KEY = ProfileKey("org/Target-8B", "draft", "NVIDIA H200", 1, 1, "fa3", {"model": "bf16"}, {"sglang": "0.5.23"})
 WRITER = """

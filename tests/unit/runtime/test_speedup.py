@@ -8,7 +8,7 @@ import pytest
 
 from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.round_mix import RoundMix
+from sglang_adaptive.runtime.counters import RoundMix
 from sglang_adaptive.runtime.speedup import FixedDepth, at_fixed_depths
 
 SECONDS = {0: 0.010, 1: 0.012, 3: 0.016}

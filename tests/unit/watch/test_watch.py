@@ -24,8 +24,8 @@ from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolic
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
-from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import main
 from sglang_adaptive.watch.lines import Lines

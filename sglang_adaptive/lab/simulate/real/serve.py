@@ -16,7 +16,7 @@ from sglang_adaptive.lab.simulate.real.work import Live
 from sglang_adaptive.policy.base import LooksUp
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import Lookup, RoundObservation
-from sglang_adaptive.runtime.round_clock import RoundClock
+from sglang_adaptive.runtime.round_times import RoundClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pytest
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.readings import ABSENT_ROUNDS, STALL_ROUNDS, Readings
-from sglang_adaptive.runtime.extend_schedule import extend_schedule, rounds_between_outputs
+from sglang_adaptive.runtime.pending_drafts import extend_schedule, rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundTimes
 
 LADDER = (0, 1, 2, 3, 5, 7)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.sglang_plugin.launch.left_out import left_out
+from sglang_adaptive.sglang_plugin.launch.hints import left_out
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_clock import RoundClock
-from sglang_adaptive.sglang_plugin.page import access_log, history_route, payload, routes
-from sglang_adaptive.sglang_plugin.page.shared_fetch import SharedFetch
+from sglang_adaptive.runtime.round_times import RoundClock
+from sglang_adaptive.sglang_plugin.page import routes
+from sglang_adaptive.sglang_plugin.page.routes import SharedFetch
 from tests.live_controllers import controller, with_audit, with_lookups
 from tests.unit.runtime.test_controller import Ticks
 
@@ -76,7 +76,7 @@ def ema() -> AdaptiveSpeculativeParams:
 
 
 def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
-    body = payload.encode(ranks, time=1.5, model="tiny", versions=VERSIONS)
+    body = routes.data_of(ranks, time=1.5, model="tiny", versions=VERSIONS)
     document: dict[str, Any] = json.loads(body)
     return document
 
@@ -126,13 +126,13 @@ def test_the_documented_schema_is_what_is_sent() -> None:
 def test_the_documented_history_is_what_is_sent() -> None:
     histories = (served(ThroughputPolicy(3)).history(900), served(ema()).history(3600), None)
     ranks = [{"dp_rank": index, "history": history} for index, history in enumerate(histories)]
-    document = json.loads(history_route.encode(ranks, time=1.5))
-    assert documented_paths(document, history_route.PATH) == set(documented(history_route.PATH))
+    document = json.loads(routes.history_of(ranks, time=1.5))
+    assert documented_paths(document, routes.HISTORY_PATH) == set(documented(routes.HISTORY_PATH))
 
 
 def test_the_documented_version_is_the_one_sent() -> None:
-    assert encoded(INACTIVE)["version"] == payload.VERSION == 1
-    assert f"This is version {payload.VERSION}" in DOCUMENT.read_text()
+    assert encoded(INACTIVE)["version"] == routes.VERSION == 1
+    assert f"This is version {routes.VERSION}" in DOCUMENT.read_text()
 
 
 def test_replicas_keep_their_place_in_whatever_order_they_answer() -> None:
@@ -212,21 +212,21 @@ def test_a_failed_fetch_is_one_line(error: Exception, status: int, message: str)
     app = FastAPI()
     routes.add_routes(app, failing, lambda span: failing())
     with TestClient(app) as client:
-        for path in (routes.DATA, history_route.PATH):
+        for path in (routes.DATA, routes.HISTORY_PATH):
             answer = client.get(path)
             assert (answer.status_code, answer.json()) == (status, {"error": {"message": message}})
 
 
 def test_answered_polls_are_not_logged_and_refused_ones_are(caplog: pytest.LogCaptureFixture) -> None:
-    log = logging.getLogger(access_log.LOGGER)
+    log = logging.getLogger(routes.LOGGER)
     before, log.filters = log.filters, []
     try:
         for _ in range(2):
-            access_log.leave_out_polls(routes.DATA)
-            access_log.leave_out_polls(history_route.PATH)
+            routes.leave_out_polls(routes.DATA)
+            routes.leave_out_polls(routes.HISTORY_PATH)
         assert len(log.filters) == 2
-        with caplog.at_level(logging.INFO, access_log.LOGGER):
-            polls = ((routes.DATA, 200), (history_route.PATH + "?span=60", 200))
+        with caplog.at_level(logging.INFO, routes.LOGGER):
+            polls = ((routes.DATA, 200), (routes.HISTORY_PATH + "?span=60", 200))
             for path, status in (*polls, (routes.DATA, 401), (routes.PAGE, 200), ("/generate", 200)):
                 log.info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:9", "GET", path, "1.1", status)
         logged = [(record.args[2], record.args[4]) for record in caplog.records]  # type: ignore[index]
@@ -257,7 +257,7 @@ def test_a_history_of_spans_that_are_kept(query: str, status: int, span: int | N
     app = FastAPI()
     routes.add_routes(app, fetch, fetch_history)
     with TestClient(app) as client:
-        answer = client.get(history_route.PATH + query)
+        answer = client.get(routes.HISTORY_PATH + query)
     assert answer.status_code == status
     if span is None:
         message = answer.json()["error"]["message"]

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from sglang.srt.utils.auth import add_api_key_middleware
 from starlette.testclient import TestClient
 
-from sglang_adaptive.sglang_plugin.page import history_route, routes
+from sglang_adaptive.sglang_plugin.page import routes
 
 pytestmark = pytest.mark.filterwarnings("ignore:ORJSONResponse is deprecated")  # SGLang's own
 API, ADMIN = "for-users", "for-operators"
@@ -50,7 +50,9 @@ def bearer(key: str | None) -> dict[str, str]:
 )
 def test_only_the_key_shows_anything(api_key: str | None, admin_api_key: str | None, opens: set[str | None]) -> None:
     with server(api_key, admin_api_key) as client:
-        for key, path in itertools.product((None, "wrong", API, ADMIN), (routes.PAGE, routes.DATA, history_route.PATH)):
+        for key, path in itertools.product(
+            (None, "wrong", API, ADMIN), (routes.PAGE, routes.DATA, routes.HISTORY_PATH)
+        ):
             assert client.get(path, headers=bearer(key)).status_code == (200 if key in opens else 401)
             if key not in opens:
                 for shape in (path, path + "/", "/" + path, path + "?", path.upper()):

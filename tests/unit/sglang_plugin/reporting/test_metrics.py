@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_clock import RoundClock
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting import metrics
 from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
 from tests.live_controllers import with_audit, with_lookups

@@ -12,7 +12,7 @@ from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.state import SpecRuntimeState
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update, rebuild
 from tests.live_controllers import Worker, ema
 

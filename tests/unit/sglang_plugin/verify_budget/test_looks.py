@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sglang_adaptive.runtime import look_turns
-from sglang_adaptive.runtime.calibration import BINS, UNITS
+from sglang_adaptive.runtime import budgets
+from sglang_adaptive.runtime.budgets import BINS, UNITS
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.verify_budget import looks
 from sglang_adaptive.sglang_plugin.verify_budget.ranking import prefixes, ranks
@@ -30,8 +30,8 @@ class Lab:
     """Rounds with a budget, as the hooks drive them; every round is looked at."""
 
     def __init__(self, budget: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(look_turns, "LOOKS", 1)
-        monkeypatch.setattr(look_turns, "LEAST_REQUESTS", 1)
+        monkeypatch.setattr(budgets, "LOOKS", 1)
+        monkeypatch.setattr(budgets, "LEAST_REQUESTS", 1)
         self.rounds = PackedRounds(SimpleNamespace(_draft_worker=None), lambda: budget, ladder=LADDER)
 
     def told(self, chances: torch.Tensor, whole: list[int]) -> tuple[RoundNote, list[int]]:
@@ -127,8 +127,8 @@ def test_sampled_tokens_do_not_depend_on_the_coins(monkeypatch: pytest.MonkeyPat
 
 def test_only_some_rounds_say_more_than_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(2, monkeypatch)
-    monkeypatch.setattr(look_turns, "LOOKS", 3)
-    monkeypatch.setattr(look_turns, "LEAST_REQUESTS", 8)
+    monkeypatch.setattr(budgets, "LOOKS", 3)
+    monkeypatch.setattr(budgets, "LEAST_REQUESTS", 8)
     chances, whole = drawn(8, 5, 1)
     found = [lab.told(chances, whole)[0] for _ in range(6)]
     assert [one.evidence is not None for one in found] == [False, False, True] * 2

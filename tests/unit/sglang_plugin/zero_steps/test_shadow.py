@@ -13,7 +13,7 @@ from sglang_adaptive.lab.simulate.engine import DraftOutputs
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.extend_schedule import SHADOW_ROUNDS, rounds_between_outputs, writes_between
+from sglang_adaptive.runtime.pending_drafts import SHADOW_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
 

@@ -1,0 +1,80 @@
+"""What ``doctor`` says of a launch line beside whether it adapts: what it lacks, and what it could gain."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.configuration import read_once
+from sglang_adaptive.sglang_plugin.launch.without_device import configuration
+
+
+def left_out(server_args: Any) -> list[str]:
+    """Return the features that are unavailable with *server_args*, one phrase each."""
+    found = []
+    if server_args.disaggregation_mode == "decode":
+        found.append("the warm-up: a decode server takes no requests of its own")
+    return found
+
+
+def planner(server_args: Any) -> dict[str, str | None] | None:
+    """Return ``mode``, ``table`` (its file) and ``problem`` (why SGLang cannot use it); None for other servers.
+
+    SGLang ignores a table with one entry. A prefill server drafts nothing, so it gets None.
+    """
+    from sglang.srt.speculative.dspark_components.dspark_sps import is_uninitialized_sps_table, load_sps_table_from_path
+
+    if (server_args.speculative_algorithm or "").upper() != "DSPARK" or server_args.disaggregation_mode == "prefill":
+        return None
+    table, problem = server_args.speculative_dspark_sps_table_path, None
+    if table is not None:
+        try:
+            if is_uninitialized_sps_table(load_sps_table_from_path(table)):
+                problem = "one number of tokens alone, which SGLang takes as no table"
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            problem = f"SGLang cannot read it ({(str(error).splitlines() or [type(error).__name__])[0]})"
+    return {"mode": os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static"), "table": table, "problem": problem}
+
+
+WORTH_OF_A_WINDOW = "SmolLM2's draft, trained on 2048 tokens, brings 6% to 10% more tokens a round at 3000 with it"
+
+
+def long_contexts(server_args: Any) -> str | None:
+    """Return what to set for long requests; None where nothing is lost, or nothing is known of the models here."""
+    draft = configuration(server_args.speculative_draft_model_path)
+    target = configuration(server_args.model_path)
+    config = server_args.speculative_adaptive_config
+    asked = None if config is None else read_once(config)
+    if not draft or (server_args.speculative_algorithm or "").upper() not in ("EAGLE", "EAGLE3"):
+        return None
+    trained = (asked and asked.draft_trained_on) or draft.get("max_position_embeddings")
+    context = server_args.context_length or target.get("max_position_embeddings")
+    if trained is None or context is None or context <= trained or (asked and asked.draft_window is not None):
+        return None
+    lost = f"requests may have {context} tokens, and the draft was trained on {trained}"
+    if "kv_lora_rank" in draft or draft.get("sliding_window"):
+        return f"{lost}: beyond that fewer of its drafts are right, and a draft of this kind cannot have a draft_window"
+    return f'{lost}: set "draft_window": "auto" in the configuration; {WORTH_OF_A_WINDOW} (docs/configuration.md)'
+
+
+WORTH_OF_FA3 = {
+    "flashinfer": "a round of 3 steps took 10.3 ms with it and 7.6 with fa3, and a plain decode 6.3 and 6.4 (8B shape, "
+    "batch 1, one H100)",
+    "triton": "with it SGLang prepares each round on the host, which is left out with fa3 (not measured)",
+}
+"""By the backends that SGLang takes before Hopper; from backends/flashinfer.json and lookups/edits-llama8b.json among
+the results of the benchmarks."""
+
+
+def faster_backend(server_args: Any, backend: str | None) -> str | None:
+    """Return what to take instead of *backend*, and why; None where nothing here is known to be faster."""
+    import torch
+
+    algorithm = (server_args.speculative_algorithm or "").upper()
+    if backend not in WORTH_OF_FA3 or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
+        return None
+    # SGLang has fa3 for the GPUs of these generations, and with latent attention (MLA) for Hopper alone.
+    generations = (9,) if configuration(server_args.model_path).get("kv_lora_rank") else (8, 9)
+    if torch.cuda.get_device_capability()[0] not in generations:
+        return None
+    return f"{WORTH_OF_FA3[backend]}: try --attention-backend fa3, which this GPU runs"
