@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.harness.results import Report
-from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell
-from sglang_adaptive.lab.simulate.real.recordings import load_texts
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting
+from sglang_adaptive.lab.simulate.real.texts import load_texts
 
 BATCHES = (1, 2, 4, 8)
 POLICY = "throughput"

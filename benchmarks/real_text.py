@@ -18,18 +18,17 @@ from typing import Any
 
 from benchmarks import policy_overhead, steady_switches
 from sglang_adaptive.lab.simulate.contenders import chosen
-from sglang_adaptive.lab.simulate.errors import SimulationError
-from sglang_adaptive.lab.simulate.profile_file import SHIPPED
+from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score
 from sglang_adaptive.lab.simulate.real.gates import Gate, gates
-from sglang_adaptive.lab.simulate.real.hindsight import ORACLES
-from sglang_adaptive.lab.simulate.real.recordings import load_texts
+from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.report import gates_table, json_report, text_report
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting
+from sglang_adaptive.lab.simulate.real.texts import load_texts
 from sglang_adaptive.lab.simulate.results import run_suite
-from sglang_adaptive.lab.simulate.setting import Setting as DrawnSetting
-from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.scenes import SUITES
+from sglang_adaptive.lab.simulate.scenes import Setting as DrawnSetting
 from sglang_adaptive.lab.simulate.targets import outcomes
 
 POLICY = "throughput"

@@ -28,9 +28,9 @@ from scipy.optimize import nnls
 
 from benchmarks.harness.results import Report
 from benchmarks.harness.start import ints
+from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import hand_over_cost
 from sglang_adaptive.lab.simulate.ours import KEY
-from sglang_adaptive.lab.simulate.profile_file import load_cost
 from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.lab.traces import Trace, read
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation

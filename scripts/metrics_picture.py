@@ -22,7 +22,7 @@ from typing import Any
 from scripts.dashboard import GRAPHS
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.lab.demo.workload import FAMILIES, SEVERAL
+from sglang_adaptive.lab.demo.results import FAMILIES, SEVERAL
 from tests.prometheus import Prometheus
 
 FILE = Path(__file__).parents[1] / "docs" / "images" / "metrics.png"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sglang_adaptive.lab.demo.results import Contender, PhaseResult, Run, Switch
-from sglang_adaptive.lab.demo.workload import Phase
+from sglang_adaptive.lab.demo.results import Contender, Phase, PhaseResult, Run, Switch
 
 PLAIN = Contender("none", "no speculation", "none")
 STATIC = {depth: Contender(f"static-{depth}", f"static {depth}", "ema", depth) for depth in (1, 3, 7)}

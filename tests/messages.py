@@ -41,7 +41,7 @@ REASONS = {
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "sglang_plugin/launch/hints.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
-    "lab/demo/verdict.py": ("failures",),
+    "lab/demo/words.py": ("failures",),
     "watch/view.py": ("view", "_state", "read"),
     "client.py": ("in_words",),
 }

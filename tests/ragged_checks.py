@@ -14,8 +14,7 @@ from unittest.mock import patch
 import torch
 
 from sglang_adaptive.sglang_plugin.verify_budget import target_graphs
-from sglang_adaptive.sglang_plugin.verify_budget.packed_input import packed_input
-from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
+from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing, packed_input
 from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
 from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRows, TargetGraphs
 from tests import checks

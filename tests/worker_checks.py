@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 
 from sglang_adaptive.sglang_plugin import hooks
-from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.graphs.captures import Captures, thaw
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
@@ -281,7 +281,7 @@ def kernels_that_write_slots_compile_in_one_variant() -> None:
     from triton.compiler import ASTSource
     from triton.compiler.compiler import make_backend
 
-    kernel_variants.ignore_alignment()
+    launches.ignore_alignment()
     from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton
     from sglang.srt.mem_cache.allocation import assign_req_to_token_pool
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import hook_times, internals, plugin, stacks
-from sglang_adaptive.lab.simulate.acceptance import expected_tokens, hazards
+from sglang_adaptive.lab.simulate.trace import expected_tokens, hazards
 from sglang_adaptive.lab.traces import LEVELS, read
 
 ENTRY_POINT = "benchmark_acceptance"

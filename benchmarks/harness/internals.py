@@ -30,7 +30,7 @@ ROUND_DRAFT = _PLUGIN + "round.Round.draft"
 PACKING = _PLUGIN + "verify_budget.rounds.PackedRounds.packing"
 """(rounds, verify_input): what a round of a verify budget keeps; None where it verifies all."""
 
-RANKS = _PLUGIN + "verify_budget.ranking.ranks"
+RANKS = _PLUGIN + "verify_budget.rounds.ranks"
 """(chances [requests, steps]) -> the rank of each draft among the batch."""
 
 ACCEPTS_UNSEEN = _PLUGIN + "verify_budget.setup_check.accepts_unseen"
@@ -39,9 +39,9 @@ ACCEPTS_UNSEEN = _PLUGIN + "verify_budget.setup_check.accepts_unseen"
 
 def kept_drafts(chances: Any, budget: int) -> list[int]:
     """Return the drafts that each request keeps of *chances*, float32 [requests, steps] on the host."""
-    from sglang_adaptive.sglang_plugin.verify_budget import ranking
+    from sglang_adaptive.sglang_plugin.verify_budget import packing
 
-    found: list[int] = ranking.prefixes(ranking.ranks(chances), budget).tolist()
+    found: list[int] = packing.prefixes(packing.ranks(chances), budget).tolist()
     return found
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.packed import PACKED, read_weights
 
 

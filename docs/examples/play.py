@@ -5,12 +5,11 @@ from __future__ import annotations
 from token_budget import TokenBudgetOptions, TokenBudgetPolicy
 
 from sglang_adaptive.lab.simulate.contenders import contenders
+from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.launch import Launch
-from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.ours import Launch
+from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.score import share
-from sglang_adaptive.lab.simulate.setting import Setting
-from sglang_adaptive.lab.simulate.suites import SUITES
 
 TRACES, ROUNDS, BUDGET = 4, 400, 256
 

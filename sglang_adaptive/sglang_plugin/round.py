@@ -20,7 +20,7 @@ from sglang_adaptive.sglang_plugin import attention_dp, repairs
 from sglang_adaptive.sglang_plugin.capacity import Capacity
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
-from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
 from sglang_adaptive.sglang_plugin.graphs.captures import Captures
@@ -131,7 +131,7 @@ class Round:
 
         SGLang builds those of the launch steps in the draft's scope, and would build the others there as well.
         """
-        kernel_variants.ignore_alignment()
+        launches.ignore_alignment()
         with self.controller.states_postponed():
             build(worker)
             self.lookups = LookupRounds.where_it_can(worker, self.controller)

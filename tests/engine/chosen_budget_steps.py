@@ -24,7 +24,7 @@ from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolic
 from sglang_adaptive.policy.throughput import budgets as folding
 from sglang_adaptive.runtime import budgets
 from sglang_adaptive.sglang_plugin.admin.server_info import add_adaptive
-from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
+from sglang_adaptive.sglang_plugin.verify_budget import looks, rounds
 from tests.engine.budget_steps import TOKENS, BudgetStepper
 from tests.engine.stepping import TIERS
 
@@ -137,7 +137,7 @@ def main() -> None:
     }
     live = lab.round.budgets
     assert live is not None
-    for part in (ranking, "ranks"), (looks, "completed"):
+    for part in (rounds, "ranks"), (looks, "completed"):
         with mock.patch.object(*part, failing(getattr(*part))):
             found[f"an error in {part[1]}"] = lab.run_by(Scripted())
         lab.round.budgets, lab.round.why_no_budgets, live.guard.closed = live, None, False

@@ -18,15 +18,15 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.chat.conversation import drafting
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.lab.demo import fleet
-from sglang_adaptive.lab.demo.real_text import questions
-from sglang_adaptive.lab.models import smollm2, smollm2_draft
-from sglang_adaptive.lab.models.pair import ready_pair
+from sglang_adaptive.lab.demo import servers
+from sglang_adaptive.lab.demo.real_text import contest
+from sglang_adaptive.lab.models import smollm2
+from sglang_adaptive.lab.models.smollm2 import ready_pair
 from tests.engine.test_command_line import until
 from tests.engine.workload import DEADLINE
 from tests.forked_servers import ForkedServer
 
-in_cache = smollm2.target_folder().is_dir() and smollm2_draft.draft_folder().is_dir()
+in_cache = smollm2.target_folder().is_dir() and smollm2.draft_folder().is_dir()
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(not in_cache, reason="SmolLM2 is not in the cache; `make smollm2` puts it there"),
@@ -116,9 +116,9 @@ def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
 def test_the_demo_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In this process, with servers that are forks; as a user runs it, the demo of the tiny pair is tested."""
     out = tmp_path / "demo.json"
-    monkeypatch.setattr(fleet, "CpuServer", ForkedServer)
+    monkeypatch.setattr(servers, "CpuServer", ForkedServer)
     for kind in ("copy", "translate"):  # the long questions; tables with all of them are tested without a server
-        monkeypatch.delitem(questions.QUESTIONS, kind)
+        monkeypatch.delitem(contest.QUESTIONS, kind)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["demo", "--pair", "smollm2", "--tokens", "16", "--turns", "1", "--json", str(out)]) == 0
     shown = capsys.readouterr().out

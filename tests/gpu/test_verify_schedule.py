@@ -40,7 +40,7 @@ def schedule(inputs: dict[str, Any]) -> Any:
     import torch
     from sgl_kernel.flash_attn import get_scheduler_metadata
 
-    from sglang_adaptive.sglang_plugin.fast_path import verify_schedule
+    from sglang_adaptive.sglang_plugin.fast_path import fa3
 
     metadata = SimpleNamespace(
         cache_seqlens_int32=inputs["cache_seqlens"],
@@ -48,7 +48,7 @@ def schedule(inputs: dict[str, Any]) -> Any:
         max_seq_len_q=inputs["max_seqlen_q"],
         page_table=inputs["page_table"],
     )
-    return verify_schedule._computed(
+    return fa3._computed(
         SimpleNamespace(
             _get_scheduler_metadata=get_scheduler_metadata,
             forward_metadata=metadata,

@@ -25,7 +25,7 @@ from sglang_adaptive.command_line import (
 )
 from sglang_adaptive.lab.chat.conversation import Conversation
 from sglang_adaptive.lab.chat.talk import Talk
-from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.signals import Interrupted, StopSignals
 
 TOKENS = 256
@@ -91,7 +91,7 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
     from sglang_adaptive.lab.cpu_engine.server import CpuServer
     from sglang_adaptive.lab.demo.progress import Progress
     from sglang_adaptive.lab.models.command import progress
-    from sglang_adaptive.lab.models.pair import ready_pair
+    from sglang_adaptive.lab.models.smollm2 import ready_pair
 
     with progress() as tick:
         pair = ready_pair(tick)

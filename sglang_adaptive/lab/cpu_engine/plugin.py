@@ -32,7 +32,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from sglang_adaptive.lab.cpu_engine import block_drafts
-    from sglang_adaptive.lab.cpu_engine.kernels.cache_locs import last_slots
+    from sglang_adaptive.lab.cpu_engine.kernels.slots import last_slots
 
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
         add_attention_backend_choices([ATTENTION_BACKEND])

@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sglang_adaptive.lab.demo import report, words
-from sglang_adaptive.lab.demo.errors import DemoError, UsageError
-from sglang_adaptive.lab.demo.fleet import Fleet
-from sglang_adaptive.lab.demo.lossless import Mismatch, mismatches
+from sglang_adaptive.lab.demo.drawing import Style
+from sglang_adaptive.lab.demo.measure import measure_all
 from sglang_adaptive.lab.demo.options import TINY, parse
-from sglang_adaptive.lab.demo.options import parser as parser  # for the command line
+from sglang_adaptive.lab.demo.options import parser as parser
 from sglang_adaptive.lab.demo.progress import Progress
-from sglang_adaptive.lab.demo.results import Run
-from sglang_adaptive.lab.demo.run import measure_all
-from sglang_adaptive.lab.demo.servers import TITLES, server_specs
-from sglang_adaptive.lab.demo.style import Style
-from sglang_adaptive.lab.demo.verdict import failures
-from sglang_adaptive.lab.demo.workload import workload
+from sglang_adaptive.lab.demo.results import DemoError, Mismatch, Run, UsageError, mismatches, workload
+from sglang_adaptive.lab.demo.servers import TITLES, Fleet, server_specs
+from sglang_adaptive.lab.demo.words import failures
 from sglang_adaptive.signals import Interrupted, StopSignals
 
 FAILED, BAD_USAGE = 1, 2
@@ -121,7 +117,7 @@ class Demo:
 
     def findings(self, runs: Sequence[Run], style: Style) -> str:
         """Return the tables and the sentences about them."""
-        return words.findings(runs, style)
+        return words.all_findings(runs, style)
 
     def kept(self, kept: Kept) -> str:
         """Return how to use and how to stop the server that was left running."""

@@ -1,17 +1,69 @@
-"""Measures one phase on one server: sends its requests, times them, and reads the server's state."""
+"""Measures one contender after the other: warms up, sends the requests of a phase, reads the server's state."""
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from sglang_adaptive.client import Client
-from sglang_adaptive.lab.demo.errors import DemoError
-from sglang_adaptive.lab.demo.results import PhaseResult
-from sglang_adaptive.lab.demo.switch_log import SwitchLog
-from sglang_adaptive.lab.demo.workload import Phase
+from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.demo.progress import Progress
+from sglang_adaptive.lab.demo.results import (
+    SEVERAL,
+    Contender,
+    DemoError,
+    Phase,
+    PhaseResult,
+    Run,
+    Switch,
+    tokens_per_second,
+)
+from sglang_adaptive.lab.demo.servers import PLAIN, Fleet, contenders
+
+# Collects the policy's switches while the server still lists them.
+
+
+READ_SECONDS = 2.0
+"""Seconds between two reads; the server lists its latest switches only, and a read costs it some milliseconds."""
+
+_OURS = ("forced", "released")
+"""Causes of switches that the demo requested; they are not the policy's."""
+
+
+class SwitchLog:
+    """Switches since the state *before*, which is the `adaptive` block of /server_info; None without one."""
+
+    def __init__(self, before: dict[str, Any] | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.switches: list[Switch] = []
+        self.unseen = 0
+        """Switches that the server dropped from its list between two reads."""
+        self._count = 0 if before is None else before["switches"]
+        self._clock = clock
+        self._read_at = clock()
+
+    def is_due(self) -> bool:
+        """Return whether the next read is due."""
+        return self._clock() - self._read_at >= READ_SECONDS
+
+    def read(self, state: dict[str, Any] | None) -> None:
+        """Add the new switches of *state*."""
+        self._read_at = self._clock()
+        if state is None:
+            return
+        new = state["switches"] - self._count
+        self._count = state["switches"]
+        seen = state["recent_switches"][-new:] if new else []
+        self.unseen += new - len(seen)
+        decided = (entry for entry in seen if entry["cause"] not in _OURS)
+        self.switches += [Switch(entry["time"], entry["from_steps"], entry["to_steps"]) for entry in decided]
+
+
+# Measures one phase on one server: sends its requests, times them, and reads the server's state.
+
 
 TICK_SECONDS = 0.5
 
@@ -103,3 +155,84 @@ def new_rounds(before: dict[str, Any] | None, after: dict[str, Any] | None) -> d
     earlier = before["rounds_by_tier"]
     counts = {int(tier): count - earlier.get(tier, 0) for tier, count in after["rounds_by_tier"].items()}
     return {tier: count for tier, count in counts.items() if count}
+
+
+# Warms up each server, then measures one contender at a time while the other servers are idle.
+
+
+WARM_UP_TOKENS = 24
+
+
+def measure_all(
+    fleet: Fleet, policies: Sequence[str], phases: Sequence[Phase], warm_prompts: Sequence[str], progress: Progress
+) -> list[Run]:
+    """Return the runs, the one without speculation first."""
+    for key in (PLAIN, *policies):
+        progress.now(f"warming up: {key}")
+        with blaming(fleet[key], key):
+            _warm_up(fleet[key], warm_prompts, progress)
+    progress.done("warmed up")
+    with blaming(fleet[policies[0]], policies[0]):
+        tiers = _tiers(fleet[policies[0]])
+    todo = contenders(policies, tiers)
+    runs: list[Run] = []
+    for number, contender in enumerate(todo, 1):
+        label = f"{contender.title} ({number} of {len(todo)})"
+        with blaming(fleet[contender.server], contender.title):
+            runs.append(_measure(fleet[contender.server], contender, phases, label, progress))
+        progress.done(f"{label}: {tokens_per_second(runs[-1].phases):.0f} tokens/s")
+    return runs
+
+
+def _measure(server: CpuServer, contender: Contender, phases: Sequence[Phase], label: str, progress: Progress) -> Run:
+    if contender.forced_steps is not None:
+        force_steps(server, contender.forced_steps)
+    results: list[PhaseResult] = []
+    for phase in phases:
+
+        def tick(spoken: str = phase.spoken) -> None:
+            progress.now(f"{label}: {spoken}")
+
+        tick()
+        results.append(measure_phase(server, phase, tick))
+    if contender.forced_steps is not None:
+        force_steps(server, None)
+    state = adaptive_state(server)
+    degraded = None if state is None else state["degraded_reason"]
+    return Run(contender, _tiers(server), tuple(results), degraded)
+
+
+def _tiers(server: CpuServer) -> tuple[int, ...]:
+    state = adaptive_state(server)
+    return () if state is None else tuple(state["tiers"])
+
+
+def _warm_up(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:
+    """Generate some tokens with all steps and concurrencies, so that no measured request is the first of its kind."""
+    tiers = _tiers(server)
+    for depth in tiers or (None,):
+        if depth is not None:
+            force_steps(server, depth)
+        _send(server, prompts, progress)
+    if tiers:
+        force_steps(server, None)
+        # The release takes effect at the next round, which must not be counted.
+        _send(server, prompts, progress)
+
+
+def _send(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:
+    for concurrency in (1, SEVERAL):
+        phase = Phase("warm-up", "mixed", concurrency, tuple(prompts[:concurrency]), WARM_UP_TOKENS)
+        send_all(server, phase, lambda: progress.now("warming up"))
+
+
+@contextmanager
+def blaming(server: CpuServer, title: str) -> Iterator[None]:
+    """Turn an error with *server* into a DemoError: one line and the end of its log."""
+    try:
+        yield
+    except DemoError as error:
+        raise DemoError(f"{title}: {error}", server.log_tail()) from error
+    except (OSError, http.client.HTTPException, RequestError) as error:
+        what = "" if server.is_running() else "the server has ended; "
+        raise DemoError(f"{title}: {what}{type(error).__name__}: {error}", server.log_tail()) from error

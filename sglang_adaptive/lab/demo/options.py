@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from sglang_adaptive.command_line import CommandParser
-from sglang_adaptive.lab.demo.errors import UsageError
 from sglang_adaptive.lab.demo.report import check_path
+from sglang_adaptive.lab.demo.results import UsageError
 from sglang_adaptive.lab.demo.servers import TITLES
 
 TINY = "tiny"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from sglang_adaptive.lab.demo.style import is_terminal
+from sglang_adaptive.lab.demo.drawing import is_terminal
 
 _CLEAR = "\r\x1b[K"
 

@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive import provenance
-from sglang_adaptive.lab.demo.errors import UsageError
-from sglang_adaptive.lab.demo.lossless import Mismatch
-from sglang_adaptive.lab.demo.results import PhaseResult, Run, accept_length, rounds_by_depth, tokens_per_second
-from sglang_adaptive.lab.demo.timeline import points
+from sglang_adaptive.lab.demo.drawing import points
+from sglang_adaptive.lab.demo.results import (
+    Mismatch,
+    PhaseResult,
+    Run,
+    UsageError,
+    accept_length,
+    rounds_by_depth,
+    tokens_per_second,
+)
 
 SCHEMA = 1
 

@@ -1,12 +1,71 @@
-"""Measured values, for the tables, the timeline and the report."""
+"""A demo's workload and errors, its measured values, and the comparison of two runs' tokens."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from sglang_adaptive.lab.demo.workload import Phase
+
+class UsageError(ValueError):
+    """The command line cannot be used; the message is one line."""
+
+
+class DemoError(RuntimeError):
+    """A server failed; the message is one line, and `detail` the end of its log."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+# The workload of every contender: easy, hard and easy text, one request at a time and then several.
+
+
+FAMILIES = ("easy", "hard", "easy")
+SEVERAL = 4
+"""Requests that are in flight together in the second half."""
+
+REQUESTS = {1: 3, SEVERAL: 8}
+"""Requests of a phase, by how many are in flight together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Requests for one kind of text at one concurrency, sent in order."""
+
+    name: str
+    family: str
+    concurrency: int
+    prompts: tuple[str, ...]
+    max_new_tokens: int
+
+    @property
+    def spoken(self) -> str:
+        """The phase's name in a progress line."""
+        requests = "1 request" if self.concurrency == 1 else f"{self.concurrency} requests"
+        return f"{self.family} text, {requests} at a time"
+
+
+def workload(prompts_of: Callable[[str], Sequence[str]], tokens: int) -> tuple[Phase, ...]:
+    """Return the phases, each request generating *tokens*; *prompts_of* gives the prompts of a family.
+
+    Phases of one family use different prompts as long as there are enough, and then begin again.
+    """
+    taken = dict.fromkeys(FAMILIES, 0)
+    phases: list[Phase] = []
+    for concurrency, requests in REQUESTS.items():
+        for family in FAMILIES:
+            pool = prompts_of(family)
+            chosen = tuple(pool[(taken[family] + i) % len(pool)] for i in range(requests))
+            taken[family] += requests
+            name = f"{len(phases) + 1}-{family}-x{concurrency}"
+            phases.append(Phase(name, family, concurrency, chosen, tokens))
+    return tuple(phases)
+
+
+# Measured values, for the tables, the timeline and the report.
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +161,54 @@ def rounds_by_depth(results: Iterable[PhaseResult]) -> dict[int, int]:
     for result in results:
         total.update(result.rounds_by_depth)
     return {depth: total[depth] for depth in sorted(total)}
+
+
+# Compares the tokens of two runs: speculation may change the speed, never the text.
+
+
+_SHOWN_OF_PROMPT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first token in which a request's output differs from the one without speculation."""
+
+    contender: str
+    phase: str
+    prompt: str
+    position: int
+    """Counted in generated tokens from 0."""
+
+    expected: int | None
+    """Token id without speculation; None when that output ends here."""
+
+    got: int | None
+
+    def __str__(self) -> str:
+        prompt = self.prompt if len(self.prompt) <= _SHOWN_OF_PROMPT else self.prompt[:_SHOWN_OF_PROMPT] + "..."
+        return (
+            f"{self.contender}, phase {self.phase}, prompt {prompt!r}: token {self.position} is "
+            f"{_shown(self.got)}, without speculation {_shown(self.expected)}"
+        )
+
+
+def mismatches(baseline: Run, run: Run) -> list[Mismatch]:
+    """Return one entry for each request whose tokens in *run* are not those in *baseline*."""
+    found: list[Mismatch] = []
+    for plain, other in zip(baseline.phases, run.phases, strict=True):
+        for prompt, expected, got in zip(plain.phase.prompts, plain.outputs, other.outputs, strict=True):
+            if expected != got:
+                found.append(_first_difference(run.contender.title, plain.phase.name, prompt, expected, got))
+    return found
+
+
+def _first_difference(
+    contender: str, phase: str, prompt: str, expected: tuple[int, ...], got: tuple[int, ...]
+) -> Mismatch:
+    pairs = enumerate(zip_longest(expected, got))
+    position, (wanted, found) = next(entry for entry in pairs if entry[1][0] != entry[1][1])
+    return Mismatch(contender, phase, prompt, position, wanted, found)
+
+
+def _shown(token: int | None) -> str:
+    return "missing" if token is None else str(token)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, failed
-from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.smollm2 import NAME, Tick
 
 WITHOUT_DRAFT = (
@@ -54,8 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 def get(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     """Return the folders of target and draft; None for the draft where there is none. Raises ModelError."""
-    from sglang_adaptive.lab.models.smollm2 import get_target
-    from sglang_adaptive.lab.models.smollm2_draft import check_fits, get_draft, is_measured_one
+    from sglang_adaptive.lab.models.smollm2 import check_fits, get_draft, get_target, is_measured_one
 
     if arguments.draft is not None:
         check_fits(arguments.draft)

@@ -1,16 +1,44 @@
-"""Folders of the cache that are either whole or not there at all."""
+"""Folders of the cache that are either whole or not there at all, and hashes of what is in them."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from sglang_adaptive.lab.models.errors import ModelError
+# What keeps a model from the cache.
+
+
+class ModelError(RuntimeError):
+    """A model cannot be had; the message is one line that says what to do."""
+
+
+# Hashes of files and of weights, whatever wrote them.
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the file's SHA-256 in hex. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_weights(weights: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over name, shape and bytes of each array, names in order; file headers do not count."""
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        found.update(f"{name} {tuple(weights[name].shape)}\n".encode())
+        found.update(memoryview(weights[name]).cast("B"))
+    return found.hexdigest()
+
+
+# Folders of the cache that are either whole or not there at all.
+
 
 _PARTIAL = ".partial-"
 STALE_SECONDS = 3600.0

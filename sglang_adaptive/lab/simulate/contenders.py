@@ -1,21 +1,66 @@
-"""The policies that a suite compares, by name."""
+"""The policies that a suite compares, by name, and one of somebody's own."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.command_line import listed
+from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.engine import Drivable
-from sglang_adaptive.lab.simulate.errors import SimulationError
-from sglang_adaptive.lab.simulate.launch import Launch
-from sglang_adaptive.lab.simulate.named import maker
-from sglang_adaptive.lab.simulate.ours import ABLATIONS, LOOKUPS, WHOLE, WITH_LOOKUPS, Ablation, build, given_profile
+from sglang_adaptive.lab.simulate.ours import (
+    ABLATIONS,
+    LOOKUPS,
+    WHOLE,
+    WITH_LOOKUPS,
+    Ablation,
+    Launch,
+    build,
+    given_profile,
+)
 from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.base import POLICIES, build_policy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams
+
+# A policy of somebody's own, by the name of what makes it.
+
+
+def maker(name: str) -> Callable[[Launch], Drivable]:
+    """Return the callable that *name*, as in ``package.module:callable``, stands for.
+
+    It is called for every run, with a `Launch`, and returns a fresh policy: SGLang's two methods at least, and best
+    those of `sglang_adaptive.policy.base.AdaptivePolicy`.
+
+    Raises:
+        SimulationError: there is no such module, no such name in it, or it cannot be called. The
+            callable that is returned raises it where *name* fails.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        made: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise SimulationError(f"--policy {name}: {type(error).__name__}: {error}; expected MODULE:CALLABLE") from error
+    if not callable(made):
+        raise SimulationError(f"--policy {name}: a {type(made).__name__}; expected a callable that makes a policy")
+
+    def make(launch: Launch) -> Drivable:
+        try:
+            policy: Drivable = made(launch)
+        except Exception as error:
+            raise SimulationError(
+                f"--policy {name}: {type(error).__name__}: {error}; "
+                "expected a callable that takes a Launch and returns a policy"
+            ) from error
+        return policy
+
+    return make
+
+
+# The policies that a suite compares, by name.
+
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.errors import SimulationError
-from sglang_adaptive.lab.simulate.population import IntArray
-from sglang_adaptive.lab.simulate.trace import Trace
+from sglang_adaptive.lab.simulate.cost import SimulationError
+from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.pending_drafts import rounds_between_outputs

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import RoundCost
 from sglang_adaptive.lab.simulate.engine import Drivable
-from sglang_adaptive.lab.simulate.launch import Launch
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+
+
+class Launch(Protocol):
+    """The part of a run that a server knows before its first round."""
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """Depths that may be chosen, ascending."""
+
+    @property
+    def given(self) -> RoundCost | None:
+        """The cost profile handed to the policy; None for a start without one."""
+
 
 KEY = ProfileKey("simulated", "simulated", "simulated", 1, 1, "simulated")
 

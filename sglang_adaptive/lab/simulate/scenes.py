@@ -1,24 +1,57 @@
-"""What each suite decides about its traces; each function makes the scene of trace *index*."""
+"""The suites, named families of seeded traces, and what each decides about its traces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.population import closed_loop, open_loop
-from sglang_adaptive.lab.simulate.regimes import (
+from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.trace import (
+    Scene,
     Schedule,
+    Trace,
     alternating,
+    closed_loop,
     constant,
+    open_loop,
     random_batch,
     random_decay,
     random_p,
     switching,
 )
-from sglang_adaptive.lab.simulate.setting import Setting
-from sglang_adaptive.lab.simulate.trace import Scene
+
+# What every trace of a run shares.
+
+
+DEFAULT_TRACES = 56
+DEFAULT_ROUNDS = 1600
+LARGEST_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The true cost, and how much is drawn."""
+
+    cost: RoundCost
+    rounds: int = DEFAULT_ROUNDS
+    traces: int = DEFAULT_TRACES
+    seed: int = 0
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """Depths that may be chosen: those that were measured."""
+        return self.cost.steps
+
+    @property
+    def max_batch(self) -> int:
+        """Largest batch: 64, or the largest measured one when that is smaller."""
+        return min(LARGEST_BATCH, self.cost.batches[-1])
+
+
+# What each suite decides about its traces; each function makes the scene of trace *index*.
+
 
 MakeScene = Callable[[Setting, int, np.random.Generator], Scene]
 
@@ -160,3 +193,40 @@ def step_change(setting: Setting, index: int, rng: np.random.Generator) -> Scene
     first, second = ((0.9, 0.3), (0.3, 0.9))[index // 4 % 2]
     p = alternating(setting.rounds, 250, first, second)
     return _alike(setting, index, rng, p, constant(batch, setting.rounds), 1.0)
+
+
+# The suites: named families of seeded traces.
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A family of traces; trace *i* depends on the seed, the suite's name and *i* alone."""
+
+    name: str
+    title: str
+    make: MakeScene
+
+    def traces(self, setting: Setting) -> Iterator[Trace]:
+        """Draw the traces one after the other; each holds a few megabytes."""
+        for index in range(setting.traces):
+            rng = np.random.default_rng([setting.seed, index, *self.name.encode()])
+            yield self.make(setting, index, rng).build(rng)
+
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite("stationary", "stationary grid", stationary),
+        Suite("acceptance", "acceptance switching", acceptance),
+        Suite("load", "load switching", load),
+        Suite("both", "both switching", both),
+        Suite("heterogeneous", "heterogeneous batches", heterogeneous),
+        Suite("bursts", "bursts of arrivals", bursts),
+        Suite("drift", "cost drift of 20%", drift),
+        Suite("profile-5", "profile off by 5%", mistaken(0.05)),
+        Suite("profile-15", "profile off by 15%", mistaken(0.15)),
+        Suite("bad-draft", "bad draft", bad_draft),
+        Suite("cold-start", "cold start, no profile", cold_start),
+        Suite("step-change", "p 0.9 to 0.3 and back", step_change),
+    )
+}

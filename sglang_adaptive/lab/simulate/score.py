@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.acceptance import FloatArray
-from sglang_adaptive.lab.simulate.population import IntArray
-from sglang_adaptive.lab.simulate.trace import Trace
+from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray, Trace
 
 
 def chosen(table: FloatArray, depths: IntArray) -> FloatArray:

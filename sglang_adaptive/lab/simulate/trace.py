@@ -2,21 +2,181 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from sglang_adaptive.lab.simulate.acceptance import (
-    CountArray,
-    FloatArray,
-    draw_accepted,
-    expected_tokens,
-    hazards,
-)
 from sglang_adaptive.lab.simulate.cost import RoundCost
-from sglang_adaptive.lab.simulate.population import IntArray, Population
+
+# The acceptance process: which draft positions the target would accept.
+#
+# A request has a conditional acceptance probability ``h_j = min(1, p * decay**(j-1))`` for draft position ``j``
+# (1-based), given that the position before it was accepted. A round drafted with ``s`` steps yields one bonus token
+# and every draft before the first rejection, so
+#
+# E[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
+
+
+FloatArray = NDArray[np.float64]
+CountArray = NDArray[np.int8]
+
+
+def hazards(p: ArrayLike, decay: ArrayLike, depth: int) -> FloatArray:
+    """Return ``h`` for positions ``1..depth`` on a new last axis; *p* and *decay* broadcast."""
+    base = np.asarray(p, dtype=float)[..., None]
+    rate = np.asarray(decay, dtype=float)[..., None]
+    return np.asarray(np.clip(base * rate ** np.arange(depth), 0.0, 1.0))
+
+
+def expected_tokens(h: FloatArray) -> FloatArray:
+    """Return the expected tokens of one request for 0..depth steps: shape ``h.shape[:-1] + (depth + 1,)``."""
+    reached = np.cumsum(np.cumprod(h, axis=-1), axis=-1)
+    return np.concatenate([np.ones((*h.shape[:-1], 1)), 1.0 + reached], axis=-1)
+
+
+def draw_accepted(h: FloatArray, uniforms: NDArray[np.float32]) -> CountArray:
+    """Return how many drafts would be accepted at unlimited depth: the first run of ``uniforms < h``.
+
+    A round drafted with ``s`` steps accepts ``min(s, drawn)``, so every depth, and every policy, is judged on
+    the same draws (common random numbers).
+    """
+    accepted = np.asarray(uniforms < h)
+    return np.asarray(np.logical_and.accumulate(accepted, axis=-1).sum(axis=-1), dtype=np.int8)
+
+
+# Quantities that stay constant for a while and then jump.
+
+
+SHORTEST, LONGEST = 60, 400
+"""Rounds in a regime, both inclusive."""
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A value for each round, and the rounds at which it changes (the first round left out)."""
+
+    values: NDArray[np.float64]
+    changes: tuple[int, ...] = ()
+
+
+def constant(value: float, rounds: int) -> Schedule:
+    """Return one regime."""
+    return Schedule(np.full(rounds, float(value)))
+
+
+def switching(rounds: int, rng: np.random.Generator, draw: Callable[[], float]) -> Schedule:
+    """Return regimes of uniformly random length with independently drawn values."""
+    values: list[float] = []
+    changes: list[int] = []
+    while len(values) < rounds:
+        changes.append(len(values))
+        values += [draw()] * int(rng.integers(SHORTEST, LONGEST + 1))
+    return Schedule(np.array(values[:rounds]), tuple(changes[1:]))
+
+
+def alternating(rounds: int, period: int, first: float, second: float) -> Schedule:
+    """Return *first* for *period* rounds, then *second*, and so on."""
+    phase = np.arange(rounds) // period
+    return Schedule(np.where(phase % 2 == 0, first, second), tuple(range(period, rounds, period)))
+
+
+def random_p(rng: np.random.Generator) -> float:
+    """Draw the acceptance of the first position: uniform in 0.2..0.95."""
+    return float(rng.uniform(0.2, 0.95))
+
+
+def random_decay(rng: np.random.Generator) -> float:
+    """Draw the acceptance left from one position to the next: uniform in 0.93..1."""
+    return float(rng.uniform(0.93, 1.0))
+
+
+def random_batch(rng: np.random.Generator, max_batch: int) -> float:
+    """Draw a batch size in 1..max_batch, uniform half of the time, else log-uniform: no size is rare."""
+    if rng.random() < 0.5:
+        return float(rng.integers(1, max_batch + 1))
+    return float(min(max_batch, int(np.exp(rng.uniform(0.0, np.log(max_batch + 1))))))
+
+
+# Requests come and go: who is in the batch at each round.
+
+
+IntArray = NDArray[np.int64]
+
+MEAN_LIFETIME_ROUNDS = 120
+"""About 300 output tokens at an accept length of 2.5."""
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Who is decoding at each round.
+
+    Load is indexed by rounds, not by seconds or tokens, so every policy meets the same batches: a faster
+    policy does not drain its queue sooner. That keeps the comparison to the one thing a policy decides.
+    """
+
+    requests: IntArray
+    """Request number by round and batch slot, ``-1`` past the batch; shape ``(rounds, max_batch)``."""
+
+    batch: IntArray
+    """Requests in each round, at least 1."""
+
+    arrivals: IntArray
+    """Requests that joined at each round; their prefill precedes it."""
+
+    @property
+    def count(self) -> int:
+        """Requests in all."""
+        return int(self.requests.max()) + 1
+
+
+def closed_loop(target: IntArray, rng: np.random.Generator, max_batch: int) -> Population:
+    """Keep ``target[t]`` requests decoding: who finishes is replaced at once, a lower target cuts."""
+    return _admit([int(n) for n in target], [int(n) for n in target], rng, max_batch)
+
+
+def open_loop(rate: NDArray[np.float64], rng: np.random.Generator, max_batch: int) -> Population:
+    """Poisson arrivals of ``rate[t]`` a round: a full batch makes them queue, an empty one skips the wait."""
+    arrivals = rng.poisson(rate)
+    return _admit([int(n) for n in arrivals], None, rng, max_batch)
+
+
+def _admit(
+    arriving: Sequence[int], target: Sequence[int] | None, rng: np.random.Generator, max_batch: int
+) -> Population:
+    rounds = len(arriving)
+    requests = np.full((rounds, max_batch), -1, dtype=np.int64)
+    arrivals = np.zeros(rounds, dtype=np.int64)
+    live: list[tuple[int, int]] = []
+    born = queued = 0
+    lifetimes = _lifetimes(rng)
+    for now in range(rounds):
+        live = [entry for entry in live if entry[1] > now]
+        if target is not None:
+            del live[target[now] :]
+            joining = target[now] - len(live)
+        else:
+            queued += arriving[now]
+            queued = max(queued, 0 if live else 1)
+            joining = min(queued, max_batch - len(live))
+            queued -= joining
+        for _ in range(joining):
+            live.append((born, now + next(lifetimes)))
+            born += 1
+        arrivals[now] = joining
+        requests[now, : len(live)] = [number for number, _ in live]
+    return Population(requests, (requests >= 0).sum(axis=1), arrivals)
+
+
+def _lifetimes(rng: np.random.Generator) -> Iterator[int]:
+    while True:
+        yield from rng.geometric(1.0 / MEAN_LIFETIME_ROUNDS, size=256).tolist()
+
+
+# A trace: everything about a run that no policy can change, drawn before any policy runs.
+
 
 CLOCK_SIGMA = 0.02
 """Standard deviation of the log of a round's time around its mean."""

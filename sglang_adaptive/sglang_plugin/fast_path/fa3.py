@@ -1,11 +1,225 @@
-"""The shortcuts of fa3's passes in one scheduler."""
+"""What fa3 leaves out in a round: a tile schedule, a page table and copies of queries that it has already."""
 
 from __future__ import annotations
 
-from sglang_adaptive.sglang_plugin.fast_path.extend_metadata import ExtendMetadata
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path.length_kernel import LengthKernel
-from sglang_adaptive.sglang_plugin.fast_path.queries_in_place import QueriesInPlace
-from sglang_adaptive.sglang_plugin.fast_path.verify_schedule import VerifySchedule
+from sglang_adaptive.sglang_plugin.guard import Guard
+
+# Builds the page table of the draft extend once a round instead of twice, on fa3.
+#
+# The CUDA graph of a draft extend begins with a kernel that fills in lengths and page tables up to each request's
+# length. SGLang 0.5.23 also fills them in before every replay, in seventeen operations and for the longest context
+# that the model allows. On an H200 that takes 0.16 ms a round at batch 64 and 131,072 tokens, for any steps and any
+# request lengths. SGLang's workers for several draft layers leave it out already; this hook leaves it out of the
+# EAGLE worker. SGLANG_ADAPTIVE_EXTEND_METADATA=0 in the server's environment restores SGLang's code.
+
+
+class ExtendMetadata:
+    """The metadata of fa3's draft extends."""
+
+    def __init__(self) -> None:
+        self.guard = Guard(
+            "adaptive: the metadata of the draft's extend is built twice from now on", env.EXTEND_METADATA
+        )
+        self._replaying: Any = None
+        """The backend whose graph is about to be replayed; None at other times."""
+
+    @contextmanager
+    def replaying(self, backend: Any) -> Iterator[None]:
+        """Note that SGLang prepares and replays a graph of *backend* inside the ``with``."""
+        self._replaying = backend
+        try:
+            yield
+        finally:
+            self._replaying = None
+
+    def is_made(self, backend: Any, forward_batch: Any) -> bool:
+        """Return whether the graph fills in all metadata itself; then it is bound to *backend*, and nothing is left."""
+        return backend is self._replaying and bool(self.guard.attempt(_bound, backend, forward_batch))
+
+
+def _bound(backend: Any, forward_batch: Any) -> bool:
+    if not _is_in_graph(backend, forward_batch):
+        return False
+    backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
+    backend.forward_metadata_spec_decode_expand = None
+    return True
+
+
+def _is_in_graph(backend: Any, forward_batch: Any) -> bool:
+    """Whether the graph fills in all metadata: SGLang says so, and there are no tables of other kinds."""
+    return bool(
+        forward_batch.forward_mode.is_draft_extend_v2()
+        and backend.draft_extend_metadata_captured_in_graph()
+        and not backend.use_sliding_window_kv_pool
+        and forward_batch.encoder_lens is None
+    )
+
+
+# Computes fa3's tile schedule of a verify pass once a pass instead of once a layer.
+#
+# FlashAttention 3 begins each call with variable lengths with a kernel that lays out its tiles. In a plain decode
+# SGLang 0.5.23 computes the layout once for all layers. In a verify pass, also of one draft token a request, each
+# layer computes it again: 32 kernels a round of an 8B model, 0.1 ms on an H200. The layout depends on the lengths
+# alone, which are the same in all layers. Here the first layer's call computes it, also inside a CUDA graph, and the
+# other layers use it. SGLANG_ADAPTIVE_VERIFY_SCHEDULE=0 in the server's environment restores SGLang's code.
+
+
+class VerifySchedule:
+    """The tile schedules of fa3's verify passes."""
+
+    def __init__(self) -> None:
+        self.guard = Guard(
+            "adaptive: each layer of a verify pass makes its own schedule from now on", env.VERIFY_SCHEDULE
+        )
+        self._current: Any = None
+        """The schedule for the attention call that runs; None for a call that computes its own."""
+        self._passes: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
+        """By backend, the layer that attended last, and the schedule of its pass."""
+
+    @contextmanager
+    def of(self, backend: Any, layer: Any, forward_batch: Any) -> Iterator[None]:
+        """Let fa3's call for *layer* inside the ``with`` use the schedule of its verify pass."""
+        if forward_batch.forward_mode.is_target_verify():
+            self._current = self.guard.attempt(self._schedule, backend, layer, forward_batch)
+        try:
+            yield
+        finally:
+            self._current = None
+
+    def arguments(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments of fa3's call, with the schedule of its pass."""
+        return given if self._current is None else {**given, "scheduler_metadata": self._current}
+
+    def _schedule(self, backend: Any, layer: Any, forward_batch: Any) -> Any:
+        """Return the schedule of the pass that *layer* is in; None where the layer needs one of its own.
+
+        A pass runs the layers in ascending order, so a layer id that does not increase begins another pass.
+        """
+        if not _plain_schedule(backend, layer, forward_batch):
+            return None
+        before, schedule = self._passes.get(backend, (None, None))
+        if before is None or layer.layer_id <= before:
+            schedule = _computed(backend)
+        self._passes[backend] = (layer.layer_id, schedule)
+        return schedule
+
+
+def _plain_schedule(backend: Any, layer: Any, forward_batch: Any) -> bool:
+    """Whether the layer attends to all tokens of each request, as the verify pass of a chain does.
+
+    DFLASH's draft runs as a verify pass, and attends to a block in both directions.
+    A layer whose values are narrower than its keys has other tiles than those that the schedule is computed for.
+    """
+    from sglang.srt.layers.radix_attention import AttentionType
+
+    window = layer.sliding_window_size
+    return (
+        backend._get_scheduler_metadata is not None
+        and not backend.use_mla
+        and not backend._disable_scheduler_metadata_precompute
+        and backend.topk <= 1
+        and backend.local_attn_builder is None
+        and backend.attn_cp_size == 1
+        and backend._kv_shard_pool is None
+        and not backend.is_encoder_decoder
+        and not layer.is_cross_attention
+        and layer.attn_type == AttentionType.DECODER
+        and (window is None or window < 0)
+        and layer.v_head_dim == layer.qk_head_dim
+        and getattr(forward_batch.spec_info, "ragged_verify_layout", None) is None
+    )
+
+
+def _computed(backend: Any) -> Any:
+    """Return the schedule for SGLang's call in a verify pass, on the device; nothing waits for it."""
+    metadata = backend.forward_metadata
+    return backend._get_scheduler_metadata(
+        batch_size=metadata.cache_seqlens_int32.shape[0],
+        max_seqlen_q=metadata.max_seq_len_q,
+        # The kernel's own value: the width of the page table.
+        max_seqlen_k=metadata.page_table.shape[1] * backend.page_size,
+        num_heads=backend.num_attention_heads,
+        num_heads_k=backend.num_kv_heads,
+        headdim=backend.head_dim,
+        cache_seqlens=metadata.cache_seqlens_int32,
+        qkv_dtype=backend.kv_cache_dtype,
+        cu_seqlens_q=metadata.cu_seqlens_q,
+        page_size=backend.page_size,
+        causal=True,
+        has_softcap=backend.has_softcap,
+        num_splits=backend.num_splits,
+    )
+
+
+# Lets fa3 read queries where the projection wrote them, without a copy.
+#
+# One matrix product yields queries, keys and values of a layer, a token's side by side, so the queries of a batch are
+# rows with gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them:
+# 32 kernels a round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts rows with gaps. So the passes of a
+# round get a tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
+# SGLANG_ADAPTIVE_QUERIES_IN_PLACE=0 in the server's environment restores SGLang's code.
+
+
+ALIGNED = 16
+"""Bytes that the kernel loads at once; rows have to begin at multiples of it."""
+
+
+class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
+    """A tensor whose ``contiguous()`` returns itself; results of other operations are plain tensors."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def contiguous(self, *args: Any, **kwargs: Any) -> _InPlace:  # type: ignore[override, unused-ignore]
+        return self
+
+
+class QueriesInPlace:
+    """The queries of fa3's passes in a round."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("adaptive: queries are copied together from now on", env.QUERIES_IN_PLACE)
+
+    def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
+        """Return the queries *q* as fa3 is to read them."""
+        if torch.compiler.is_compiling():  # torch.compile refuses subclasses of tensors
+            return q
+        mine = self.guard.attempt(_in_place, backend, q, forward_batch)
+        return q if mine is None else mine
+
+
+def _in_place(backend: Any, q: Any, forward_batch: Any) -> Any:
+    if _in_a_round(forward_batch.forward_mode) and _plain(backend) and _has_gaps(q):
+        return q.as_subclass(_InPlace)
+    return None
+
+
+def _in_a_round(mode: Any) -> bool:
+    """Whether this is a pass of the draft, a draft extend or a verify pass."""
+    return bool(mode.is_decode() or mode.is_draft_extend_v2() or mode.is_target_verify())
+
+
+def _plain(backend: Any) -> bool:
+    """Whether one call of FlashAttention 3 is all that reads the queries."""
+    return backend.fa_impl_ver == 3 and not backend.use_mla and backend.topk <= 1 and backend.attn_cp_size == 1
+
+
+def _has_gaps(q: torch.Tensor) -> bool:
+    """Whether *q*, [tokens, width], has dense, aligned rows with gaps between them."""
+    row_bytes, offset = q.stride(0) * q.element_size(), q.data_ptr() % ALIGNED
+    dense = q.dim() == 2 and q.stride(1) == 1 and not q.is_contiguous()
+    return dense and row_bytes % ALIGNED == 0 and offset == 0
+
+
+# The shortcuts of fa3's passes in one scheduler.
 
 
 class Fa3:

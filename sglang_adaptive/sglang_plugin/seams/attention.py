@@ -47,9 +47,9 @@ def correct_plan(original: Callable[..., None], backend: Any, spec_info: Any, cu
 @event("sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts", "srcs")
 def small_copy(now: Round, original: Callable[..., bool], dsts: Sequence[Any], srcs: Sequence[Any]) -> bool:
     """Make several small copies in one launch."""
-    from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+    from sglang_adaptive.sglang_plugin.fast_path import launches
 
-    return original(dsts, kernel_variants.aligned(srcs))
+    return original(dsts, launches.aligned(srcs))
 
 
 def _init_metadata(

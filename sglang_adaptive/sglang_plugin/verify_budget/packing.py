@@ -1,15 +1,49 @@
-"""Packs the verified tokens of a rectangle of requests and tokens, and spreads what the target returns for them.
-
-SGLang's acceptance, logprobs, grammar and draft extend expect `width` = steps + 1 tokens of every request: its last
-token and all drafts. The target reads each request's first `lengths[i]` of them, request after request.
-"""
+"""Packs the verified tokens of a batch, ranked by the chance that the target accepts them, and spreads the results."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Ranks the drafts of a batch by the chance that the target accepts them.
+
+
+def ranks(chances: Tensor) -> Tensor:
+    """Return the place of each draft among all of the batch, 0 for the likeliest, int64 [requests, steps].
+
+    *chances* [requests, steps] are what the draft gave each of its tokens. A draft is accepted only if those before it
+    are, so its own chance is the product up to it. Of equal products the shallower draft comes first, and then the
+    request that does. Products never grow along a chain, so that the first places of it belong to a prefix. A chance
+    that is not in [0, 1] counts as the nearest that is, NaN as 0. All stays on the device, and nothing waits for it.
+    """
+    requests, steps = chances.shape
+    # Step by step, so that a stable sort leaves equal ones in the order of their depth.
+    products = chances.float().nan_to_num(nan=0.0).clamp(0.0, 1.0).t().contiguous().cumprod(0)
+    order = products.view(-1).argsort(descending=True, stable=True)
+    places = torch.arange(requests * steps, device=chances.device)
+    return torch.empty_like(order).scatter_(0, order, places).view(steps, requests).t()
+
+
+def prefixes(ranked: Tensor, budget: int) -> Tensor:
+    """Return how many drafts of each request are among the first of *ranked*, `requests * budget` in all.
+
+    *ranked* [requests, steps] are from `ranks`; the answer is int64 [requests]. Needs 0 <= *budget* <= steps.
+    """
+    return (ranked < ranked.shape[0] * budget).sum(1)
+
+
+# Packs the verified tokens of a rectangle of requests and tokens, and spreads what the target returns for them.
+#
+# SGLang's acceptance, logprobs, grammar and draft extend expect `width` = steps + 1 tokens of every request: its last
+# token and all drafts. The target reads each request's first `lengths[i]` of them, request after request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +91,60 @@ class Packing:
         """
         columns = torch.arange(self.width, device=next_token.device)
         next_token.masked_fill_(columns >= self.lengths[:, None] - 1, -1)
+
+
+# SGLang's verify input as the target reads it in a packed pass.
+
+
+def packed_input(verify_input: Any, packing: Packing, slots: Tensor, padded_tokens: int) -> Any:
+    """Return *verify_input* as the target reads it: packed, with SGLang's layout of query lengths.
+
+    *slots* [requests * width] are the KV slots of the rectangle. The tokens up to *padded_tokens* belong to the unused
+    requests of a graph, as many to each. On a GPU the draft has made a plan of the rectangle's slots (`kv_loc_plan`);
+    without it SGLang makes one of the packed slots for this pass.
+    """
+    packed = dataclasses.replace(
+        verify_input,
+        draft_token=packing.pack(verify_input.draft_token),
+        positions=packing.pack(verify_input.positions),
+        prepared_out_cache_loc=packing.pack(slots),
+        # The mean, by which SGLang finds the graph and the number of tokens.
+        draft_token_num=len(packing.places) // len(packing.lengths),
+        num_tokens_per_req=-1,
+        kv_loc_plan=None,
+    )
+    packed.ragged_verify_layout = _layout_class()(
+        verify_lens=packing.lengths,
+        graph_num_tokens=padded_tokens,
+        extend_start_loc=packing.starts[:-1],
+        qo_indptr_device=packing.starts,
+        total_verify_tokens=len(packing.places),
+    )
+    return packed
+
+
+@cache
+def _layout_class() -> Any:
+    """Return SGLang's RaggedVerifyLayout, whose padding compiles no kernel while the server serves.
+
+    SGLang's own has a Triton kernel for each power of two of requests, which the first such round would wait for.
+    """
+    from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
+
+    class Layout(RaggedVerifyLayout, frozen=True):  # type: ignore[call-arg, misc, unused-ignore]
+        def padded_to_bucket(self, *, padded_bs: int, cap: int | None = None) -> Any:
+            unused = padded_bs - self.bs
+            if not unused:
+                return self
+            each = (self.graph_num_tokens - self.total_verify_tokens) // unused
+            ends = self.qo_indptr_device
+            more = torch.arange(each, each * unused + 1, each, dtype=ends.dtype, device=ends.device)
+            return type(self)(
+                verify_lens=torch.cat([self.verify_lens, self.verify_lens.new_full((unused,), each)]),
+                graph_num_tokens=self.graph_num_tokens,
+                extend_start_loc=torch.cat([ends, ends[-1:] + more[:-1]]),
+                qo_indptr_device=torch.cat([ends, ends[-1:] + more]),
+                total_verify_tokens=self.graph_num_tokens,
+            )
+
+    return Layout

@@ -17,9 +17,8 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.acceptance import accept
 from sglang_adaptive.sglang_plugin.batches import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.verify_budget import looks, ranking
-from sglang_adaptive.sglang_plugin.verify_budget.packed_input import packed_input
-from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
+from sglang_adaptive.sglang_plugin.verify_budget import looks
+from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing, packed_input, prefixes, ranks
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
     FORCE,
     forced_budget,
@@ -219,7 +218,7 @@ class PackedRounds:
         self._seen += 1
         budget, packing = self._budget(), None
         if budget is not None and budget < width - 1 and self._fits(budget, requests, width):
-            kept = ranking.prefixes(ranking.ranks(chances), budget)
+            kept = prefixes(ranks(chances), budget)
             packing = Packing.of(kept, width - 1, requests * (budget + 1))
             self.rounds += 1
         else:
@@ -273,7 +272,7 @@ class PackedRounds:
         if budgets:
             seen, first = whole.clamp(max=noted.looked), chances[:, : noted.looked]
             rungs = torch.tensor(budgets, pin_memory=chances.is_cuda).to(chances.device, non_blocking=True)
-            parts += [seen.sum().view(1), looks.kept(ranking.ranks(first), rungs, seen)]
+            parts += [seen.sum().view(1), looks.kept(ranks(first), rungs, seen)]
             parts.append(looks.calibration(chances, verified, accepted))
         if parts:
             numbers = torch.cat([part.long() for part in parts]).to("cpu", non_blocking=True)

@@ -32,7 +32,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
-from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, new_backend, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
@@ -76,7 +76,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
 
     def init_cuda_graphs(self) -> None:
         """Build the runtime state of every width but the block of the launch, which SGLang has built."""
-        kernel_variants.ignore_alignment()
+        launches.ignore_alignment()
         super().init_cuda_graphs()
         draft, target = self.draft_model_runner, self._target_worker.model_runner
         self._samplers[self.block_size] = self._draft_sampler

@@ -23,7 +23,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
-from sglang_adaptive.sglang_plugin.fast_path import kernel_variants
+from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
@@ -52,7 +52,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
 
     def init_cuda_graphs(self) -> None:
         """Build the runtime state of every number of steps but the launch steps, which SGLang has built."""
-        kernel_variants.ignore_alignment()
+        launches.ignore_alignment()
         super().init_cuda_graphs()
         runner, controller = self._target_worker.model_runner, self.adaptive_controller
         controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))

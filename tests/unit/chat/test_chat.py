@@ -33,7 +33,7 @@ def test_without_the_model_it_says_what_to_install(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sglang_adaptive.lab.models.pair.get_draft", lambda: tmp_path)
+    monkeypatch.setattr("sglang_adaptive.lab.models.smollm2.get_draft", lambda: tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["chat"]) == 1
     said = capsys.readouterr().err

@@ -6,15 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.lab.cpu_engine.kernels.accept import fill_accept_out_cache_loc_cpu, fill_bonus_tokens_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.cache_locs import (
+from sglang_adaptive.lab.cpu_engine.kernels.slots import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
     assign_req_to_token_pool_cpu,
+    copy_all_layer_kv_cache_cpu,
     last_slots,
 )
-from sglang_adaptive.lab.cpu_engine.kernels.kv_move import copy_all_layer_kv_cache_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.rotate import rotate_input_ids_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.tree import rotate_input_ids_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.verify import fill_accept_out_cache_loc_cpu, fill_bonus_tokens_cpu
 
 POOL_LEN = 24
 

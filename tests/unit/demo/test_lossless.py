@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from sglang_adaptive.lab.demo.lossless import Mismatch, mismatches
-from sglang_adaptive.lab.demo.results import Run
-from sglang_adaptive.lab.demo.verdict import MISMATCHES_SHOWN, failures
+from sglang_adaptive.lab.demo.results import Mismatch, Run, mismatches
+from sglang_adaptive.lab.demo.words import MISMATCHES_SHOWN, failures
 from tests.demo_runs import ema_run, plain_run
 
 

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.lab.chat.conversation import Drafting
-from sglang_adaptive.lab.demo.real_text.contest import entrants
+from sglang_adaptive.lab.demo.drawing import Style
+from sglang_adaptive.lab.demo.real_text.contest import QUESTIONS, entrants, phases
 from sglang_adaptive.lab.demo.real_text.findings import failures, findings
-from sglang_adaptive.lab.demo.real_text.questions import QUESTIONS, phases
 from sglang_adaptive.lab.demo.real_text.screen import AnswerScreen
 from sglang_adaptive.lab.demo.results import Run
-from sglang_adaptive.lab.demo.style import Style
 from tests.demo_runs import result
 
 STYLE = Style(columns=80)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.lab.demo import report
-from sglang_adaptive.lab.demo.lossless import Mismatch
+from sglang_adaptive.lab.demo.results import Mismatch
 from tests.demo_runs import ema_run, plain_run, static_run
 
 RUNS = [plain_run(), ema_run(0.8), static_run(1, 2.5), static_run(3, 1.0)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.lab.demo.switch_log import READ_SECONDS, SwitchLog
+from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import RECENT_SWITCHES

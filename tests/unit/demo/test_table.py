@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
+from sglang_adaptive.lab.demo.drawing import Style, depth_table, speed_table
 from sglang_adaptive.lab.demo.results import Run
-from sglang_adaptive.lab.demo.style import Style
-from sglang_adaptive.lab.demo.table import depth_table, speed_table
-from sglang_adaptive.lab.demo.verdict import failures, sentences
+from sglang_adaptive.lab.demo.words import failures, sentences
 from tests.demo_runs import ema_run, plain_run, static_run
 
 STYLE = Style(columns=80)

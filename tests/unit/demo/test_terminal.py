@@ -8,10 +8,10 @@ import signal
 
 import pytest
 
+from sglang_adaptive.lab.demo.drawing import Style
 from sglang_adaptive.lab.demo.progress import Progress
-from sglang_adaptive.lab.demo.style import Style
+from sglang_adaptive.lab.demo.results import FAMILIES, REQUESTS, workload
 from sglang_adaptive.lab.demo.words import warnings
-from sglang_adaptive.lab.demo.workload import FAMILIES, REQUESTS, workload
 from sglang_adaptive.signals import Interrupted, StopSignals
 
 

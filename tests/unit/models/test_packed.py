@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.lab.models import smollm2_draft
-from sglang_adaptive.lab.models.errors import ModelError
+from sglang_adaptive.lab.models import smollm2
+from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.packed import PACKED, WEIGHTS, Rounded, read_draft, widen, write_packed
 
 VOCABULARY = torch.tensor([0, 3, 4, 9])
@@ -31,7 +31,7 @@ def tensors() -> dict[str, torch.Tensor | Rounded]:
 def folder(tmp_path: Path) -> Path:
     """A packed draft whose config is that of one for SmolLM2."""
     write_packed(tmp_path / PACKED, tensors())
-    (tmp_path / "config.json").write_text(json.dumps(smollm2_draft.FITS), encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(smollm2.FITS), encoding="utf-8")
     return tmp_path
 
 
@@ -68,8 +68,8 @@ def test_other_weights_than_the_measured_ones_are_not_taken_from_the_checkout(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    monkeypatch.setattr(smollm2_draft, "_IN_CHECKOUT", folder)
+    monkeypatch.setattr(smollm2, "_IN_CHECKOUT", folder)
     with pytest.raises(ModelError, match="SHA-256 of its weights is not the expected one"):
-        smollm2_draft.get_draft()
+        smollm2.get_draft()
     assert not (folder / "cache").exists()
-    assert smollm2_draft.get_draft(folder) == smollm2_draft.draft_folder()  # as one that is given it is
+    assert smollm2.get_draft(folder) == smollm2.draft_folder()  # as one that is given it is

@@ -14,17 +14,15 @@ import pytest
 from safetensors.numpy import load_file
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.lab.models import smollm2, smollm2_draft
-from sglang_adaptive.lab.models.errors import ModelError
-from sglang_adaptive.lab.models.folders import make_whole
+from sglang_adaptive.lab.models import smollm2
+from sglang_adaptive.lab.models.folders import ModelError, make_whole, sha256_of_weights
 from sglang_adaptive.lab.models.gguf_llama import GgufLlama
-from sglang_adaptive.lab.models.hashes import sha256_of_weights
 
 HEADS, KV_HEADS, HIDDEN, ROWS = 4, 2, 32, 8
 in_cache = pytest.mark.skipif(
     not smollm2.target_folder().is_dir(), reason="SmolLM2 is not in the cache; `make smollm2` puts it there"
 )
-in_checkout = pytest.mark.skipif(not smollm2_draft._IN_CHECKOUT.is_dir(), reason="its draft is in a checkout only")
+in_checkout = pytest.mark.skipif(not smollm2._IN_CHECKOUT.is_dir(), reason="its draft is in a checkout only")
 
 
 @pytest.fixture
@@ -140,10 +138,10 @@ def test_a_draft_of_another_model_is_refused(
 
 @in_checkout
 def test_the_draft_of_the_checkout_comes_into_the_cache_and_stays(cache: Path) -> None:
-    folder = smollm2_draft.get_draft()
-    assert folder == cache / "smollm2" / "draft3-widened" and smollm2_draft.is_measured_one(folder)
+    folder = smollm2.get_draft()
+    assert folder == cache / "smollm2" / "draft3-widened" and smollm2.is_measured_one(folder)
     written = (folder / "model.safetensors").stat().st_ino
-    assert smollm2_draft.get_draft() == folder and (folder / "model.safetensors").stat().st_ino == written
+    assert smollm2.get_draft() == folder and (folder / "model.safetensors").stat().st_ino == written
 
 
 @in_cache

@@ -18,10 +18,9 @@ import pytest
 from scripts import of_source
 from sglang_adaptive.calibrate.explain import explain
 from sglang_adaptive.lab.simulate.contenders import contenders
+from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.lab.simulate.setting import Setting
-from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config
 from sglang_adaptive.policy.errors import ConfigError

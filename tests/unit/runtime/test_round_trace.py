@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.traffic.rounds import read_rounds
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import Tally

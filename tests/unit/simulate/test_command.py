@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.lab.simulate.command import main
-from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.report.html import Chart
 
 SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]

@@ -7,14 +7,10 @@ import pytest
 
 from sglang_adaptive.lab.simulate import score
 from sglang_adaptive.lab.simulate.contenders import StaticPolicy, contenders
-from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.errors import SimulationError
-from sglang_adaptive.lab.simulate.population import closed_loop
-from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.lab.simulate.setting import Setting
-from sglang_adaptive.lab.simulate.suites import SUITES
-from sglang_adaptive.lab.simulate.trace import Scene, Trace
+from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
+from sglang_adaptive.lab.simulate.trace import Scene, Trace, closed_loop
 from sglang_adaptive.policy.observation import RoundObservation
 
 COST: RoundCost = load_cost(None)[1]

@@ -9,11 +9,10 @@ import pytest
 
 from sglang_adaptive.lab.simulate import score
 from sglang_adaptive.lab.simulate.contenders import chosen, contenders
+from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.ours import ABLATIONS, build
-from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.lab.simulate.setting import Setting
-from sglang_adaptive.lab.simulate.suites import SUITES
+from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy

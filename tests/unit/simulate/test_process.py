@@ -5,11 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sglang_adaptive.lab.simulate.acceptance import draw_accepted, expected_tokens, hazards
-from sglang_adaptive.lab.simulate.cost import RoundCost
-from sglang_adaptive.lab.simulate.errors import SimulationError
-from sglang_adaptive.lab.simulate.population import closed_loop, open_loop
-from sglang_adaptive.lab.simulate.regimes import LONGEST, SHORTEST, random_batch, switching
+from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError
+from sglang_adaptive.lab.simulate.trace import (
+    LONGEST,
+    SHORTEST,
+    closed_loop,
+    draw_accepted,
+    expected_tokens,
+    hazards,
+    open_loop,
+    random_batch,
+    switching,
+)
 
 CELLS = {(1, 0): 1.0, (1, 2): 2.0, (4, 0): 4.0, (4, 2): 8.0}
 

@@ -6,17 +6,19 @@ of the caller. None of them imports SGLang.
 
 from __future__ import annotations
 
-from sglang_adaptive.lab.cpu_engine.kernels.accept import fill_accept_out_cache_loc_cpu, fill_bonus_tokens_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.cache_locs import (
+from sglang_adaptive.lab.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.slots import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
     assign_req_to_token_pool_cpu,
+    copy_all_layer_kv_cache_cpu,
 )
-from sglang_adaptive.lab.cpu_engine.kernels.kv_move import copy_all_layer_kv_cache_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.rotate import rotate_input_ids_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.tree import build_tree_kernel_efficient_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.tree import build_tree_kernel_efficient_cpu, rotate_input_ids_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.verify import (
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
+    verify_tree_greedy_cpu,
+)
 
 __all__ = [
     "assign_draft_cache_locs_contiguous_cpu",

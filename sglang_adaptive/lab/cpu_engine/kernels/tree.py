@@ -1,15 +1,41 @@
-"""Builds the token tree that the target verifies from the draft's candidates.
-
-A tree has `draft_token_num` = n nodes a request: node 0 is the root (the last verified token), nodes 1 .. n-1
-are the selected candidates, in ascending candidate id. Ids count the candidates as drafted: the root's topk children
-are 0 .. topk-1; every later step expands topk parents by topk children each. So id // topk names the parent's place in
-`parent_list`, place 0 being the root, and `parent_list` [bs, places] holds the parent's own candidate id.
-"""
+"""The token tree that the target verifies, from the draft's candidates, and its links from a mask."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+# The tokens that the next layer of a multi-layer draft reads.
+
+
+def rotate_input_ids_cpu(
+    input_ids: Tensor,
+    extend_start_loc: Tensor,
+    extend_seq_lens: Tensor,
+    topk_index: Tensor,
+    select_index: Tensor | None,
+) -> None:
+    """Shift each request's tokens left by one, and write its draft behind its last token.
+
+    Request i has ``extend_seq_lens[i]`` entries of *input_ids* from ``extend_start_loc[i]`` on. Its last token is at
+    ``select_index[i]``, without *select_index* in its last entry. *topk_index* has one draft a request.
+    """
+    lengths = extend_seq_lens.long()
+    last = extend_start_loc.long() + lengths - 1
+    shifted = torch.roll(input_ids, -1)
+    shifted[last] = input_ids[last]
+    input_ids.copy_(shifted)
+    where = last if select_index is None else select_index.long()
+    input_ids[where] = topk_index.flatten().to(input_ids.dtype)
+
+
+# Builds the token tree that the target verifies from the draft's candidates.
+#
+# A tree has `draft_token_num` = n nodes a request: node 0 is the root (the last verified token), nodes 1 .. n-1 are
+# the selected candidates, in ascending candidate id. Ids count the candidates as drafted: the root's topk children
+# are 0 .. topk-1; every later step expands topk parents by topk children each. So id // topk names the parent's place
+# in `parent_list`, place 0 being the root, and `parent_list` [bs, places] holds the parent's own candidate id.
+
 
 FULL_MASK, QLEN_ONLY = 0, 1
 """SGLang's numbers for a mask over a request's prefix and the tree's nodes, and for one over the nodes alone."""
@@ -106,3 +132,41 @@ def _link_children(parents: list[list[int]], next_token: Tensor, next_sibling: T
             else:
                 next_token[row, parent] = node
             last_child[parent] = node
+
+
+# Computes the links by which a token tree is verified from its mask; NGRAM returns masks.
+
+
+def reconstruct_indices_from_tree_mask(
+    tree_mask: Tensor,
+    verified_seq_len: Tensor,
+    positions: Tensor,
+    retrieve_index: Tensor,
+    retrieve_next_token: Tensor,
+    retrieve_next_sibling: Tensor,
+    batch_size: int,
+    draft_token_num: int,
+) -> None:
+    """Fill positions and links of the token trees of a batch; n = `draft_token_num` nodes each.
+
+    In: `tree_mask` [bs*n*n], entry (i, j) is set where node j is i or an ancestor of it, ancestors before descendants;
+    `verified_seq_len` [bs] position of the root.
+    Out, all written in place: `positions` [bs*n]; `retrieve_index` [bs, n] flat node number; `retrieve_next_token` /
+    `retrieve_next_sibling` [bs, n] first child and next child of the same parent, -1 where there is none.
+    """
+    bs, n = batch_size, draft_token_num
+    nodes = torch.arange(n)
+    above = tree_mask.view(bs, n, n).bool() & (nodes < nodes[:, None])
+    positions.view(bs, n).copy_(verified_seq_len[:, None] + above.sum(-1))
+    retrieve_index.copy_(torch.arange(bs * n).view(bs, n))
+    parent = torch.where(above, nodes, -1).amax(-1)
+    child = (parent[:, :, None] == nodes).transpose(1, 2)  # entry (i, k): k is a child of i
+    retrieve_next_token.copy_(_first(child, n))
+    sibling = (parent[:, :, None] == parent[:, None, :]) & (nodes > nodes[:, None]) & (parent >= 0)[:, :, None]
+    retrieve_next_sibling.copy_(_first(sibling, n))
+
+
+def _first(chosen: Tensor, n: int) -> Tensor:
+    """[bs, n]: the first k with chosen[b, i, k], -1 where there is none."""
+    first = torch.where(chosen, torch.arange(n), n).amin(-1)
+    return torch.where(first < n, first, -1)

@@ -3,21 +3,95 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from sglang_adaptive.client import Client
 from sglang_adaptive.lab.chat.conversation import drafting
-from sglang_adaptive.lab.demo.fleet import Fleet
-from sglang_adaptive.lab.demo.measure import adaptive_state, force_steps
+from sglang_adaptive.lab.demo.drawing import Style
+from sglang_adaptive.lab.demo.measure import SwitchLog, adaptive_state, blaming, force_steps, new_rounds
 from sglang_adaptive.lab.demo.progress import Progress
-from sglang_adaptive.lab.demo.real_text.answer import measure_answer
-from sglang_adaptive.lab.demo.real_text.questions import WARM_UP, Template, phases
 from sglang_adaptive.lab.demo.real_text.screen import AnswerScreen
-from sglang_adaptive.lab.demo.results import Contender, PhaseResult, Run, tokens_per_second
-from sglang_adaptive.lab.demo.run import blaming
-from sglang_adaptive.lab.demo.servers import PLAIN, STATIC_DEPTHS, TITLES
-from sglang_adaptive.lab.demo.style import Style
-from sglang_adaptive.lab.demo.workload import Phase
+from sglang_adaptive.lab.demo.results import Contender, DemoError, Phase, PhaseResult, Run, tokens_per_second
+from sglang_adaptive.lab.demo.servers import PLAIN, STATIC_DEPTHS, TITLES, Fleet
+
+# The questions to the real model, by kind: the more predictable the text, the more drafts are accepted.
+
+
+QUESTIONS = {
+    "chat": "I slept badly and have a long day ahead. What can I do to stay awake and in a good mood?",
+    "code": "Write a Python class Stack with push, pop, peek and is_empty, then show how to use it.",
+    "translate": "Translate to French: The train leaves at eight in the morning. We will have breakfast at the "
+    "station, and in the afternoon we will visit my grandmother, who lives in a small house by the sea.",
+    "copy": "Repeat the following text word for word, and nothing else:\n\nThe old lighthouse stood on a cliff above "
+    "the sea. Every evening the keeper climbed its narrow stairs, lit the great lamp, and watched the ships pass by. "
+    "In winter, when storms came from the north, he stayed awake all night, because he knew that far out in the dark "
+    "somebody was looking for his light.",
+}
+WARM_UP = ("Name five fruits and say what each tastes like.", "Explain how rain forms, step by step.")
+
+
+def phases(turn: int, tokens: int) -> tuple[Phase, ...]:
+    """Return one phase for each question, its answer ending by itself or after *tokens*; *turn* counts from 1."""
+    return tuple(Phase(f"{turn}-{kind}", kind, 1, (text,), tokens) for kind, text in QUESTIONS.items())
+
+
+class Template:
+    """The target's tokenizer and chat template."""
+
+    def __init__(self, target: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(target)
+
+    def tokens(self, question: str) -> list[int]:
+        """Return the token ids of a conversation that begins with *question*, up to where the answer begins."""
+        turn = [{"role": "user", "content": question}]
+        asked = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)
+        return list(asked["input_ids"])
+
+
+# Sends one question to one server, shows the growing answer, and times it.
+
+
+Grown = Callable[[str, int], None]
+"""Called with the text so far and its number of tokens."""
+
+
+def measure_answer(client: Client, phase: Phase, prompt: Sequence[int], grown: Grown) -> PhaseResult:
+    """Let an idle server answer *prompt*, from an empty prefix cache; greedy, up to the end of the turn."""
+    client.flush_cache()
+    before = adaptive_state(client)
+    log = SwitchLog(before)
+    begin, start = time.time(), time.perf_counter()
+    last: dict[str, Any] | None = None
+    for last in client.stream(list(prompt), phase.max_new_tokens):
+        grown(last["text"], last["meta_info"]["completion_tokens"])
+        if log.is_due():
+            log.read(adaptive_state(client))
+    seconds = time.perf_counter() - start
+    if last is None:
+        raise DemoError("the server sent no answer")
+    after = adaptive_state(client)
+    log.read(after)
+    return PhaseResult(
+        phase=phase,
+        begin=begin,
+        seconds=seconds,
+        outputs=(tuple(last["output_ids"]),),
+        verify_rounds=last["meta_info"].get("spec_verify_ct", 0),
+        rounds_by_depth=new_rounds(before, after),
+        first_steps=None if before is None else before["current_steps"],
+        switches=tuple(log.switches),
+        switches_unseen=log.unseen,
+    )
+
+
+# Asks the contenders in turns: each answers the same question before the next one.
+
 
 HELD = "static"
 """Key of the server on which fixed steps are held, so that they do not affect the adaptive servers."""

@@ -8,18 +8,14 @@ from collections.abc import Sequence
 
 from sglang_adaptive import provenance
 from sglang_adaptive.lab.demo.command import Demo, Kept
-from sglang_adaptive.lab.demo.errors import DemoError
-from sglang_adaptive.lab.demo.fleet import Fleet
-from sglang_adaptive.lab.demo.lossless import Mismatch
+from sglang_adaptive.lab.demo.drawing import Style
 from sglang_adaptive.lab.demo.real_text import findings
-from sglang_adaptive.lab.demo.real_text.contest import HELD, Contest, entrants
-from sglang_adaptive.lab.demo.real_text.questions import QUESTIONS, Template
-from sglang_adaptive.lab.demo.results import Run
-from sglang_adaptive.lab.demo.servers import CONFIGS, PLAIN, TITLES, ServerSpec
-from sglang_adaptive.lab.demo.style import Style
+from sglang_adaptive.lab.demo.real_text.contest import HELD, QUESTIONS, Contest, Template, entrants
+from sglang_adaptive.lab.demo.results import DemoError, Mismatch, Run
+from sglang_adaptive.lab.demo.servers import CONFIGS, PLAIN, TITLES, Fleet, ServerSpec
 from sglang_adaptive.lab.demo.words import available_gigabytes, warnings
-from sglang_adaptive.lab.models.errors import ModelError
-from sglang_adaptive.lab.models.pair import Pair, ready_pair
+from sglang_adaptive.lab.models.folders import ModelError
+from sglang_adaptive.lab.models.smollm2 import Pair, ready_pair
 from sglang_adaptive.signals import StopSignals
 
 GIGABYTES_A_SERVER = 2.6

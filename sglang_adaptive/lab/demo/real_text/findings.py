@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sglang_adaptive.lab.demo.real_text.questions import QUESTIONS
+from sglang_adaptive.lab.demo.drawing import Style, best_static, draw, in_table_order
+from sglang_adaptive.lab.demo.real_text.contest import QUESTIONS
 from sglang_adaptive.lab.demo.results import PhaseResult, Run, accept_length, rounds_by_depth, tokens_per_second
-from sglang_adaptive.lab.demo.style import Style
-from sglang_adaptive.lab.demo.table import best_static, in_table_order
-from sglang_adaptive.lab.demo.timeline import draw
-from sglang_adaptive.lab.demo.verdict import who_was_fastest
+from sglang_adaptive.lab.demo.words import who_was_fastest
 
 _NAME, _CELL, _LAST = 16, 10, 8
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from sglang_adaptive.lab.chat.conversation import Drafting
-from sglang_adaptive.lab.demo.style import Style, is_terminal
+from sglang_adaptive.lab.demo.drawing import Style, is_terminal
 
 _MARGIN = 18
 _CLEAR = "\r\x1b[K"

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
-from sglang_adaptive.lab.simulate.cost import RoundCost
-from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
-from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.lab.simulate.provenance import about
 from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.real.gates import gates
-from sglang_adaptive.lab.simulate.real.hindsight import ORACLES
-from sglang_adaptive.lab.simulate.real.recordings import load_texts, shipped
+from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.report import json_report, text_report
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play_all
+from sglang_adaptive.lab.simulate.real.texts import load_texts, shipped
+from sglang_adaptive.lab.simulate.report import about
 from sglang_adaptive.policy.profile import shipped_config
 
 NAME = "real"

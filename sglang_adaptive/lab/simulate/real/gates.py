@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from sglang_adaptive.lab.simulate.profile_file import SHIPPED
+from sglang_adaptive.lab.simulate.cost import SHIPPED
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score
-from sglang_adaptive.lab.simulate.real.recordings import CUT
 from sglang_adaptive.lab.simulate.real.scenes import MIXED, PHASES
+from sglang_adaptive.lab.simulate.real.texts import CUT
 
 JUDGED = "throughput"
 """The policy that the gates are for."""

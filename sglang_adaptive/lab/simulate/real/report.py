@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.real.gates import Gate
-from sglang_adaptive.lab.simulate.report_text import table
+from sglang_adaptive.lab.simulate.report import table
 
 FORMAT = 1
 DEFINITION = (

@@ -1,17 +1,20 @@
-"""The requests of a recorded trace, and how many rounds each takes at one fixed number of steps."""
+"""The requests of recorded traces, shipped or an operator's own, and their rounds at one fixed number of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive.lab.simulate.acceptance import FloatArray
-from sglang_adaptive.lab.simulate.population import IntArray
-from sglang_adaptive.lab.traces import Trace
+from sglang_adaptive.lab.simulate.cost import SimulationError
+from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray
+from sglang_adaptive.lab.traces import Trace, TraceError, read
+
+# The requests of a recorded trace, and how many rounds each takes at one fixed number of steps.
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +105,43 @@ class Texts:
             left = np.where(reached < end, to_go[np.minimum(reached, len(to_go) - 1)], 0)
             columns.append(to_go - left)
         return np.stack(columns, axis=1).astype(float)
+
+
+# The recorded texts that a run plays: those that are shipped, or an operator's own.
+
+
+REPEATED = 0.02
+"""Share of the positions from which on exact repetitions are worth a second play without them."""
+_PACKAGE = Path(__file__).resolve().parents[3]
+CUT = ", repetitions cut"
+"""Ends the name of a recording that is played a second time, each request up to its first exact repetition."""
+
+
+def shipped() -> list[Path]:
+    """Return the recordings of a checkout; a wheel has none."""
+    return sorted((_PACKAGE.parent / "benchmarks" / "traces").glob("*.npz"))
+
+
+def load_texts(files: Sequence[str]) -> dict[str, Texts]:
+    """Return the texts of *files* by name, of the shipped recordings without files.
+
+    A recording with many exact repetitions is played twice: whole, and with the repetitions cut.
+
+    Raises:
+        SimulationError: a file is no recording, two have one name, or none is shipped.
+    """
+    paths = [Path(file) for file in files] or shipped()
+    if not paths:
+        raise SimulationError("--texts: no recording comes with this installation; expected the file of one")
+    found: dict[str, Texts] = {}
+    for path in paths:
+        try:
+            trace = read(path)
+        except TraceError as error:
+            raise SimulationError(f"--texts {error}") from error
+        if path.stem in found:
+            raise SimulationError(f"--texts {path}: a second recording called {path.stem}; expected other names")
+        found[path.stem] = Texts.of(trace)
+        if trace.loop_start.sum() < (1.0 - REPEATED) * trace.length.sum():
+            found[path.stem + CUT] = Texts.of(trace.without_repetitions())
+    return found

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
-from sglang_adaptive.lab.simulate.cost import RoundCost
-from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.lab.simulate.provenance import about
+from sglang_adaptive.lab.simulate.cost import RoundCost, load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
-from sglang_adaptive.lab.simulate.real.fixed import FixedSteps
-from sglang_adaptive.lab.simulate.real.hindsight import ORACLES
-from sglang_adaptive.lab.simulate.real.scenes import queue_size
+from sglang_adaptive.lab.simulate.real.oracles import ORACLES
+from sglang_adaptive.lab.simulate.real.scenes import Work, queue_size
+from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.suite import NOISE_ROUNDS
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.real.work import Work
-from sglang_adaptive.lab.simulate.setting import LARGEST_BATCH
+from sglang_adaptive.lab.simulate.report import about
+from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
 from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.lab.simulate.traffic.recut import NAME, Seen, batches, seen, texts_of
 from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, read_rounds

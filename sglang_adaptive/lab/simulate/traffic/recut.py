@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.traffic.rounds import Rounds
 from sglang_adaptive.policy.options import MAX_STEPS

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from sglang_adaptive.lab.simulate.errors import SimulationError
+from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lookups.tally import MATCHES, Tally
 from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.runtime.round_trace import DIGITS, FORMAT, LOOKED_UP, LOST, VERSION, WHO

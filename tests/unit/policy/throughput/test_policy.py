@@ -13,14 +13,11 @@ import pytest
 
 from benchmarks import steady_switches
 from sglang_adaptive.lab.simulate import score
+from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.ours import build
-from sglang_adaptive.lab.simulate.population import closed_loop
-from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.lab.simulate.scenes import Scene
-from sglang_adaptive.lab.simulate.setting import Setting
-from sglang_adaptive.lab.simulate.suites import SUITES
-from sglang_adaptive.lab.simulate.trace import Trace
+from sglang_adaptive.lab.simulate.scenes import SUITES, Scene, Setting
+from sglang_adaptive.lab.simulate.trace import Trace, closed_loop
 from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered

@@ -12,7 +12,7 @@ from sglang_adaptive.runtime import budgets
 from sglang_adaptive.runtime.budgets import BINS, UNITS
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.verify_budget import looks
-from sglang_adaptive.sglang_plugin.verify_budget.ranking import prefixes, ranks
+from sglang_adaptive.sglang_plugin.verify_budget.packing import prefixes, ranks
 from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
 
 LADDER = (0, 1, 2, 3, 5)

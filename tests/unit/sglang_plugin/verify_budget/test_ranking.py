@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.sglang_plugin.verify_budget.ranking import prefixes, ranks
+from sglang_adaptive.sglang_plugin.verify_budget.packing import prefixes, ranks
 
 EIGHTHS = 8
 """Products of up to 7 of them are exact in float32."""

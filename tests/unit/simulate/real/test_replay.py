@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate.contenders import StaticPolicy
-from sglang_adaptive.lab.simulate.errors import SimulationError
-from sglang_adaptive.lab.simulate.profile_file import load_cost
-from sglang_adaptive.lab.simulate.real.fixed import FixedSteps
-from sglang_adaptive.lab.simulate.real.scenes import arrivals, scenes
-from sglang_adaptive.lab.simulate.real.serve import Served, serve
+from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
+from sglang_adaptive.lab.simulate.real.scenes import Live, Work, arrivals, scenes
+from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
 from sglang_adaptive.lab.simulate.real.suite import round_times
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.real.work import Live, Work
 from sglang_adaptive.policy.observation import RoundObservation
 from tests.drawn_texts import copying_trace, drawn_trace
 

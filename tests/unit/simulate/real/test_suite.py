@@ -11,12 +11,11 @@ import pytest
 
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.contenders import contenders
-from sglang_adaptive.lab.simulate.errors import SimulationError
-from sglang_adaptive.lab.simulate.profile_file import load_cost
+from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score, play_cell
 from sglang_adaptive.lab.simulate.real.command import pick
 from sglang_adaptive.lab.simulate.real.gates import gates
-from sglang_adaptive.lab.simulate.real.hindsight import ORACLES
+from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.report import gates_table
 from sglang_adaptive.lab.simulate.real.suite import Setting, places, play_all
 from sglang_adaptive.lab.simulate.real.texts import Texts

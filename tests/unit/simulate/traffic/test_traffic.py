@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate.command import main
-from sglang_adaptive.lab.simulate.real.scenes import scenes
+from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.real.work import Live
 from sglang_adaptive.lab.simulate.traffic.recut import batches, runs_of, seen, texts_of
 from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, read_rounds
 from sglang_adaptive.lookups.lookup import Text

@@ -1,5 +1,5 @@
 """What SGLang's NGRAM worker takes from the compiled kernel package."""
 
-from sglang_adaptive.lab.cpu_engine.kernels.tree_links import reconstruct_indices_from_tree_mask
+from sglang_adaptive.lab.cpu_engine.kernels.tree import reconstruct_indices_from_tree_mask
 
 __all__ = ["reconstruct_indices_from_tree_mask"]

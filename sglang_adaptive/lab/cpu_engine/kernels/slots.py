@@ -1,12 +1,15 @@
-"""KV slot bookkeeping: between rows of the request table and flat lists of slots.
-
-`req_to_token` is the request table [requests, pool_len]: entry (r, p) is the KV slot of position p of request r.
-"""
+"""KV slot bookkeeping between rows of the request table and flat lists, and moves inside the KV buffers."""
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 from torch import Tensor
+
+# KV slot bookkeeping: between rows of the request table and flat lists of slots.
+#
+# `req_to_token` is the request table [requests, pool_len]: entry (r, p) is the KV slot of position p of request r.
 
 
 def _cells(req_pool_indices: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,3 +55,26 @@ def last_slots(req_to_token: Tensor, req_pool_indices: Tensor, prefix_lens: Tens
     """[bs] in the dtype of `prefix_lens`: the slot of each request's last position, -1 for a request that has none."""
     slots = req_to_token[req_pool_indices.long(), (prefix_lens.long() - 1).clamp(min=0)]
     return torch.where(prefix_lens > 0, slots.to(prefix_lens.dtype), -1)
+
+
+# Moves rows inside the KV buffers, which SGLang passes as addresses.
+
+
+def _bytes_at(address: int, rows: int, row_bytes: int) -> Tensor:
+    """The memory at `address` as a uint8 tensor [rows, row_bytes], without a copy and without ownership."""
+    buffer = (ctypes.c_uint8 * (rows * row_bytes)).from_address(address)
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(rows, row_bytes)
+
+
+def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
+    """In every buffer b, copy row src_loc[i] onto row tgt_loc[i], reading all rows before writing any.
+
+    `data_ptrs` [buffers]: address of row 0; `strides` [buffers]: bytes a row. The caller makes sure that every row
+    is inside its buffer.
+    """
+    if tgt_loc.numel() == 0:
+        return
+    rows = int(torch.maximum(tgt_loc.max(), src_loc.max())) + 1
+    for address, row_bytes in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
+        buffer = _bytes_at(address, rows, row_bytes)
+        buffer[tgt_loc] = buffer[src_loc]
