@@ -30,9 +30,6 @@ def facts(config: AdaptiveConfig) -> dict[str, Any]:
     }
 
 
-# A configuration in plain words.
-
-
 WIDTH = 115
 """Characters of the longest line of a policy's summary."""
 

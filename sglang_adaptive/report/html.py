@@ -165,9 +165,6 @@ def _share(value: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low or 1.0)))
 
 
-# Writes a report as one HTML page without external files.
-
-
 _MORE_STYLE = """
 dl,.scroll{margin:14px 0}
 h3{margin:22px 0 8px}

@@ -122,9 +122,6 @@ class ContextLengths:
         ]
 
 
-# Counts rounds, drafts, tokens and switches since the start of the server, in bounded memory.
-
-
 RECENT_SWITCHES = 32
 CAUSES = (
     *("acceptance", "batch size", "probe", "lookup", "capacity"),

@@ -48,9 +48,6 @@ def _apart(held: int, writes: int) -> int:
     return held + writes * (held - 1)
 
 
-# The pending rows of deferred draft extends: how many each request has, and where they are.
-
-
 @dataclass(frozen=True, slots=True)
 class CatchUp:
     """One draft extend over all pending tokens of the requests of a batch."""

@@ -15,9 +15,6 @@ from pathlib import Path
 
 from sglang_adaptive.policy.profile import VERSION, CostProfile, ProfileError, ProfileKey, loads_profile
 
-# Cost profiles on disk: one file a key, replaced atomically, shared by servers with the same key.
-
-
 try:
     import fcntl
 except ImportError:  # not on Windows: two servers may then overwrite each other's newest cells, never a whole file

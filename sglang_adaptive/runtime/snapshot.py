@@ -110,9 +110,6 @@ def _forecast(forecaster: Forecasts | None, region: Region | None) -> Forecast |
     return forecaster.forecast(region.batch_size, region.steps)
 
 
-# The controller's state for monitoring.
-
-
 @dataclass(frozen=True, slots=True)
 class ControllerSnapshot:
     """The controller's state at one moment."""

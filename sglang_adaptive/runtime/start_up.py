@@ -47,9 +47,6 @@ class WarmUp:
         return sorted(size for size in seen if all(self._counts[size, place] for place in self._reachable(size)))
 
 
-# Seconds and memory of start-up for each runtime state, its graphs, and the warm-up.
-
-
 PROGRESS_SECONDS = 10.0
 
 

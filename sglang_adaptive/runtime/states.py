@@ -43,9 +43,6 @@ class SpecRuntimeState:
     cuda_graph_runner_for_draft_extend: GraphRunner | None
 
 
-# The runtime states of a server: attention backends and CUDA graphs for each number of steps.
-
-
 logger = logging.getLogger(__name__)
 
 

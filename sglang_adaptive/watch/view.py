@@ -91,9 +91,6 @@ def _span(seconds: float) -> str:
     return "hour" if seconds >= 3540 else f"{seconds / 60:.0f} minutes"
 
 
-# Computes the displayed values of a server, one JSON object, from two successive readings.
-
-
 SCHEMA = 1
 SERVING, IDLE, NOT_ADAPTIVE, DEGRADED, GONE = "serving", "idle", "not adaptive", "degraded", "gone"
 HEALTHY = (SERVING, IDLE)

@@ -50,9 +50,6 @@ def drafting(client: Client) -> Drafting | None:
     return Drafting({int(steps): count for steps, count in state["rounds_by_tier"].items()})
 
 
-# A conversation: the messages so far, and the answer to the next one as it grows.
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Time and tokens of an answer."""

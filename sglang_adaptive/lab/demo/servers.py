@@ -16,9 +16,6 @@ from sglang_adaptive.lab.demo.results import Contender, DemoError
 from sglang_adaptive.serve_cpu import LaunchError
 from sglang_adaptive.signals import StopSignals
 
-# The servers of the demo and their arguments.
-
-
 PLAIN = "none"
 TITLES = {"ema": "EMA", "throughput": "throughput"}
 """Policies that the demo can show, in the order of its tables."""

@@ -65,9 +65,6 @@ def _ratios(adaptive: Sequence[Run], rate: Mapping[str, float], reference: str) 
     return ", ".join(f"{title} {rate[title] / rate[reference]:.2f} times" for title in titles)
 
 
-# The texts of the demo around its tables.
-
-
 GIGABYTES_A_SERVER = 2.4
 """Measured as proportional set size of three warm servers: 6.8 GiB together, mostly of PyTorch."""
 

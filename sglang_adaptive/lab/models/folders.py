@@ -37,9 +37,6 @@ def sha256_of_weights(weights: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
-# Folders of the cache that are either whole or not there at all.
-
-
 _PARTIAL = ".partial-"
 STALE_SECONDS = 3600.0
 """A partial folder older than this was left by a process that was killed."""

@@ -59,9 +59,6 @@ def maker(name: str) -> Callable[[Launch], Drivable]:
     return make
 
 
-# The policies that a suite compares, by name.
-
-
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
 

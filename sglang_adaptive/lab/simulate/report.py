@@ -16,8 +16,6 @@ from sglang_adaptive.lab.simulate.scenes import Setting
 from sglang_adaptive.lab.simulate.targets import Outcome
 from sglang_adaptive.provenance import command_line, cpu_model, git_commit, versions
 
-# What a report needs to be run again.
-
 
 def provenance(argv: list[str], profile: str, setting: Setting) -> dict[str, Any]:
     """Return command, code, machine and inputs as JSON builtins; *profile* names the cost profile."""
@@ -46,9 +44,6 @@ def _digest(setting: Setting) -> str:
     """Return 16 hexadecimal digits of the cost cells, whatever file they came in."""
     cells = [[batch, steps, round(value, 9)] for (batch, steps), value in sorted(setting.cost.cells().items())]
     return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
-
-
-# The report as plain, aligned text.
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -127,9 +122,6 @@ def targets_table(judged: Sequence[Outcome]) -> str:
 def figure(value: float) -> str:
     """Return a share with four digits, a count of rounds or switches with at most two."""
     return f"{value:.4f}" if value < 2 else f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-# The report as JSON.
 
 
 FORMAT = 1

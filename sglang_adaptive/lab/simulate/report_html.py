@@ -175,9 +175,6 @@ def starts(results: Mapping[str, SuiteResult]) -> str:
     return f'{note}{legend(results)}<div class="cards">{cards}</div>' if cards else ""
 
 
-# The report as one HTML page that needs nothing from outside.
-
-
 Results = Mapping[str, SuiteResult]
 TITLE = "Speculative depth: simulated policies against an oracle"
 

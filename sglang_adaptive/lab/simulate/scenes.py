@@ -195,9 +195,6 @@ def step_change(setting: Setting, index: int, rng: np.random.Generator) -> Scene
     return _alike(setting, index, rng, p, constant(batch, setting.rounds), 1.0)
 
 
-# The suites: named families of seeded traces.
-
-
 @dataclass(frozen=True)
 class Suite:
     """A family of traces; trace *i* depends on the seed, the suite's name and *i* alone."""

@@ -175,9 +175,6 @@ def _lifetimes(rng: np.random.Generator) -> Iterator[int]:
         yield from rng.geometric(1.0 / MEAN_LIFETIME_ROUNDS, size=256).tolist()
 
 
-# A trace: everything about a run that no policy can change, drawn before any policy runs.
-
-
 CLOCK_SIGMA = 0.02
 """Standard deviation of the log of a round's time around its mean."""
 OUTLIER_SHARE = 0.005

@@ -13,8 +13,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Ranks the drafts of a batch by the chance that the target accepts them.
-
 
 def ranks(chances: Tensor) -> Tensor:
     """Return the place of each draft among all of the batch, 0 for the likeliest, int64 [requests, steps].

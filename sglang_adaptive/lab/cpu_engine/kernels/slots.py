@@ -7,8 +7,6 @@ import ctypes
 import torch
 from torch import Tensor
 
-# KV slot bookkeeping: between rows of the request table and flat lists of slots.
-#
 # `req_to_token` is the request table [requests, pool_len]: entry (r, p) is the KV slot of position p of request r.
 
 

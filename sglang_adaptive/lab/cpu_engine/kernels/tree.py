@@ -29,8 +29,6 @@ def rotate_input_ids_cpu(
     input_ids[where] = topk_index.flatten().to(input_ids.dtype)
 
 
-# Builds the token tree that the target verifies from the draft's candidates.
-#
 # A tree has `draft_token_num` = n nodes a request: node 0 is the root (the last verified token), nodes 1 .. n-1 are
 # the selected candidates, in ascending candidate id. Ids count the candidates as drafted: the root's topk children
 # are 0 .. topk-1; every later step expands topk parents by topk children each. So id // topk names the parent's place

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Greedy acceptance of a token tree.
-
 
 def _accepted_path(
     candidates: list[int], child: list[int], sibling: list[int], wanted: list[int], limit: int

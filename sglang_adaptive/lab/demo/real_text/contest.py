@@ -90,9 +90,6 @@ def measure_answer(client: Client, phase: Phase, prompt: Sequence[int], grown: G
     )
 
 
-# Asks the contenders in turns: each answers the same question before the next one.
-
-
 HELD = "static"
 """Key of the server on which fixed steps are held, so that they do not affect the adaptive servers."""
 

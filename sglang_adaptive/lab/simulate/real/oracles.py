@@ -13,8 +13,6 @@ from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray
 
-# What one depth for the whole batch can reach with knowledge that no server has.
-#
 # A round is worth the progress that it brings each request, less the price of its seconds. Progress is counted over
 # the request's own pace: in rounds that its text would take at the best single depth. Tokens would do the same where
 # texts are alike; where they differ, the depth with most tokens a second leaves the hard requests in the batch.
