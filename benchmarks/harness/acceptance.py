@@ -555,7 +555,7 @@ class BudgetReplay:
         return packing
 
     def ranks(self, original: Callable[..., Any], chances: Any) -> Any:
-        """Around ranking.ranks: rank a replayed round on the host."""
+        """Around ranks: rank a replayed round on the host."""
         if self._sure is None or chances.device == self._sure.device:
             return original(chances)
         return _on_device(original(self._sure[:, : chances.shape[1]]).contiguous(), chances.device)

@@ -39,9 +39,9 @@ ACCEPTS_UNSEEN = _PLUGIN + "verify_budget.setup_check.accepts_unseen"
 
 def kept_drafts(chances: Any, budget: int) -> list[int]:
     """Return the drafts that each request keeps of *chances*, float32 [requests, steps] on the host."""
-    from sglang_adaptive.sglang_plugin.verify_budget import packing
+    from sglang_adaptive.sglang_plugin.verify_budget import packing, rounds
 
-    found: list[int] = packing.prefixes(packing.ranks(chances), budget).tolist()
+    found: list[int] = packing.prefixes(rounds.ranks(chances), budget).tolist()
     return found
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from sglang_adaptive.lab.simulate import score
+from sglang_adaptive.lab.simulate import score, targets
 from sglang_adaptive.lab.simulate.cost import RoundCost, load_cost
 from sglang_adaptive.lab.simulate.ragged import EVERY, fit_verify_cost, gain_of_own_depths
 from sglang_adaptive.lab.simulate.results import SuiteResult, TraceScore
@@ -97,7 +97,7 @@ def result_of(suite: str, **figures: float) -> SuiteResult:
     values = {"share": 1.0, "drawn_share": 1.0, "plain_ratio": 1.0, "zero_window": 1.0, "switches": 0.0}
     values.update(figures)
     found = TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))
-    return SuiteResult(SUITES[suite], Setting(COST), {score.JUDGED: [found]})
+    return SuiteResult(SUITES[suite], Setting(COST), {targets.JUDGED: [found]})
 
 
 def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:
@@ -105,7 +105,7 @@ def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:
         "stationary": result_of("stationary", share=0.975, switches=1.5),
         "step-change": result_of("step-change", zero_window=0.98),
     }
-    met = {(o.target.suite, o.target.metric): o.met for o in score.outcomes(results)}
+    met = {(o.target.suite, o.target.metric): o.met for o in targets.outcomes(results)}
     assert met == {
         ("stationary", "mean"): False,
         ("stationary", "worst"): True,
@@ -117,5 +117,5 @@ def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:
 
 
 def test_suites_that_did_not_run_have_no_outcome() -> None:
-    assert score.outcomes({}) == []
-    assert {t.suite for t in score.TARGETS} <= {*SUITES, "*"}
+    assert targets.outcomes({}) == []
+    assert {t.suite for t in targets.TARGETS} <= {*SUITES, "*"}
