@@ -13,7 +13,7 @@ from sglang.srt.server_args import ServerArgs
 from sglang_adaptive.sglang_plugin.env import ATTENTION_DP
 from sglang_adaptive.sglang_plugin.graphs.states import ranks_pad_alike
 from sglang_adaptive.sglang_plugin.launch import without_device
-from sglang_adaptive.sglang_plugin.start.profile_key import _attention
+from sglang_adaptive.sglang_plugin.start.profiles import _attention
 from tests import checks
 from tests.launch_lines import verdicts
 from tests.patch_checks.parts import published

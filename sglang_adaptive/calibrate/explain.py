@@ -10,7 +10,7 @@ from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
 from sglang_adaptive.calibrate.state_words import because, ladder, looked_up
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed
-from sglang_adaptive.lookups.words import lookup_words
+from sglang_adaptive.lookups.tally import lookup_words
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 
 

@@ -1,8 +1,8 @@
-"""What lookups would have got accepted, added up over finished requests, and what drafting by them would bring."""
+"""What lookups would have got accepted, added up over finished requests, and in words what they would bring."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,3 +109,24 @@ def _gain(tally: Tally, usual: float, copying: float, looked_up: float) -> float
     saved = sum(max(0.0, tokens * copying - rounds * looked_up) for match, rounds, tokens in tally.rows() if match)
     now = sum(tally.tokens) * usual
     return now / (now - saved)
+
+
+# Says in words what lookups would bring, for ``explain`` and ``simulate --trace``.
+
+
+def lookup_words(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines about a tally as a dict, with ``worth``; nothing where nothing was counted."""
+    if not report["rounds"]:
+        return
+    yield (
+        f"Drafts looked up in a request's own text would yield {report['tokens_per_round']:.2f} tokens a "
+        f"round, {100 * report['run_share']:.0f}% of them in rounds that accept {RUN} drafts or more "
+        f"(exact, {report['requests']} finished requests, {report['tokens']} tokens)."
+    )
+    found = report["worth"]
+    if found is not None:
+        best = f"at {found['steps']} steps" if found["steps"] else "without drafts"
+        yield (
+            f"Where they pay, one request at a time would be {found['least']:.2f} to {found['most']:.2f} times as fast "
+            f"as {best}, with {1000 * found['lookup_seconds']:.2f} ms for a round of lookups."
+        )

@@ -11,7 +11,7 @@ from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Reconfig
 from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, TAKE, TakeReport
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.start.profile_key import profile_key
+from sglang_adaptive.sglang_plugin.start.profiles import profile_key
 from sglang_adaptive.sglang_plugin.start.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import asked
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend

@@ -20,7 +20,7 @@ from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.zero_steps import kv_only_backend
+from sglang_adaptive.sglang_plugin.zero_steps import catch_up
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_state, has_graph, run_catch_up
 from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
 from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
@@ -47,7 +47,7 @@ class DeferredDraftExtend:
         self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
         self._running = False  # SGLang's extend is called from here
         self.guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
-        self._can_write = kv_only_backend.fits(self._draft)
+        self._can_write = catch_up.fits(self._draft)
         self._pairs = int(worker.speculative_algorithm.is_eagle())  # the prefix cache's keys are pairs of tokens
         self._alone = _is_alone(self._draft)
         self._device_waits = False  # it had done all that it was given when this round began

@@ -19,8 +19,7 @@ from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.report import about
 from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
 from sglang_adaptive.lab.simulate.trace import clock_factors
-from sglang_adaptive.lab.simulate.traffic.recut import NAME, Seen, batches, seen, texts_of
-from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, read_rounds
+from sglang_adaptive.lab.simulate.traffic.rounds import NAME, Rounds, Seen, batches, read_rounds, seen, texts_of
 from sglang_adaptive.lookups.tally import ROWS, worth
 
 POLICIES = ("throughput", "ema", "ema-all")

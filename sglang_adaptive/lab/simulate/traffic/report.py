@@ -9,8 +9,8 @@ from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.report import table
 from sglang_adaptive.lab.simulate.traffic.command import Replay, lines_of
-from sglang_adaptive.lab.simulate.traffic.recut import FEWEST_ROUNDS, Seen
-from sglang_adaptive.lookups.words import lookup_words
+from sglang_adaptive.lab.simulate.traffic.rounds import FEWEST_ROUNDS, Seen
+from sglang_adaptive.lookups.tally import lookup_words
 from sglang_adaptive.report.html import STYLE, Chart
 
 FORMAT = 1
