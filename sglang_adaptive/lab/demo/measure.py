@@ -100,6 +100,20 @@ def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> Pha
 
     answers = send_all(client, phase, watch)
     seconds = time.perf_counter() - start
+    return phase_result(client, phase, answers, begin=begin, seconds=seconds, before=before, log=log)
+
+
+def phase_result(
+    client: Client,
+    phase: Phase,
+    answers: Sequence[dict[str, Any]],
+    *,
+    begin: float,
+    seconds: float,
+    before: dict[str, Any] | None,
+    log: SwitchLog,
+) -> PhaseResult:
+    """Return what a phase came to that has just ended: its *answers*, and the server's state since *before*."""
     after = adaptive_state(client)
     log.read(after)
     return PhaseResult(

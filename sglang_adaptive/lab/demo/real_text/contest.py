@@ -12,7 +12,7 @@ from typing import Any
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.chat.conversation import drafting
 from sglang_adaptive.lab.demo.drawing import Style
-from sglang_adaptive.lab.demo.measure import SwitchLog, adaptive_state, blaming, force_steps, new_rounds
+from sglang_adaptive.lab.demo.measure import SwitchLog, adaptive_state, blaming, force_steps, phase_result
 from sglang_adaptive.lab.demo.progress import Progress
 from sglang_adaptive.lab.demo.real_text.screen import AnswerScreen
 from sglang_adaptive.lab.demo.results import Contender, DemoError, Phase, PhaseResult, Run, tokens_per_second
@@ -75,19 +75,7 @@ def measure_answer(client: Client, phase: Phase, prompt: Sequence[int], grown: G
     seconds = time.perf_counter() - start
     if last is None:
         raise DemoError("the server sent no answer")
-    after = adaptive_state(client)
-    log.read(after)
-    return PhaseResult(
-        phase=phase,
-        begin=begin,
-        seconds=seconds,
-        outputs=(tuple(last["output_ids"]),),
-        verify_rounds=last["meta_info"].get("spec_verify_ct", 0),
-        rounds_by_depth=new_rounds(before, after),
-        first_steps=None if before is None else before["current_steps"],
-        switches=tuple(log.switches),
-        switches_unseen=log.unseen,
-    )
+    return phase_result(client, phase, [last], begin=begin, seconds=seconds, before=before, log=log)
 
 
 HELD = "static"
