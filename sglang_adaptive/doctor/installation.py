@@ -88,7 +88,7 @@ def checks(line: LaunchLine | None) -> Iterator[Check]:
     found = provenance.versions("sglang")
     yield Check("package", OK, f"sglang-adaptive {found['sglang_adaptive']}, Python {found['python']}")
     if found["sglang"] is None:
-        yield Check("SGLang", PROBLEM, f"not installed beside this package; it needs {supported()}")
+        yield Check("SGLang", PROBLEM, f"not installed beside this package, which supports {supported()}")
         return
     plugin = _plugin()
     if plugin is not None:
