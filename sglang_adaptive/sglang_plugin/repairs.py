@@ -11,7 +11,7 @@ from typing import Any
 # accepted token. SGLang 0.5.23 allocates the buffer for the most draft tokens. Its Triton kernel of Mamba2 uses the
 # round's draft tokens as the distance between two requests; the commit uses the buffer's width. So with fewer draft
 # tokens all requests but the first would continue from a wrong state. GDN and KDA kernels use the buffer's width, and
-# ``mamba2_width`` makes the Mamba2 kernel do so; reproduced and fixed on an H200.
+# ``mamba2_width_of_the_buffer`` makes the Mamba2 kernel do so; reproduced and fixed on an H200.
 
 
 def hybrid_obstacle(server_args: Any) -> str | None:

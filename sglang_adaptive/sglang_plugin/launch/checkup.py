@@ -105,7 +105,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``reason``: why it would be off, or None;
     - ``drafts``: how the line speculates;
     - ``dspark``: see `hints.planner`;
-    - ``left_out``: see `left_out`;
+    - ``left_out``: see `hints.left_out`;
     - ``hint``: see `draft_needs.hint`;
     - ``long_contexts``: see `hints.long_contexts`;
     - ``attention_backend``: SGLang's choice;
