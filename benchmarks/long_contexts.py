@@ -31,7 +31,7 @@ DEPTHS = (0, 1, 3, 7)
 MEASURED = (3, 7)
 ASKS = ("Summarize the text above.", "Explain the text above to a beginner.")
 SWITCH_SECONDS = 0.02
-CELLS = {1: (1024, 8192, 32768, 130048), 16: (1024, 8192, 16384), 64: (1024, 4096)}
+CELLS = {1: (1024, 8192, 16384, 32768, 130048), 8: (32768,), 16: (1024, 8192, 16384), 64: (1024, 4096)}
 """Contexts, in tokens, by batch size: what fits on a GPU beside an 8B model."""
 
 

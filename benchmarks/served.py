@@ -137,8 +137,11 @@ def _host(given: argparse.Namespace) -> Host:
     extra, batch = ("--sleep-on-idle", *given.server_arguments), given.batch
     if given.scene == REPLAY:
         if given.host == "cpu":
-            return start.cpu(batch, extra=extra, prefix_cache=True)
-        return start.gpu(given.models, batch, given.pair, extra=extra, prefix_cache=True, kv_tokens=given.kv_tokens)
+            host = start.cpu(batch, extra=extra, prefix_cache=True)
+        else:
+            sizes = dict(prefix_cache=True, kv_tokens=given.kv_tokens)
+            host = start.gpu(given.models, batch, given.pair, extra=extra, **sizes)
+        return start.blocks(host) if given.blocks else host
     target = _smollm2(given)
     draft = next(iter(sorted(target.parent.glob("draft*"))), target.parent / "draft")
     if given.host == "cpu":
@@ -616,6 +619,7 @@ def parser() -> argparse.ArgumentParser:
         add("--batch", type=int, default=64, help="most requests at a time that servers are started for")
         add("--kv-tokens", type=int, default=150_000, help="KV cache of each server (gpu)")
         add("--pair", default="llama8b", help="shapes of the replay (harness/shapes.py)")
+        add("--blocks", action="store_true", help="its DFLASH draft drafts, and no EAGLE-3 (replay)")
         if verb == "start":
             add("--trace", type=_trace, default=TRACE, metavar="FILE", help=f"for replay; default: {TRACE.name}")
         add("--name", help="of the JSON; default: the phase")

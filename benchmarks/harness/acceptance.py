@@ -37,6 +37,9 @@ REAL = "BENCHMARK_ACCEPTANCE_REAL"
 TRACE_FILE = "BENCHMARK_ACCEPTANCE_TRACE"
 """Environment variable: the trace that requests name questions of."""
 
+BLOCKS = "BENCHMARK_ACCEPTANCE_BLOCKS"
+"""Environment variable: set where the draft proposes blocks (DFLASH)."""
+
 VERIFY_BUDGET = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
 """This package's variable that forces a budget, or lets the policy choose one."""
 
@@ -87,6 +90,10 @@ def register() -> None:
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
     HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
+    if BLOCKS in os.environ:
+        blocks = _SRT + "speculative.dflash_worker_v2."
+        HookRegistry.register(blocks + "apply_dflash_simulated_acceptance", draw.of_blocks, HookType.REPLACE)
+        HookRegistry.register(blocks + "DFlashWorkerV2.forward_batch_generation", draw.begin_block, HookType.BEFORE)
     HookRegistry.register(internals.RESOLVING, draw.resolving, HookType.BEFORE)
     HookRegistry.register(internals.SHADOW_ACCEPTS, draw.shadow_accepts, HookType.AROUND)
     if draw.budget is not None:
@@ -350,6 +357,50 @@ class Draw:
         if self._replay is not None:
             self._replay.begin(batch.reqs)
 
+    def begin_block(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """As `begin`, before a batch of a worker whose one method runs prefills too."""
+        if not (batch.forward_mode.is_extend() or batch.is_extend_in_batch or batch.forward_mode.is_idle()):
+            self.begin(worker, batch)
+
+    def of_blocks(
+        self,
+        *,
+        candidates: Any,
+        target_predict: Any,
+        accept_len: Any,
+        commit_lens: Any,
+        bonus: Any,
+        out_tokens: Any,
+        **_: Any,
+    ) -> None:
+        """Fill what a round of blocks comes to, all by request: (bs,), and *out_tokens* (bs, width).
+
+        *candidates* (bs, width) holds the last accepted token and the drafts, *target_predict* what follows each.
+        """
+        bs, width = candidates.shape
+        if width == 1:
+            return
+        import torch
+
+        correct = self._correct(bs, width - 1, candidates.device)
+        column = torch.arange(width, device=candidates.device)
+        accept_len.copy_(correct)
+        commit_lens.copy_(correct + 1)
+        bonus.copy_(target_predict.gather(1, correct.long()[:, None])[:, 0])
+        out_tokens.copy_(torch.where(column < correct[:, None], candidates.roll(-1, 1), bonus[:, None]))
+
+    def _correct(self, bs: int, steps: int, device: Any) -> Any:
+        """Return how many of *steps* drafts each request accepts: (bs,) int32, the same on all ranks."""
+        import torch
+
+        if self._replay is not None and self._replay.concerns(bs):
+            counts = self._replay.accept(steps, None if self.budget is None else self.budget.take())
+            correct = _on_device(torch.tensor(counts, dtype=torch.int32), device)
+        else:
+            correct = self._next(bs, device).clamp(max=steps)
+        _same_on_all_ranks(correct)
+        return correct
+
     def __call__(
         self,
         accept_index: Any,
@@ -371,12 +422,7 @@ class Draw:
         import torch
 
         width = spec_steps + 1
-        if self._replay is not None and self._replay.concerns(bs):
-            counts = self._replay.accept(spec_steps, None if self.budget is None else self.budget.take())
-            num_correct_drafts.copy_(_on_device(torch.tensor(counts, dtype=torch.int32), accept_index.device))
-        else:
-            num_correct_drafts.copy_(self._next(bs, accept_index.device).clamp(max=spec_steps))
-        _same_on_all_ranks(num_correct_drafts)
+        num_correct_drafts.copy_(self._correct(bs, spec_steps, accept_index.device))
         correct = num_correct_drafts[:, None]
         column = torch.arange(width, dtype=torch.int32, device=accept_index.device)
         # A chain's node i predicts what follows it: the next draft while accepted, then the target's own token.
@@ -446,9 +492,9 @@ class Replay:
     """
 
     def __init__(self, questions: Sequence[bytes], confidences: Sequence[Any] = ()) -> None:
-        """*questions* holds L, 0 to 7, at every position of every question (``benchmarks/traces``).
+        """*questions* holds L, 0 to C, at every position of every question (``benchmarks/traces``).
 
-        *confidences* holds what the draft gave its tokens there: uint8 [positions, 7], by question.
+        *confidences* holds what the draft gave its tokens there: uint8 [positions, C], by question.
         """
         self._questions, self._confidences = questions, confidences
         self._requests: Sequence[Any] = ()

@@ -25,10 +25,11 @@ def write(folder: Path, shape: Shape) -> Path:
 
 
 def write_pair(folder: Path, name: str, **changes: Any) -> None:
-    """Write the whole shape *name*, with *changes*, and its EAGLE-3 draft as FOLDER/NAME and FOLDER/NAME-eagle3."""
+    """Write the whole shape *name*, with *changes*, and its drafts as FOLDER/NAME, NAME-eagle3 and NAME-dflash."""
     target = {**TARGETS[name], **changes}
     write(folder / name, target)
     write(folder / f"{name}-eagle3", draft_of(target))
+    write(folder / f"{name}-dflash", block_draft_of(target))
 
 
 # -- whole ----------------------------------------------------------------------------------------------------------
@@ -56,6 +57,10 @@ TARGETS: dict[str, Shape] = {
     "llama70b": dict(
         _WHOLE_LLAMA, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64
     ),
+    "qwen3-8b": dict(
+        _WHOLE_QWEN3, architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=4096,
+        intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
+    ),
     "qwen3-32b": dict(
         _WHOLE_QWEN3, architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=5120,
         intermediate_size=25600, num_hidden_layers=64, num_attention_heads=64, num_key_value_heads=8,
@@ -82,6 +87,24 @@ def draft_of(target: Shape) -> Shape:
         {name: target[name] for name in _OF_TARGET}, architectures=["LlamaForCausalLMEagle3"], model_type="llama",
         intermediate_size=max(target["intermediate_size"], 2 * target["hidden_size"]), num_hidden_layers=1,
         draft_vocab_size=DRAFT_VOCABULARY, pad_token_id=0,
+    )  # fmt: skip
+
+
+BLOCK = 16
+"""Tokens of a block of the published DFLASH drafts."""
+
+
+def block_draft_of(target: Shape) -> Shape:
+    """Return the DFLASH draft of a whole shape: five of its layers over five of its hidden states, blocks of 16.
+
+    So are the published ones of dense Qwen3 targets.
+    """
+    layers, drafts = target["num_hidden_layers"], 5
+    read = [1 + round(number * (layers - 4) / (drafts - 1)) for number in range(drafts)]
+    return dict(
+        {name: target[name] for name in _OF_TARGET}, architectures=["DFlashDraftModel"], model_type="qwen3",
+        intermediate_size=target["intermediate_size"], num_hidden_layers=drafts, num_target_layers=layers,
+        block_size=BLOCK, dflash_config=dict(mask_token_id=target["vocab_size"] - 1, target_layer_ids=read),
     )  # fmt: skip
 
 

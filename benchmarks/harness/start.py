@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -185,6 +185,17 @@ def cpu(max_requests: int, **more: Any) -> Host:
     from sglang_adaptive.lab.cpu_engine import models
 
     return Host(str(models.target_path()), str(models.draft_path()), max_requests, cpu=True, **more)
+
+
+def blocks(host: Host) -> Host:
+    """Return *host* with the DFLASH draft of its pair."""
+    from sglang_adaptive.lab.cpu_engine import models
+
+    draft = models.block_draft_path() if host.cpu else host.draft.replace("-eagle3", "-dflash")
+    width = ("--speculative-num-draft-tokens", str(shapes.BLOCK))
+    return replace(
+        host, speculation=("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", draft, *width)
+    )
 
 
 def host_environment(on_cpu: bool) -> tuple[list[str], dict[str, str]]:
@@ -406,7 +417,8 @@ def policy_server(
     names = [acceptance.ENTRY_POINT, *of_host, *([OURS] if policy.ours else []), *plugins]
     strict = {STRICT_LOADS: "1"} if host.strict_loads and policy.ours else {}
     counting = acceptance.environment(process.path, folder / "plugin", simulate and policy.speculate)
-    own = {**policy.variables, **strict, "SGLANG_PLUGINS": ",".join(names)}
+    blocks_drafted = {acceptance.BLOCKS: "1"} if "DFLASH" in host.speculation else {}
+    own = {**policy.variables, **strict, **blocks_drafted, "SGLANG_PLUGINS": ",".join(names)}
     command = host.command(policy, folder, profiles or folder / "profiles", port)
     environment = merged_environment(on_host, own, counting, dict(variables or {}))
     return Server(policy, folder, command, environment, port)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from sglang_adaptive.lab.traces import Trace, TraceError, read
 
-DEPTHS = (1, 2, 3, 5, 7)
+DEPTHS = (1, 2, 3, 5, 7, 15)
+"""Those that a trace's chain reaches are shown."""
 
 
 def rounds(accepted: npt.NDArray[np.uint8], steps: int) -> list[int]:
@@ -30,12 +31,13 @@ def tokens_a_round(trace: Trace, steps: int) -> float:
 
 def table(trace: Trace) -> list[str]:
     """Return the lines of a table: a row a category and one for all; each mean as recorded, and with loops cut."""
-    lines = ["| category | requests | positions | in loops | " + " | ".join(map(str, DEPTHS)) + " |"]
-    lines.append("|---" * (len(DEPTHS) + 4) + "|")
+    depths = [depth for depth in DEPTHS if depth <= trace.confidence.shape[1]]
+    lines = ["| category | requests | positions | in loops | " + " | ".join(map(str, depths)) + " |"]
+    lines.append("|---" * (len(depths) + 4) + "|")
     for category in (*dict.fromkeys(trace.category), "all"):
         part = trace.select([category in (name, "all") for name in trace.category])
         cut = part.without_repetitions()
-        means = [f"{tokens_a_round(part, steps):.2f} / {tokens_a_round(cut, steps):.2f}" for steps in DEPTHS]
+        means = [f"{tokens_a_round(part, steps):.2f} / {tokens_a_round(cut, steps):.2f}" for steps in depths]
         loops = 1 - len(cut.accepted) / len(part.accepted)
         counts = [f"{len(part.category)}", f"{len(part.accepted):,}", f"{loops:.0%}"]
         lines.append("| " + " | ".join([category, *counts, *means]) + " |")

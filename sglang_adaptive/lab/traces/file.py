@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive.lab.traces.trace import CHAIN, LEVELS, Trace, TraceError
+from sglang_adaptive.lab.traces.trace import CHAIN, LEVELS, LONGEST_CHAIN, Trace, TraceError
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST
 
 FORMAT_VERSION = 1
@@ -121,8 +121,9 @@ def _check(file: str, trace: Trace) -> None:
     _check_range(file, "loop_start", trace.loop_start, 1, None)
     positions = int(trace.length.sum(dtype=np.int64))
     _check_array(file, "accepted", trace.accepted, np.uint8, (positions,))
-    _check_array(file, "confidence", trace.confidence, np.uint8, (positions, CHAIN))
-    _check_range(file, "accepted", trace.accepted, 0, CHAIN)
+    chain = trace.confidence.shape[-1] if trace.confidence.ndim == 2 else CHAIN
+    _check_array(file, "confidence", trace.confidence, np.uint8, (positions, min(chain, LONGEST_CHAIN)))
+    _check_range(file, "accepted", trace.accepted, 0, chain)
     _check_range(file, "confidence", trace.confidence, 0, LEVELS - 1)
     if trace.match is None and trace.looked_up is None:
         return

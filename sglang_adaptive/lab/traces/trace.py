@@ -29,7 +29,10 @@ class TraceError(ValueError):
 
 
 CHAIN = 7
-"""Drafts in every recorded chain."""
+"""Drafts in a recorded chain of EAGLE-3."""
+
+LONGEST_CHAIN = 63
+"""Most drafts of a chain or block in a trace."""
 
 LEVELS = 32
 """Steps of the quantised confidence."""
@@ -39,8 +42,8 @@ LEVELS = 32
 class Trace:
     """Acceptance at every position of the outputs of *R* requests, *N* positions in all.
 
-    Position t of a request is a round that starts with output token t as the last one known. The round's chain
-    proposes tokens t + 1 to t + 7. A round of s steps accepts ``k = min(L(t), s)`` of them, and the next one starts
+    Position t of a request is a round that starts with output token t as the last one known. The round's chain of C
+    drafts proposes tokens t + 1 to t + C; C is 7, or the drafts of a block. A round of s steps accepts ``k = min(L(t), s)`` of them, and the next one starts
     at t + k + 1. The first round starts at 0: the pass over the prompt yields output token 0. A request is done at
     its length or beyond. The draft proposes its most likely token; above temperature 0 the text is one sample.
     """
@@ -49,7 +52,7 @@ class Trace:
     """Model that wrote the outputs."""
 
     draft: str
-    """EAGLE-3 draft that proposed."""
+    """Draft that proposed."""
 
     prompts: str
     """Where the prompts come from."""
@@ -76,10 +79,10 @@ class Trace:
     """[R] position where the first exact repetition starts; the request's length where there is none."""
 
     accepted: npt.NDArray[np.uint8]
-    """[N] drafts of the chain that are accepted, 0 to 7, request after request."""
+    """[N] drafts of the chain that are accepted, 0 to C, request after request."""
 
     confidence: npt.NDArray[np.uint8]
-    """[N, 7] probability p that the draft gives each token it proposes, as floor(32 p), at most 31."""
+    """[N, C] probability p that the draft gives each token it proposes, as floor(32 p), at most 31."""
 
     match: npt.NDArray[np.uint8] | None = None
     """[N] tokens before the drafts that agree with an earlier place of the request's text; ``lookups`` says which.
@@ -96,13 +99,13 @@ class Trace:
         return np.cumsum(lengths) - lengths
 
     def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[np.uint8]]]:
-        """Yield category, accepted drafts [n] and confidence [n, 7] of each request; the arrays are views."""
+        """Yield category, accepted drafts [n] and confidence [n, C] of each request; the arrays are views."""
         for category, start, length in zip(self.category, self.starts, self.length, strict=True):
             rows = slice(int(start), int(start) + int(length))
             yield category, self.accepted[rows], self.confidence[rows]
 
     def probabilities(self) -> npt.NDArray[np.float32]:
-        """[N, 7] confidence as probabilities: the middle of each level."""
+        """[N, C] confidence as probabilities: the middle of each level."""
         return (self.confidence.astype(np.float32) + np.float32(0.5)) / np.float32(LEVELS)
 
     def select(self, rows: npt.ArrayLike) -> Trace:

@@ -83,6 +83,20 @@ def test_the_expectation_is_the_mean_of_the_draw_at_every_depth() -> None:
         assert abs(tokens.mean() - declared.expected(steps)) <= 5 * tokens.std() / 200
 
 
+def verified(candidates: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what the kernel makes of chains (requests, width): tokens, accepted drafts and the accept index."""
+    requests, width = candidates.shape
+    nodes, chain = torch.arange(requests * width).view(requests, width), torch.arange(1, width + 1).repeat(requests, 1)
+    chain[:, -1] = -1
+    tokens, correct = torch.zeros(requests * width, dtype=torch.int32), torch.zeros(requests, dtype=torch.int32)
+    index = torch.full((requests, width), -1, dtype=torch.int32)
+    verify_tree_greedy_cpu(
+        predicts=tokens, accept_index=index, accept_token_num=correct, candidates=candidates, retrive_index=nodes,
+        retrive_next_token=chain, retrive_next_sibling=torch.full_like(chain, -1), target_predict=target,
+    )  # fmt: skip
+    return tokens, correct, index
+
+
 @pytest.mark.usefixtures("one_rank")
 def test_a_drawn_round_is_what_the_real_verify_would_give(process: Process) -> None:
     """The kernel, given a target that agrees with exactly the drawn drafts, fills the same tensors."""
@@ -99,19 +113,35 @@ def test_a_drawn_round_is_what_the_real_verify_would_give(process: Process) -> N
     index = draw(nodes.int().clone(), predict, correct, candidates, target, requests, steps)
 
     agreeing = torch.where(torch.arange(steps + 1) < correct[:, None], candidates.roll(-1, 1), target)
-    chain = torch.arange(1, steps + 2).repeat(requests, 1)
-    chain[:, -1] = -1
-    real_predict, real_correct = torch.zeros_like(predict), torch.zeros_like(correct)
-    real_index = torch.full((requests, steps + 1), -1, dtype=torch.int32)
-    verify_tree_greedy_cpu(
-        predicts=real_predict, accept_index=real_index, accept_token_num=real_correct, candidates=candidates,
-        retrive_index=nodes, retrive_next_token=chain, retrive_next_sibling=torch.full_like(chain, -1),
-        target_predict=agreeing,
-    )  # fmt: skip
+    real_predict, real_correct, real_index = verified(candidates, agreeing)
     assert len(set(correct.tolist())) > 1
     assert torch.equal(correct, real_correct) and torch.equal(index, real_index)
     accepted = index[index >= 0].long()
     assert torch.equal(predict[accepted], real_predict[accepted])
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_drawn_block_is_what_the_real_verify_would_give(process: Process) -> None:
+    torch.manual_seed(4)
+    requests, width = 6, 16
+    draw = Draw(process)
+    mode = SimpleNamespace(is_extend=lambda: False, is_idle=lambda: False)
+    reqs = [request([0.8, 1.0]) for _ in range(requests)]
+    draw.begin_block(None, SimpleNamespace(reqs=reqs, forward_mode=mode, is_extend_in_batch=False))
+    candidates, target = torch.randint(0, 50, (requests, width)), torch.randint(50, 99, (requests, width))
+    accepted, committed = (torch.zeros(requests, dtype=torch.int32) for _ in range(2))
+    bonus, tokens = torch.zeros(requests, dtype=torch.int64), torch.zeros(requests, width, dtype=torch.int64)
+    draw.of_blocks(
+        candidates=candidates, target_predict=target, accept_len=accepted, commit_lens=committed, bonus=bonus,
+        out_tokens=tokens, simulate_acc_len=1.0,
+    )  # fmt: skip
+
+    agreeing = torch.where(torch.arange(width) < accepted[:, None], candidates.roll(-1, 1), target)
+    real_tokens, real_accepted, index = verified(candidates, agreeing)
+    assert accepted.tolist() == real_accepted.tolist() == (committed - 1).tolist() and len(set(accepted.tolist())) > 2
+    for row, kept in enumerate(committed.tolist()):
+        assert tokens[row, :kept].tolist() == real_tokens[index[row, :kept].long()].tolist()
+        assert tokens[row, kept - 1] == bonus[row]
 
 
 def test_a_round_without_drafts_is_left_as_the_real_path_made_it(process: Process) -> None:

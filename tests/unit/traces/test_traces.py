@@ -55,6 +55,12 @@ def test_a_trace_may_be_without_lookups(tmp_path: Path) -> None:
     assert without.without_repetitions().match is None
 
 
+def test_a_trace_may_be_of_blocks(tmp_path: Path) -> None:
+    wide = replace(made(), accepted=np.full(15, 15, np.uint8), confidence=np.zeros((15, 15), np.uint8))
+    write(tmp_path / "t.npz", wide)
+    assert same(read(tmp_path / "t.npz"), wide)
+
+
 def test_each_request_has_its_own_rows() -> None:
     trace = made()
     categories, accepted, confidence = zip(*trace.requests(), strict=True)
@@ -112,6 +118,8 @@ def test_a_level_holds_the_probabilities_it_stands_for() -> None:
         ({"accepted": np.zeros(15, np.int64)}, "accepted", "int64 [15]"),
         ({"accepted": np.full(15, CHAIN + 1, np.uint8)}, "accepted[0]", CHAIN + 1),
         ({"confidence": np.full((15, CHAIN), LEVELS, np.uint8)}, "confidence[0, 0]", LEVELS),
+        ({"confidence": np.zeros((15, 64), np.uint8)}, "confidence", "uint8 [15, 64]"),
+        ({"confidence": np.zeros(15, np.uint8)}, "confidence", "uint8 [15]"),
         ({"match": np.full(15, LONGEST + 1, np.uint8)}, "match[0]", LONGEST + 1),
         ({"looked_up": np.zeros(14, np.uint8)}, "looked_up", "uint8 [14]"),
         ({"looked_up": None}, "looked_up", None),
