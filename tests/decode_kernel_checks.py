@@ -36,6 +36,8 @@ def it_writes_what_the_prefill_kernel_writes() -> None:
 
 def other_passes_are_left_to_sglang() -> None:
     """Those of more tokens, of a draft, of MLA and of what else a plain decode reads differently."""
+    from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+
     of_both = {"enable_deterministic": True, "kv_index_translator": SimpleNamespace(is_translating=True)}
     of_triton = {"sliding_window_size": 512, "is_draft_runner": True, "use_mla": True, "dcp_size": 2}
     of_flashinfer = {
@@ -50,7 +52,8 @@ def other_passes_are_left_to_sglang() -> None:
             setattr(backend, name, value)
             assert not _decodes(backend, _batch()), name
         wider, drafting, block, subclass = _batch(), _batch(), _batch(), made()
-        block.spec_algorithm = type(block.spec_algorithm).DFLASH
+        block.spec_info = object.__new__(DFlashVerifyInput)
+        block.spec_info.draft_token_num = 1
         wider.spec_info.draft_token_num = 2
         drafting.forward_mode = type(drafting.forward_mode).DECODE
         subclass.__class__ = type("OfAnotherKernel", (type(subclass),), {})
@@ -66,7 +69,7 @@ def flashinfer_plans_and_runs_a_plain_decode() -> None:
     slots = torch.cat([_rows()[row, : length + 1] for row, length in LENGTHS.items()])
     for in_capture in (True, False):
         make = type(backend).init_forward_metadata_out_graph
-        attention._init_metadata(now, make, backend, batch, in_capture=in_capture)
+        attention._init_metadata(now, make, backend, batch if in_capture else _replayed(batch), in_capture=in_capture)
         planned = backend.planned.pop()
         assert planned["ends"] == ends and not backend.planned
         assert planned["ends on the host"] == (None if in_capture else ends)
@@ -260,6 +263,21 @@ def _batch() -> Any:
         spec_info=SimpleNamespace(num_tokens_per_req=1, kv_indptr=None, custom_mask=None, draft_token_num=1),
         out_cache_loc=torch.tensor([int(_rows()[row, length]) for row, length in LENGTHS.items()]),
         out_cache_loc_is_physical=True, mha_one_shot=False, attn_attend_prefix_cache=None, extend_seq_lens_cpu=None,
+    )  # fmt: skip
+
+
+def _replayed(batch: Any) -> Any:
+    """Return *batch* as SGLang shows it to a backend when a graph is replayed, which is not all of it."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import build_replay_fb_view
+
+    names = ("forward_mode", "batch_size", "req_pool_indices", "seq_lens", "out_cache_loc", "seq_lens_sum")
+    more = {name: getattr(batch, name) for name in (*names, "seq_lens_cpu", "spec_info", "positions")}
+    buffers = SimpleNamespace(**vars(batch), input_ids=batch.positions, mamba_track_indices=None)
+    return build_replay_fb_view(
+        ForwardBatch(input_ids=batch.positions, **more), buffers, bs=batch.batch_size, raw_bs=batch.batch_size,
+        num_tokens=batch.batch_size, global_num_tokens_cpu=None, seq_len_fill_value=1,
+        capture_forward_mode=batch.forward_mode, is_encoder_decoder=False,
     )  # fmt: skip
 
 

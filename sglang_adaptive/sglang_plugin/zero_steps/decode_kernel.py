@@ -37,7 +37,8 @@ class DecodeKernel:
         """Whether the pass verifies one token a request, and *backend* does so with its decode kernel."""
         if not forward_batch.forward_mode.is_target_verify():
             return False
-        if getattr(forward_batch.spec_info, "draft_token_num", None) != 1 or forward_batch.spec_algorithm.is_dflash():
+        verified = forward_batch.spec_info  # a replay's view of the batch does not say which algorithm drafts
+        if getattr(verified, "draft_token_num", None) != 1 or type(verified).__name__ == "DFlashVerifyInput":
             return False
         if backend not in self._able:
             self._able[backend] = bool(self.guard.attempt(_reads_as_usual, backend))
