@@ -23,11 +23,9 @@ def begin(worker: Any, policy: AdaptivePolicy) -> Round:
     from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
     from sglang_adaptive.sglang_plugin.round import Round
     from sglang_adaptive.sglang_plugin.start.controller import make_controller
-    from sglang_adaptive.sglang_plugin.zero_steps.lengths import plan_on_the_host
 
     assert _round is None, "this process has a round already"
     made = Round(worker, make_controller(worker, policy))
-    plan_on_the_host()  # SGLang reads it while it captures graphs
     made.texts = FinishedTexts(made.controller)
     made.audits = Audits(made.controller, configuration().audit)
     use(made)

@@ -1,33 +1,19 @@
-"""The lengths of requests on the host, and fewer waits for them.
+"""The lengths of requests on the host after a zero-step round, without a wait.
 
 Some attention backends plan a round on the host, by each request's length: FlashInfer does. How many tokens a drafted
 round brings is known when it ends, so before each round SGLang 0.5.23 waits there for the round before, and the device
 is idle while the host prepares the next one. A zero-step round brings one token a request. So the lengths after it are
 those before it plus one, and the next round is launched while it runs, as without speculation.
-
-In a drafted round SGLang waits twice more: it reads back from the device the lengths by which it plans the draft's
-steps, and then those of the verify pass, although the host has them. It can do without, and does so on request alone.
-SGLANG_ADAPTIVE_HOST_LENGTHS=0 in the server's environment restores all of SGLang's waits.
+SGLANG_ADAPTIVE_HOST_LENGTHS=0 in the server's environment restores SGLang's wait.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
-
-PLANNED_ON_THE_HOST = ("SGLANG_OPT_FLASHINFER_DRAFT_HOST_INDPTR", "SGLANG_OPT_FLASHINFER_VERIFY_HOST_PLAN")
-"""SGLang's variables, of 0.5.23: FlashInfer plans the draft's steps and a verify without a read from the device."""
-
-
-def plan_on_the_host() -> None:
-    """Let SGLang plan drafted rounds by the lengths that the host has, unless its variables say otherwise."""
-    if not env.HOST_LENGTHS.is_off:
-        for name in PLANNED_ON_THE_HOST:
-            os.environ.setdefault(name, "1")
 
 
 class KnownLengths:

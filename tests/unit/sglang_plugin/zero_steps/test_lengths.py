@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from sglang_adaptive.sglang_plugin.zero_steps.lengths import PLANNED_ON_THE_HOST, KnownLengths, plan_on_the_host
+from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 
 @pytest.fixture
@@ -97,23 +96,3 @@ def test_an_error_of_sglangs_leaves_its_setting(lengths: KnownLengths) -> None:
     with pytest.raises(RuntimeError, match="no device"):
         lengths.resolve(fails, future_map, _batch("a"))
     assert future_map.needs_cpu_seq_lens
-
-
-@pytest.mark.parametrize(("switch", "given", "expected"), [(None, None, "1"), (None, "0", "0"), ("0", None, None)])
-def test_sglang_plans_by_the_lengths_that_the_host_has(
-    monkeypatch: pytest.MonkeyPatch, switch: str | None, given: str | None, expected: str | None
-) -> None:
-    for name, value in (("SGLANG_ADAPTIVE_HOST_LENGTHS", switch), *((name, given) for name in PLANNED_ON_THE_HOST)):
-        monkeypatch.setenv(name, value or "")
-        if value is None:
-            monkeypatch.delenv(name)
-    plan_on_the_host()
-    assert [os.environ.get(name) for name in PLANNED_ON_THE_HOST] == [expected] * 2
-
-
-def test_the_variables_are_sglang_s() -> None:
-    import sglang
-    from sglang.srt.environ import envs
-
-    known = [hasattr(envs, name) for name in PLANNED_ON_THE_HOST]
-    assert known == [sglang.__version__ != "0.5.22"] * 2
