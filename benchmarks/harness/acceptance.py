@@ -371,11 +371,13 @@ class Draw:
         commit_lens: Any,
         bonus: Any,
         out_tokens: Any,
+        next_token_logits: Any = None,
         **_: Any,
     ) -> None:
         """Fill what a round of blocks comes to, all by request: (bs,), and *out_tokens* (bs, width).
 
-        *candidates* (bs, width) holds the last accepted token and the drafts, *target_predict* what follows each.
+        *candidates* (bs, width) holds the last accepted token and the drafts, *target_predict* what follows each; a
+        round with sampled requests has *next_token_logits* (bs * width, vocabulary) instead.
         """
         bs, width = candidates.shape
         if width == 1:
@@ -383,6 +385,8 @@ class Draw:
         import torch
 
         correct = self._correct(bs, width - 1, candidates.device)
+        if target_predict is None:
+            target_predict = next_token_logits.argmax(dim=-1).view(bs, width)
         column = torch.arange(width, device=candidates.device)
         accept_len.copy_(correct)
         commit_lens.copy_(correct + 1)

@@ -43,9 +43,10 @@ class Trace:
     """Acceptance at every position of the outputs of *R* requests, *N* positions in all.
 
     Position t of a request is a round that starts with output token t as the last one known. The round's chain of C
-    drafts proposes tokens t + 1 to t + C; C is 7, or the drafts of a block. A round of s steps accepts ``k = min(L(t), s)`` of them, and the next one starts
-    at t + k + 1. The first round starts at 0: the pass over the prompt yields output token 0. A request is done at
-    its length or beyond. The draft proposes its most likely token; above temperature 0 the text is one sample.
+    drafts proposes tokens t + 1 to t + C; C is 7, or the drafts of a block. A round of s steps accepts
+    ``k = min(L(t), s)`` of them, and the next one starts at t + k + 1. The first round starts at 0: the pass over the
+    prompt yields output token 0. A request is done at its length or beyond. The draft proposes its most likely token;
+    above temperature 0 the text is one sample.
     """
 
     target: str

@@ -121,7 +121,8 @@ def test_a_drawn_round_is_what_the_real_verify_would_give(process: Process) -> N
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_a_drawn_block_is_what_the_real_verify_would_give(process: Process) -> None:
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_drawn_block_is_what_the_real_verify_would_give(process: Process, sampled: bool) -> None:
     torch.manual_seed(4)
     requests, width = 6, 16
     draw = Draw(process)
@@ -129,11 +130,12 @@ def test_a_drawn_block_is_what_the_real_verify_would_give(process: Process) -> N
     reqs = [request([0.8, 1.0]) for _ in range(requests)]
     draw.begin_block(None, SimpleNamespace(reqs=reqs, forward_mode=mode, is_extend_in_batch=False))
     candidates, target = torch.randint(0, 50, (requests, width)), torch.randint(50, 99, (requests, width))
+    logits = torch.nn.functional.one_hot(target.flatten(), 99).float()
     accepted, committed = (torch.zeros(requests, dtype=torch.int32) for _ in range(2))
     bonus, tokens = torch.zeros(requests, dtype=torch.int64), torch.zeros(requests, width, dtype=torch.int64)
     draw.of_blocks(
-        candidates=candidates, target_predict=target, accept_len=accepted, commit_lens=committed, bonus=bonus,
-        out_tokens=tokens, simulate_acc_len=1.0,
+        candidates=candidates, target_predict=None if sampled else target, accept_len=accepted, commit_lens=committed,
+        bonus=bonus, out_tokens=tokens, next_token_logits=logits, simulate_acc_len=1.0,
     )  # fmt: skip
 
     agreeing = torch.where(torch.arange(width) < accepted[:, None], candidates.roll(-1, 1), target)
