@@ -70,7 +70,8 @@ class Demo:
 
     @property
     def policies(self) -> list[str]:
-        return [name for name in TITLES if name in (self.options.policy or TITLES)]
+        """Those to show, in the order of the tables."""
+        return [name for name in TITLES if name in self.options.policy]
 
     def run(self) -> int:
         style = Style.of(sys.stdout)

@@ -17,7 +17,7 @@ from sglang_adaptive.serve_cpu import LaunchError
 from sglang_adaptive.signals import StopSignals
 
 PLAIN = "none"
-TITLES = {"ema": "EMA", "throughput": "throughput"}
+TITLES = {"ema": "EMA", "throughput": "throughput", "lookups": "with lookups"}
 """Policies that the demo can show, in the order of its tables."""
 
 STATIC_DEPTHS = (1, 3, 7)
@@ -25,6 +25,7 @@ LAUNCH_STEPS = 3
 CONFIGS = {
     "ema": {"policy": "ema", "1": {"candidate_steps": list(STATIC_DEPTHS)}},
     "throughput": {"policy": "throughput"},
+    "lookups": {"policy": "throughput", "throughput": {"lookup": True}},
 }
 
 

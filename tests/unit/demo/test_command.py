@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.lab.demo import command
-from sglang_adaptive.policy.base import POLICIES
+from sglang_adaptive.lab.demo.options import parse
+from sglang_adaptive.lab.demo.servers import TITLES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -36,7 +37,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--turns", "0", "--pair", "smollm2"], "--turns 0: expected 1 to "),
         (["--pair", "large"], "'large'"),
         (["--tokens", "many"], "invalid int value: 'many'"),
-        (["--policy", "emma"], "--policy emma: expected " + " or ".join(POLICIES)),
+        (["--policy", "emma"], "--policy emma: expected " + " or ".join(TITLES)),
         (["--json"], "expected one argument"),
         (["--jsn", "x"], "--jsn"),
         (["extra"], "extra"),
@@ -44,6 +45,12 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], told: str) -> None:
     assert told in refused(capsys, *argv)
+
+
+def test_the_policies_that_are_shown() -> None:
+    assert parse([]).policy == ["ema", "throughput"]
+    assert parse(["--pair", "smollm2"]).policy == ["throughput", "lookups"]
+    assert parse(["--pair", "smollm2", "--policy", "ema"]).policy == ["ema"]
 
 
 def test_json_into_a_missing_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

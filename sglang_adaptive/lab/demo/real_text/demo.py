@@ -24,10 +24,6 @@ GIGABYTES_A_SERVER = 2.6
 class RealTextDemo(Demo):
     """SmolLM2 without speculation, at fixed steps and adaptive, on the same questions in turns."""
 
-    @property
-    def policies(self) -> list[str]:
-        return [name for name in TITLES if name in (self.options.policy or ["throughput"])]
-
     def introduction(self, style: Style, load: float) -> str:
         servers = len(self.policies) + 2
         gigabytes = GIGABYTES_A_SERVER * servers
@@ -37,7 +33,7 @@ class RealTextDemo(Demo):
             f"This demo starts {servers} real SGLang {sglang} servers on this machine's CPU with "
             "SmolLM2-135M-Instruct and its EAGLE-3 draft: without speculation, at static depths, and adaptive. Each "
             f"answers the same {len(QUESTIONS)} questions, {often}, one server at a time. It takes about "
-            f"five minutes on two idle cores, and {gigabytes:.0f} GB of memory. Ctrl-C stops it all."
+            f"six minutes on two idle cores, and {gigabytes:.0f} GB of memory. Ctrl-C stops it all."
         )
         beside = (
             "Beside each line of the adaptive server's answer stand the draft steps of its rounds, and the tokens that "
