@@ -23,7 +23,7 @@ from sglang_adaptive.policy.errors import ConfigError, printable
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.start.controller import trace_rounds
-from sglang_adaptive.sglang_plugin.start.policies import build_successor
+from sglang_adaptive.sglang_plugin.start.policies import build_successor, fitted
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 
@@ -87,6 +87,7 @@ class Reconfigure:
         late.
         """
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+        from sglang.srt.runtime_context import get_spec
 
         controller = self._controller
         if controller is None:
@@ -95,9 +96,7 @@ class Reconfigure:
             raise UpdateRejected(f"{key}: got {value!r}; expected a configuration, through the HTTP server")
         self._successor = None
         try:
-            config = check_config(value.config, value.source)
-            if (fit := getattr(controller.worker, "fit", None)) is not None:  # SGLang's own workers have none
-                config = fit(config)
+            config = fitted(check_config(value.config, value.source), max(controller.tiers), get_spec())
             if value.by == WATCH and config.as_dict() == _config_of(controller):
                 return
             controller.built.require(config)

@@ -10,6 +10,7 @@ from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.start.profiles import load_shared, share_known
+from sglang_adaptive.sglang_plugin.workers.choice import drafts_layers
 from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 
@@ -34,7 +35,7 @@ def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
     """Return what of *config* a server with the arguments *spec* can run: *most* steps where the draft bounds them."""
     if drafts_blocks(spec):
         return config.of_block(most)
-    return config.up_to(most) if spec.enable_multi_layer_eagle else config
+    return config.up_to(most) if drafts_layers(spec) else config
 
 
 def build_successor(

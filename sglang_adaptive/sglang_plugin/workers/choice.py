@@ -61,6 +61,11 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
 
 
+def drafts_layers(spec: Any) -> bool:
+    """Whether *spec*, SGLang's arguments for speculation, run multi-layer EAGLE: its layers say how much it drafts."""
+    return OURS.get(spec.speculative_algorithm) is MULTI_LAYER and bool(spec.enable_multi_layer_eagle)
+
+
 def is_eagle_or_standalone(worker: Any) -> bool:
     """Whether *worker* and its draft are SGLang's for EAGLE with one layer or for STANDALONE, ours of it included."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2

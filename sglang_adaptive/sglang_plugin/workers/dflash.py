@@ -21,7 +21,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.model_runner import ModelRunnerOutput
 from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
-from sglang.srt.runtime_context import get_context, get_exec, get_spec, max_speculative_num_draft_tokens
+from sglang.srt.runtime_context import get_context, get_spec, max_speculative_num_draft_tokens
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.draft_worker_common import (
     build_block_pos_offsets,
@@ -31,12 +31,9 @@ from sglang.srt.speculative.draft_worker_common import (
 from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import current
-from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.graphs.states import build_state, new_backend, target_parts
+from sglang_adaptive.sglang_plugin.graphs.states import new_backend, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
-from sglang_adaptive.sglang_plugin.start.policies import build_policy
-from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
+from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds, parts_of
 
 logger = logging.getLogger(__name__)
 
@@ -62,43 +59,36 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         """By width, what ``_take_width`` keeps of those that are not live."""
         self._samplers: dict[int, Any] = {}
         """By width, what takes the likeliest tokens inside the draft's graphs."""
-        policy = build_policy(most, get_spec().speculative_adaptive_config, get_spec())
-        if most not in policy.candidate_steps:
+        self.round = begin_rounds(self)
+        if most not in self.adaptive_controller.candidate_steps:
             logger.warning(
                 "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
                 self.block_size,
                 most,
             )
-        self.round = current.begin(self, policy)
-        self.adaptive_controller = self.round.controller
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
-    def init_cuda_graphs(self) -> None:
-        """Build the runtime state of every width but the block of the launch, which SGLang has built."""
-        launches.ignore_alignment()
-        super().init_cuda_graphs()
-        draft, target = self.draft_model_runner, self._target_worker.model_runner
+    def _launch_state(self) -> SpecRuntimeState:
         self._samplers[self.block_size] = self._draft_sampler
-        self.adaptive_controller.register(self._state(_parts(draft), _parts(target)))
-        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
-        self.adaptive_controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+        return self._state(parts_of(self._target_worker.model_runner), parts_of(self.draft_model_runner))
 
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
+    def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
         """Build the backends and CUDA graphs of the draft and of the target for blocks of one width."""
-        with self.round.captures.of_a_further_state():
-            made: SpecRuntimeState = build_state(
-                _build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs
-            )
-        return made
+        live = self.block_size
+        self._take_width(width)
+        try:
+            with get_spec().override(speculative_num_draft_tokens=width):
+                draft = self._draft_parts(steps, width)
+                return self._state(target_parts(self, steps, width), draft)
+        finally:
+            self._take_width(live)
 
-    def _draft_parts(self, steps: int, width: int) -> tuple[Any, Any]:
-        """Return the draft's attention backend and its CUDA graphs for blocks of *width*; None each for no drafts."""
+    def _draft_parts(self, steps: int, width: int) -> Parts:
+        """Return the draft's attention backend and its CUDA graphs for blocks of *width*."""
         runner = self.draft_model_runner
         if steps == 0:
-            return None, None
+            return NOTHING
         with draft_pp_context(), draft_placement(self):
             backend = new_backend(runner)
             # SGLang leaves them out where memory is short, whatever the target has.
@@ -112,18 +102,6 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
                 runner, attn_backend=backend, speculative_num_steps=steps, speculative_num_draft_tokens=width
             )
         return backend, graphs
-
-    def _state(self, draft: tuple[Any, Any], target: tuple[Any, Any]) -> SpecRuntimeState:
-        return SpecRuntimeState(
-            speculative_num_steps=self.speculative_num_steps,
-            speculative_num_draft_tokens=self.block_size,
-            draft_attn_backend=draft[0],
-            cuda_graph_runner=draft[1],
-            target_attn_backend=target[0],
-            target_graph_runner=target[1],
-            draft_extend_attn_backend=None,
-            cuda_graph_runner_for_draft_extend=None,
-        )
 
     def _take_width(self, width: int) -> None:
         """Make blocks of *width* the live ones: the numbers and the buffers that depend on it."""
@@ -188,18 +166,3 @@ def _without_a_pass(draft: Any) -> Iterator[None]:
         yield
     finally:
         del draft.forward
-
-
-def _parts(runner: Any) -> tuple[Any, Any]:
-    return runner.attn_backend, runner.decode_cuda_graph_runner
-
-
-def _build(worker: AdaptiveDFlashWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-    """Build the runtime state of a width."""
-    live = worker.block_size
-    worker._take_width(width)
-    try:
-        with get_spec().override(speculative_num_draft_tokens=width):
-            return worker._state(worker._draft_parts(steps, width), target_parts(worker, steps, width))
-    finally:
-        worker._take_width(live)

@@ -17,9 +17,8 @@ from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker, FrozenKVMTPWorkerV2
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import current
 from sglang_adaptive.sglang_plugin.graphs.states import new_backend
-from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.workers.own_rounds import begin_rounds
 
 
 class AdaptiveFrozenKVDraft(FrozenKVMTPDraftWorker):  # type: ignore[misc]  # SGLang's types are not followed
@@ -50,15 +49,12 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
     """SGLang's worker with the controller that the methods inherited from EAGLE's worker use."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        spec = get_spec()
-        with spec.override(speculative_adaptive=False):  # SGLang's constructor asserts it
+        with get_spec().override(speculative_adaptive=False):  # SGLang's constructor asserts it
             super().__init__(*args, **kwargs)
         # SGLang's constructor names the class of its draft, and nothing is built yet that depends on it.
         self._draft_worker.__class__ = AdaptiveFrozenKVDraft
         self._draft_worker.adaptive_worker = self
-        policy = build_policy(self.speculative_num_steps, spec.speculative_adaptive_config)
-        self.round = current.begin(self, policy)
-        self.adaptive_controller = self.round.controller
+        self.round = begin_rounds(self)
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
         """Make *state* the live one; the draft's runner has no other backend than the draft's."""

@@ -15,19 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.layers.moe.utils import speculative_moe_backend_context
-from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.runtime_context import get_context, get_exec, get_spec
+from sglang.srt.runtime_context import get_context, get_spec
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import current
-from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.graphs.states import build_state, target_parts
+from sglang_adaptive.sglang_plugin.graphs.states import target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
-from sglang_adaptive.sglang_plugin.start.policies import build_policy
-from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
+from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,44 +40,37 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
         # EAGLE's method for the input of a zero-step round, called for the draft worker, reads it there.
         self._draft_worker._target_worker = self._target_worker
         self._chains: dict[int, dict[str, Any]] = {}
-        policy = build_policy(self.speculative_num_steps, get_spec().speculative_adaptive_config, get_spec())
-        self.round = current.begin(self, policy)
-        self.adaptive_controller = self.round.controller
+        self.round = begin_rounds(self)
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
-    def init_cuda_graphs(self) -> None:
-        """Build the runtime state of every number of steps but the launch steps, which SGLang has built."""
-        launches.ignore_alignment()
-        super().init_cuda_graphs()
-        runner, controller = self._target_worker.model_runner, self.adaptive_controller
-        controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))
-        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
-        controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+    def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
+        """Build the backends and CUDA graphs of the verify pass and of the draft extend of *steps*."""
+        draft, live = self._draft_worker, (self.speculative_num_steps, self.speculative_num_draft_tokens)
+        extend = _extend_of(draft)
+        chain = {name: getattr(draft, name) for name in _CHAIN}
+        self.speculative_num_steps, self.speculative_num_draft_tokens = steps, width
+        draft.speculative_num_draft_tokens = width
+        try:
+            with get_spec().override(speculative_num_draft_tokens=width):
+                with _steps(draft, steps):
+                    draft._rebuild_topk1_chain_buffers()
+                with draft_pp_context(), draft_placement(draft), speculative_moe_backend_context():
+                    draft.init_attention_backend()
+                    draft._capture_cuda_graphs()
+                begin_within(draft.cuda_graph_runner_for_draft_extend)
+                return self._state(target_parts(self, steps, width))
+        finally:
+            self.speculative_num_steps, self.speculative_num_draft_tokens = live
+            draft.speculative_num_draft_tokens = live[1]
+            for name, links in chain.items():
+                setattr(draft, name, links)
+            _take_extend(draft, *extend)
 
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
-        """Build the backends and CUDA graphs of the verify pass and of the draft extend of one number of steps."""
-        with self.round.captures.of_a_further_state():
-            made: SpecRuntimeState = build_state(
-                _build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs
-            )
-        return made
-
-    def _state(self, target_backend: Any, target_graphs: Any) -> SpecRuntimeState:
-        draft, steps = self._draft_worker, self.speculative_num_steps
-        self._chains[steps] = {name: getattr(draft, name) for name in _CHAIN}
-        return SpecRuntimeState(
-            speculative_num_steps=steps,
-            speculative_num_draft_tokens=steps + 1,
-            draft_attn_backend=None,
-            cuda_graph_runner=None,
-            target_attn_backend=target_backend,
-            target_graph_runner=target_graphs,
-            draft_extend_attn_backend=draft.draft_extend_attn_backend_list,
-            cuda_graph_runner_for_draft_extend=draft.cuda_graph_runner_for_draft_extend,
-        )
+    def _state(self, target: Parts, draft: Parts = NOTHING, extend: Parts = NOTHING) -> SpecRuntimeState:
+        worker = self._draft_worker
+        self._chains[self.speculative_num_steps] = {name: getattr(worker, name) for name in _CHAIN}
+        return super()._state(target, extend=_extend_of(worker))
 
     # -- every round ------------------------------------------------------------------------------------------
 
@@ -153,32 +142,12 @@ def _steps(worker: Any, steps: int) -> Iterator[None]:
         worker.speculative_num_steps = layers
 
 
+def _extend_of(draft: Any) -> Parts:
+    return draft.draft_extend_attn_backend_list, draft.cuda_graph_runner_for_draft_extend
+
+
 def _take_extend(draft: Any, backends: Any, graphs: Any) -> None:
     draft.draft_extend_attn_backend_list, draft.cuda_graph_runner_for_draft_extend = backends, graphs
     for runner, backend in zip(draft.draft_runner_list, backends, strict=True):
         if backend is not None:
             runner.attn_backend = backend
-
-
-def _build(worker: AdaptiveMultiLayerWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-    """Build the runtime state of *steps*."""
-    draft, live = worker._draft_worker, (worker.speculative_num_steps, worker.speculative_num_draft_tokens)
-    extend = (draft.draft_extend_attn_backend_list, draft.cuda_graph_runner_for_draft_extend)
-    chain = {name: getattr(draft, name) for name in _CHAIN}
-    worker.speculative_num_steps, worker.speculative_num_draft_tokens = steps, width
-    draft.speculative_num_draft_tokens = width
-    try:
-        with get_spec().override(speculative_num_draft_tokens=width):
-            with _steps(draft, steps):
-                draft._rebuild_topk1_chain_buffers()
-            with draft_pp_context(), draft_placement(draft), speculative_moe_backend_context():
-                draft.init_attention_backend()
-                draft._capture_cuda_graphs()
-            begin_within(draft.cuda_graph_runner_for_draft_extend)
-            return worker._state(*target_parts(worker, steps, width))
-    finally:
-        worker.speculative_num_steps, worker.speculative_num_draft_tokens = live
-        draft.speculative_num_draft_tokens = live[1]
-        for name, links in chain.items():
-            setattr(draft, name, links)
-        _take_extend(draft, *extend)

@@ -16,17 +16,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.runtime_context import get_context, get_exec, get_spec, max_speculative_num_draft_tokens
+from sglang.srt.runtime_context import get_context, get_spec, max_speculative_num_draft_tokens
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import current, env
-from sglang_adaptive.sglang_plugin.graphs.states import build_state
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.graphs.states import target_parts
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.start.policies import build_policy
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, cut, prepare_roots, read_lengths
-from sglang_adaptive.sglang_plugin.workers.own_rounds import OwnRounds
+from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
 _BUFFERS = (
     "draft_tokens_batch",
@@ -50,9 +48,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
             super().__init__(server_args, gpu_id, *args, **kwargs)
         self._take_width(get_spec().speculative_num_draft_tokens)
         self._buffers: dict[int, dict[str, Any]] = {}
-        policy = build_policy(self.speculative_num_steps, get_spec().speculative_adaptive_config)
-        self.round = current.begin(self, policy)
-        self.adaptive_controller = self.round.controller
+        self.round = begin_rounds(self)
         # Prepared otherwise, a round leaves the corpus with other text, and ranks would draft other trees.
         self.roots = Guard(
             "adaptive: NGRAM's zero-step rounds are prepared on the host from now on", env.NGRAM_ROOTS, ranks_alike=True
@@ -60,37 +56,23 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
-    def init_cuda_graphs(self) -> None:
-        """Build the runtime state of every width but the launch width, which SGLang has built."""
-        super().init_cuda_graphs()
-        runner, controller = self._target_worker.model_runner, self.adaptive_controller
-        controller.register(self._state(runner.attn_backend, runner.decode_cuda_graph_runner))
-        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
-        controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
-
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
+    def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
         """Build the target's backend and CUDA graphs of one width, and the buffers of a round's inputs."""
-        with self.round.captures.of_a_further_state():
-            made: SpecRuntimeState = build_state(
-                _build, self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs
-            )
-        return made
+        live = self.draft_token_num
+        # A tree of one node is a chain. Told so, fa3 attends once a layer, and not to the prefix and the tree in turn.
+        is_fa3 = hasattr(self._target_worker.model_runner.attn_backend, "fa_impl_ver")
+        chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3 else {}
+        self._take_width(width)
+        try:
+            with get_spec().override(**_spec_of(width), **chain):
+                return self._state(target_parts(self, get_spec().speculative_num_steps, width))
+        finally:
+            self._take_width(live)
 
-    def _state(self, backend: Any, graphs: Any) -> SpecRuntimeState:
+    def _state(self, target: Parts, draft: Parts = NOTHING, extend: Parts = NOTHING) -> SpecRuntimeState:
         self._init_preallocated_tensors()
         self._buffers[self.draft_token_num] = {name: getattr(self, name) for name in _BUFFERS}
-        return SpecRuntimeState(
-            speculative_num_steps=self.speculative_num_steps,
-            speculative_num_draft_tokens=self.draft_token_num,
-            draft_attn_backend=None,
-            cuda_graph_runner=None,
-            target_attn_backend=backend,
-            target_graph_runner=graphs,
-            draft_extend_attn_backend=None,
-            cuda_graph_runner_for_draft_extend=None,
-        )
+        return super()._state(target)
 
     def _take_width(self, width: int) -> None:
         self.draft_token_num = self.speculative_num_draft_tokens = width
@@ -149,32 +131,6 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         missing = self._widest - handed_over.draft_token_num
         handed_over.accept_tokens = torch.nn.functional.pad(accepted, (0, missing)).flatten()
         handed_over.draft_token_num = self._widest
-
-
-def _build(worker: AdaptiveNgramWorker, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-    """Build the runtime state of a width."""
-    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
-
-    runner, live = worker._target_worker.model_runner, worker.draft_token_num
-    workspace = runner.init_new_workspace
-    # A tree of one node is a chain. Told so, fa3 attends once a layer, and not to the prefix and the tree in turn.
-    is_fa3 = hasattr(runner.attn_backend, "fa_impl_ver")
-    chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3 else {}
-    worker._take_width(width)
-    try:
-        with get_spec().override(**_spec_of(width), **chain):
-            backend, graphs = runner._get_attention_backend(init_new_workspace=True), None
-            if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
-                graphs = DecodeCudaGraphRunner(
-                    runner,
-                    attn_backend=backend,
-                    speculative_num_steps=get_spec().speculative_num_steps,
-                    speculative_num_draft_tokens=width,
-                )
-            return worker._state(backend, graphs)
-    finally:
-        runner.init_new_workspace = workspace
-        worker._take_width(live)
 
 
 def _spec_of(width: int) -> dict[str, int]:

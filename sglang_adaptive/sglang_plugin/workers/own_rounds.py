@@ -1,30 +1,81 @@
-"""What workers have in common to which SGLang gives no controller: how a round begins, ends and changes its width."""
+"""What workers have in common to which SGLang gives no controller: how they start, and how a round begins and ends."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.runtime_context import get_exec, get_spec
+
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.start.policies import fitted
+from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin.fast_path import launches
+from sglang_adaptive.sglang_plugin.graphs.states import build_state
+from sglang_adaptive.sglang_plugin.start.policies import build_policy
 
 if TYPE_CHECKING:
-    from sglang_adaptive.policy.config import AdaptiveConfig
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.sglang_plugin.round import Round
 
+Parts = tuple[Any, Any]
+"""An attention backend and its CUDA graphs; None each where a state has none."""
+NOTHING: Parts = (None, None)
+
+
+def begin_rounds(worker: Any) -> Round:
+    """Make the round of this process for *worker*, with the policy of the configuration."""
+    spec = get_spec()
+    made = current.begin(worker, build_policy(worker.speculative_num_steps, spec.speculative_adaptive_config, spec))
+    worker.adaptive_controller = made.controller
+    return made
+
+
+def parts_of(runner: Any) -> Parts:
+    """Return what *runner*, SGLang's model runner, runs its passes with."""
+    return runner.attn_backend, runner.decode_cuda_graph_runner
+
 
 class OwnRounds:
-    """Goes before SGLang's worker among the bases of an adaptive one."""
+    """Goes before SGLang's worker among the bases of an adaptive one, whose widths have states of their own."""
 
     round: Round
     adaptive_controller: AdaptiveController
+    speculative_num_steps: int
     _target_worker: Any
 
-    def fit(self, config: AdaptiveConfig) -> AdaptiveConfig:
-        """Return what of *config* this worker can run, as when the server started."""
-        from sglang.srt.runtime_context import get_spec
+    # -- start-up -------------------------------------------------------------------------------------------------
 
-        return fitted(config, max(self.adaptive_controller.built.graphs), get_spec())
+    def init_cuda_graphs(self) -> None:
+        """Build the runtime state of every width but that of the launch, which SGLang has built."""
+        launches.ignore_alignment()
+        super().init_cuda_graphs()  # type: ignore[misc]  # SGLang's
+        self.adaptive_controller.register(self._launch_state())
+        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+        self.adaptive_controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        """Build the backends, CUDA graphs and buffers of one width."""
+        width = speculative_num_draft_tokens
+        with self.round.captures.of_a_further_state():
+            made: SpecRuntimeState = build_state(type(self)._build, self, speculative_num_steps, width, cuda_graph_bs)
+        return made
+
+    def _launch_state(self) -> SpecRuntimeState:
+        """Return the state that SGLang has built."""
+        return self._state(parts_of(self._target_worker.model_runner))
+
+    def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
+        """Build the runtime state of a width, as `build_state` calls SGLang's method."""
+        raise NotImplementedError
+
+    def _state(self, target: Parts, draft: Parts = NOTHING, extend: Parts = NOTHING) -> SpecRuntimeState:
+        """Return the state of the live width, of what the *target*, the *draft* and its *extend* run with."""
+        steps = self.speculative_num_steps
+        return SpecRuntimeState(steps, steps + 1, *draft, *target, *extend)
+
+    # -- every round ----------------------------------------------------------------------------------------------
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
-from sglang_adaptive.sglang_plugin import current
-from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.workers.own_rounds import begin_rounds
 
 
 class AdaptiveStandaloneWorker(StandaloneWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
@@ -21,6 +19,4 @@ class AdaptiveStandaloneWorker(StandaloneWorkerV2):  # type: ignore[misc]  # SGL
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        spec = get_spec()
-        policy = build_policy(self.speculative_num_steps, spec.speculative_adaptive_config)
-        self.adaptive_controller = current.begin(self, policy).controller
+        begin_rounds(self)
