@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sglang.srt.runtime_context import get_parallel, get_spec
+from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
@@ -419,6 +419,7 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         return made[-1]
 
     monkeypatch.setattr(reconfigure, "build_successor", build)
+    monkeypatch.setattr(reconfigure, "fitted", lambda config, most: config)  # asks SGLang's arguments
     controller = ema()
     handler, before, in_force = Reconfigure(controller), controller.params, controller.snapshot().config
 
@@ -427,8 +428,7 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         handler.validate(CONFIG_KEY, change)
         handler.apply(CONFIG_KEY, change)
 
-    first_rank = get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1)
-    with first_rank, get_spec().override(speculative_algorithm="EAGLE", enable_multi_layer_eagle=False):
+    with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
         apply(in_force)
         assert (controller.params is not before) is bool(made) is changed
         assert (controller.snapshot().config_changed is not None) is changed
