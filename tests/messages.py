@@ -29,7 +29,6 @@ REASONS = {
     "sglang_plugin/zero_steps/setup_check.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
     "sglang_plugin/verify_budget/setup_check.py": (
         "why_rectangles",
-        "_of_the_worker",
         "_of_the_target",
         "_of_fa3",
         "_of_the_graphs",

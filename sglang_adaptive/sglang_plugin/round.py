@@ -245,7 +245,7 @@ class Round:
     def draft_forward(self, run: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
         """Run the draft's steps; for budgets keep the chance that it gives each token."""
         asked = self.budgets is not None or self.chances.is_capturing
-        if not asked or drafter.topk != 1 or forward_batch.forward_mode.is_idle():
+        if not asked or forward_batch.forward_mode.is_idle():
             return run(drafter, forward_batch)
         result, chances = self.chances.drafted(run, drafter, forward_batch)
         if self.budgets is not None:

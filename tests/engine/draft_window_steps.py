@@ -154,7 +154,6 @@ def reasons(lab: Stepper) -> dict[str, str]:
     changes: dict[str, Any] = {
         "MLA": mock.patch.object(draft.draft_runner, "use_mla_backend", True),
         "its own window": mock.patch.object(draft.draft_runner, "sliding_window_size", 128),
-        "trees": mock.patch.object(lab.worker, "topk", 4),
         "no long requests": _configured(replace(config, draft_trained_on=8192)),
         "a wide window": _configured(replace(config, draft_window=TRAINED - 2)),
         "no length": _configured(replace(config, draft_trained_on=None), {}),

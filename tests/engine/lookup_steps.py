@@ -191,7 +191,6 @@ POOLS: dict[str, Script] = {
 def reasons(lab: LookupStepper) -> dict[str, Any]:
     """What a worker is told that cannot look drafts up."""
     changes: dict[str, Any] = {
-        "trees": mock.patch.object(lab.worker, "topk", 4),
         "sparse attention": mock.patch.object(lab.worker._draft_worker, "seed_dsa_topk_from_draft_extend", True),
     }
     found = {}

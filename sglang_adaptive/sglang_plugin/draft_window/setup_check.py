@@ -9,6 +9,7 @@ from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.draft_window.rows import are_doubled
 from sglang_adaptive.sglang_plugin.draft_window.shape import Shape
 from sglang_adaptive.sglang_plugin.launch import without_device
+from sglang_adaptive.sglang_plugin.workers.choice import is_eagle
 
 BACKENDS = frozenset(
     {
@@ -21,7 +22,9 @@ BACKENDS = frozenset(
 
 def shape_or_reason(worker: Any) -> Shape | str:
     """Return what the draft of *worker* sees of a long request; a phrase where it has to attend to all of it."""
-    return _of_the_worker(worker) or _of_the_draft(worker._draft_worker) or _of_the_server() or _shape(worker)
+    if not is_eagle(worker):
+        return f"{type(worker).__name__} is for drafts of other kinds than EAGLE's"
+    return _of_the_draft(worker._draft_worker) or _of_the_server() or _shape(worker)
 
 
 def window_of(trained: int) -> int:
@@ -54,17 +57,6 @@ def _shape(worker: Any) -> Shape | str:
     return found
 
 
-def _of_the_worker(worker: Any) -> str | None:
-    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
-
-    draft = worker._draft_worker
-    if (type(worker), type(draft)) != (EAGLEWorkerV2, EagleDraftWorker):
-        return f"{type(worker).__name__} is for drafts of other kinds than EAGLE's"
-    if worker.topk != 1:
-        return "drafts are trees"
-    return None
-
-
 def _of_the_draft(draft: Any) -> str | None:
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
@@ -79,8 +71,6 @@ def _of_the_draft(draft: Any) -> str | None:
         return f"a {type(pool).__name__} keeps more of a request than its KV"
     if backend is not None and type(backend).__name__ not in BACKENDS:
         return f"{type(backend).__name__} has not been shown to read shortened requests"
-    if runner.canary_manager is not None:
-        return "the KV canary checks every slot of a request"
     return None
 
 
@@ -91,7 +81,6 @@ def _of_the_server() -> str | None:
     reasons = {
         "--speculative-draft-window-size gives it a window already": get_spec().speculative_draft_window_size,
         "attention runs data parallel": parallel.attn_dp_size > 1,
-        "pipeline stages relay drafts": parallel.pp_size > 1,
         "the keys of a request are spread over ranks": parallel.attn_cp_size > 1 or parallel.attn_dcp_size > 1,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

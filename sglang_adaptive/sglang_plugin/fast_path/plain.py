@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 Plan = TypeVar("Plan")
 
-_WATCHERS = ("canary_manager", "watermark_state", "hisparse_coordinator", "eplb_manager", "device_timer")
+_WATCHERS = ("watermark_state", "eplb_manager", "device_timer", "msprobe_debugger")
 """Parts of SGLang's ModelRunner that do something around each pass, where there are any."""
 
 
@@ -60,8 +60,8 @@ def of_the_server() -> Iterator[str]:
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
-    if parallel.pp_size > 1 or parallel.attn_dp_enabled or parallel.dcp_enabled:
-        yield "pipeline, attention data or decode context parallelism"
+    if parallel.attn_dp_enabled or parallel.dcp_enabled:
+        yield "attention data or decode context parallelism"
     if not get_moe_a2a_backend().is_none():
         yield "experts are reached by an all-to-all"
     if "Noop" not in type(get_global_expert_distribution_recorder()).__name__:
@@ -75,7 +75,7 @@ def of_a_model(runner: Any) -> Iterator[str]:
     """Yield what SGLang does around the passes of the model of *runner*, its ModelRunner."""
     from sglang.srt.configs.hybrid_arch import mambaish_config
 
-    for name in (*_WATCHERS, "lora_manager", "msprobe_debugger"):
+    for name in _WATCHERS:
         if getattr(runner, name, None) is not None:
             yield f"the model has a {name}"
     if runner.model_config.is_multimodal or runner.model_config.model_is_mrope:
@@ -111,7 +111,7 @@ def of_a_graph(runner: Any) -> Iterator[str]:
     """Yield what a replay of *runner*, a runner of graphs, needs beside its inputs."""
     if type(runner.backend).__name__ != "FullCudaGraphBackend":
         yield f"{type(runner.backend).__name__} replays graphs"
-    if runner.require_mlp_sync or runner.enable_pdmux or runner.disable_padding or runner.record_nolora_graph:
+    if runner.require_mlp_sync or runner.disable_padding:
         yield "a graph is chosen by more than the number of requests"
     if (
         runner.attention_graph_variants is not None

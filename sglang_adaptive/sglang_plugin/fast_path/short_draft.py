@@ -60,7 +60,7 @@ class ShortDraft:
         given, steps = batch.spec_info, drafter.speculative_num_steps
         if steps + 1 != drafter.speculative_num_draft_tokens or not self._may_link(drafter, batch):
             return None
-        if given.hidden_states is None or given.topk_p.shape[1] != 1:
+        if given.hidden_states is None:
             return None
         drafts = self._first(drafter, given) if steps == 1 else self._replayed_drafts(drafter, batch, steps)
         if drafts is None:
@@ -174,7 +174,7 @@ class ShortDraft:
 
 
 def _is_plain(batch: Any) -> bool:
-    absent = (batch.seq_lens_cpu, batch.hisparse_coordinator, batch.mamba_track_indices, batch.input_embeds)
+    absent = (batch.seq_lens_cpu, batch.mamba_track_indices, batch.input_embeds)
     return not batch.forward_mode.is_idle() and all(part is None for part in absent)
 
 
@@ -191,7 +191,7 @@ def _why_no_chain(drafter: Any, target: Any) -> Iterator[str]:
     """Yield why drafts need more than to be linked for a verify pass with *target*, the backend of the target."""
     from sglang.srt.runtime_context import get_spec
 
-    if drafter.topk != 1 or drafter.plan_stream is not None:
+    if drafter.plan_stream is not None:
         yield "the worker prepares its passes otherwise"
     if drafter.seed_dsa_topk_from_draft_extend or get_spec().speculative_use_rejection_sampling:
         yield "drafts start from more than tokens and hidden states"

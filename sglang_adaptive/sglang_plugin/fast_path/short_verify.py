@@ -162,8 +162,8 @@ class _Plan:
 def _is_plain(batch: Any, verify_input: Any) -> bool:
     """Whether nothing but tokens and lengths goes into the pass, and nothing but tokens comes out."""
     absent = (
-        batch.seq_lens_cpu, batch.hisparse_coordinator, batch.mamba_track_indices, batch.replace_embeds,
-        batch.input_embeds, verify_input.ragged_verify_layout, verify_input.prepared_mrope_positions,
+        batch.seq_lens_cpu, batch.mamba_track_indices, batch.replace_embeds, batch.input_embeds,
+        verify_input.ragged_verify_layout, verify_input.prepared_mrope_positions,
     )  # fmt: skip
     asked = batch.has_grammar or batch.return_logprob or batch.return_hidden_states
     return not asked and not batch.forward_mode.is_idle() and all(part is None for part in absent)
@@ -171,7 +171,7 @@ def _is_plain(batch: Any, verify_input: Any) -> bool:
 
 def _why_not(worker: Any, runner: Any) -> Iterator[str]:
     """Yield why a replay of *runner* needs more of a batch than BUFFERS."""
-    if type(runner).__name__ != "DecodeCudaGraphRunner" or worker.topk != 1 or worker.plan_stream is not None:
+    if type(runner).__name__ != "DecodeCudaGraphRunner" or worker.plan_stream is not None:
         yield "the worker prepares its passes otherwise"
     yield from plain.of_the_server()
     yield from plain.of_a_graph(runner)
@@ -181,5 +181,5 @@ def _why_not(worker: Any, runner: Any) -> Iterator[str]:
     filled = {name for name in registry.slot_names() if registry.get_slot(name).buffer is not None}
     if more := filled - {*BUFFERS, *UNUSED}:
         yield f"the graph reads {', '.join(sorted(more))}"
-    if runner.ragged_verify_mode or runner.enable_two_batch_overlap or getattr(runner, "_early_verify_metadata", None):
+    if runner.ragged_verify_mode or getattr(runner, "_early_verify_metadata", None):
         yield "the graph reads more than a chain"

@@ -13,10 +13,8 @@ def why_not(worker: Any) -> str | None:
     from sglang.srt.runtime_context import get_parallel, get_spec
 
     draft, parallel = worker._draft_worker, get_parallel()
-    if not is_eagle_or_standalone(worker) or worker.speculative_algorithm.is_frozen_kv_mtp():
+    if not is_eagle_or_standalone(worker):
         return f"{type(worker).__name__} has not been shown to verify them"
-    if worker.topk != 1:
-        return "drafts are trees"
     if type(draft.req_to_token_pool) is not ReqToTokenPool:
         return f"a {type(draft.req_to_token_pool).__name__} keeps a state for each draft token"
     if draft.seed_dsa_topk_from_draft_extend:
@@ -24,6 +22,5 @@ def why_not(worker: Any) -> str | None:
     reasons = {
         "rejection sampling needs the draft's distribution": get_spec().speculative_use_rejection_sampling,
         "attention runs data parallel": parallel.attn_dp_size > 1,
-        "pipeline stages relay drafts": parallel.pp_size > 1,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -93,7 +93,7 @@ needs(
     Need(SRT + "layers.rotary_embedding.base.RotaryEmbedding", attributes=("cos_sin_cache", "is_neox_style")),
     Need(
         EXECUTOR + "model_runner.ModelRunner",
-        attributes=("use_mla_backend", "sliding_window_size", "kv_index_translator", "canary_manager"),
+        attributes=("use_mla_backend", "sliding_window_size", "kv_index_translator"),
     ),
     Need(SRT + "runtime_context.get_schedule"),
     Need(

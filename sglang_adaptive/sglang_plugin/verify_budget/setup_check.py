@@ -8,6 +8,7 @@ from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.workers.choice import is_eagle
 
 FORCE = env.VERIFY_BUDGET.name
 
@@ -26,7 +27,9 @@ def why_rectangles(worker: Any) -> str | None:
     if asked != CHOSEN and (not asked.isdecimal() or int(asked) < 1):
         return f"{FORCE}={asked!r} is not a whole number from 1 on"
     runner = worker.target_worker.model_runner
-    return _of_the_worker(worker) or _of_the_target(runner) or _of_the_server() or _of_the_graphs(worker, runner)
+    if not is_eagle(worker):
+        return f"{type(worker).__name__} packs no drafts"
+    return _of_the_target(runner) or _of_the_server() or _of_the_graphs(worker, runner)
 
 
 def ask(config: AdaptiveConfig) -> None:
@@ -76,17 +79,6 @@ def longest_row(steps: int) -> int | None:
     return widest if widest > steps + 1 else None
 
 
-def _of_the_worker(worker: Any) -> str | None:
-    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
-
-    draft = worker._draft_worker
-    if (type(worker), type(draft)) != (EAGLEWorkerV2, EagleDraftWorker):
-        return f"{type(worker).__name__} packs no drafts"
-    if worker.topk != 1:
-        return "drafts are trees, and what is kept of one need not be a prefix"
-    return None
-
-
 def _of_the_target(runner: Any) -> str | None:
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
@@ -103,8 +95,6 @@ def _of_the_target(runner: Any) -> str | None:
         return f"a {type(runner.req_to_token_pool).__name__} keeps a state for each token of a rectangle"
     if runner.model_config.model_is_mrope:
         return "multimodal positions are made for rectangles"
-    if runner.lora_manager is not None:
-        return "LoRA adapters are applied to rectangles"
     if runner.watermark_state is not None:
         return "watermarks read the tokens of a rectangle"
     return None
@@ -137,8 +127,6 @@ def _of_the_graphs(worker: Any, runner: Any) -> str | None:
         return f"there are no graphs of {forced} steps, in which packed drafts are verified"
     if not captured or any(type(graphs) is not DecodeCudaGraphRunner for graphs in captured):
         return "without CUDA graphs a packed verify waits for the device"
-    if any(graphs.enable_two_batch_overlap or graphs.enable_pdmux for graphs in captured):
-        return "two batches at a time are split as rectangles"
     if any(graphs._metadata_glue is not None for graphs in captured):
         return "SGLANG_ENABLE_METADATA_GLUE_GRAPH replays the metadata of rectangles"
     return None
@@ -152,14 +140,12 @@ def accepts_unseen() -> bool:
 
 
 def _of_the_server() -> str | None:
-    from sglang.srt.runtime_context import get_memory, get_parallel, get_spec
+    from sglang.srt.runtime_context import get_parallel, get_spec
 
     parallel = get_parallel()
     reasons = {
         "rejection sampling reads every draft of a chain": get_spec().speculative_use_rejection_sampling,
         "SGLANG_SIMULATE_ACC_LEN accepts drafts unseen": accepts_unseen(),
-        "--enable-hisparse moves KV between rounds": get_memory().enable_hisparse,
-        "pipeline stages relay drafts": parallel.pp_size > 1,
         "several ranks have not been shown to rank drafts alike": parallel.tp_size > 1 or parallel.attn_dp_size > 1,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

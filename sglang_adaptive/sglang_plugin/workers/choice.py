@@ -66,15 +66,19 @@ def drafts_layers(spec: Any) -> bool:
     return OURS.get(spec.speculative_algorithm) is MULTI_LAYER and bool(spec.enable_multi_layer_eagle)
 
 
-def is_eagle_or_standalone(worker: Any) -> bool:
-    """Whether *worker* and its draft are SGLang's for EAGLE with one layer or for STANDALONE, ours of it included."""
+def is_eagle(worker: Any) -> bool:
+    """Whether *worker* and its draft are SGLang's for EAGLE with one layer. Where these adapt drafts are chains."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
+
+    return (type(worker), type(worker._draft_worker)) == (EAGLEWorkerV2, EagleDraftWorker)
+
+
+def is_eagle_or_standalone(worker: Any) -> bool:
+    """The same, or whether they are those for STANDALONE, our worker included."""
     from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
 
-    # Ours are SGLang's with a controller.
-    theirs = next(cls for cls in type(worker).__mro__ if not cls.__module__.startswith("sglang_adaptive."))
-    known = {(EAGLEWorkerV2, EagleDraftWorker), (StandaloneWorkerV2, StandaloneDraftWorker)}
-    return (theirs, type(worker._draft_worker)) in known
+    standalone = isinstance(worker, StandaloneWorkerV2) and type(worker._draft_worker) is StandaloneDraftWorker
+    return is_eagle(worker) or standalone
 
 
 def _load(place: str) -> Any:

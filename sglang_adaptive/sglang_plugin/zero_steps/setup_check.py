@@ -1,4 +1,7 @@
-"""Checks whether the draft extend can be deferred at zero steps."""
+"""Checks whether the draft extend can be deferred at zero steps.
+
+Trees, pipeline stages, HiSparse, LoRA and the KV canary do not come here: a server with one of them does not adapt.
+"""
 
 from __future__ import annotations
 
@@ -27,36 +30,23 @@ def _of_the_worker(worker: Any) -> str | None:
         return "a Frozen-KV draft keeps no KV, so its extend runs no model"
     if not is_eagle_or_standalone(worker):
         return f"{type(worker).__name__} is not understood"
-    if worker.topk != 1:
-        return "drafts are trees"
     if type(draft.req_to_token_pool) is not ReqToTokenPool:
         return f"a {type(draft.req_to_token_pool).__name__} keeps more of a request than its KV"
     if draft.draft_runner.model_config.model_is_mrope:
         return "the model's positions are multimodal"
     if draft.seed_dsa_topk_from_draft_extend:
         return "the draft's extend also selects for sparse attention"
-    if draft.draft_runner.canary_manager is not None:
-        return "the KV canary checks every round"
     return None
 
 
 def _of_the_server() -> str | None:
-    from sglang.srt.runtime_context import (
-        get_disagg,
-        get_memory,
-        get_parallel,
-        get_schedule,
-        get_serving,
-        get_spec,
-    )
+    from sglang.srt.runtime_context import get_disagg, get_parallel, get_schedule, get_serving, get_spec
 
     reasons = {
         "rejection sampling needs the draft's distribution": get_spec().speculative_use_rejection_sampling,
         "--enable-mixed-chunk extends running requests together with prompts": get_schedule().enable_mixed_chunk,
         "--enable-streaming-session keeps a request's KV for its next turn": get_serving().enable_streaming_session,
-        "--enable-hisparse moves KV between rounds": get_memory().enable_hisparse,
         "prefill and decode are disaggregated": get_disagg().disaggregation_mode != "null",
-        "pipeline stages relay drafts": get_parallel().pp_size > 1,
         "attention runs data parallel": get_parallel().attn_dp_size > 1,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
