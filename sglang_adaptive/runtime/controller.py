@@ -1,27 +1,46 @@
-"""The controller: runtime states, rounds, and the operator's interface."""
+"""The controller: chooses the steps of each round, passes its result to the policy, and takes an operator's orders."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import (
+    AdaptivePolicy,
+    ChoosesBudgets,
+    Forecasts,
+    LearnsAcceptance,
+    LearnsCost,
+    LooksUp,
+    Probes,
+)
 from sglang_adaptive.policy.config import AdaptiveConfig
-from sglang_adaptive.runtime.budgets import budget_report
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.budgets import Calibration, budget_report
+from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
+from sglang_adaptive.runtime.history import History
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.runtime.rounds import Rounds
-from sglang_adaptive.runtime.snapshot import ControllerSnapshot, MeterReading, read_meters
+from sglang_adaptive.runtime.round_trace import RoundTrace
+from sglang_adaptive.runtime.snapshot import ControllerSnapshot, MeterReading, RegionReading, forecast
 from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import AdaptiveWorker
+from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
 
 logger = logging.getLogger(__name__)
 
 
-class AdaptiveController(Rounds):
-    """The object that SGLang's worker calls: :class:`Rounds` with the operator's methods."""
+class AdaptiveController(RuntimeStates):
+    """The object that SGLang's worker calls: it asks the policy before every round, and passes it every result.
+
+    - The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a round drafts, so steps
+      never change within a round.
+    - A result is credited to the steps that drafted it, which with overlap scheduling may not be live any more.
+    - A policy that raises is not asked again until another replaces it. The launch steps run, unless an operator holds
+      others. Zero steps run instead where an audit has proved a token wrong.
+    """
 
     def __init__(
         self,
@@ -34,13 +53,261 @@ class AdaptiveController(Rounds):
         wall_time: Callable[[], float] = time.time,
         profile_saved_at: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """*profile_saved_at* returns the Unix time at which the cost profile was last written, None without.
+        """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together.
 
-        The others are as in :class:`Rounds`.
+        Where ranks agree on the steps each decides on its own times, and it returns its argument. *profile_saved_at*
+        returns the Unix time at which the cost profile was last written, None without.
         """
-        super().__init__(worker, policy, share_cost=share_cost, device=device, clock=clock, wall_time=wall_time)
+        super().__init__(worker, policy, device)
+        self.share_cost = share_cost
+        self._clock = clock or RoundClock()
+        self._wall_time = wall_time
         self._profile_saved_at = profile_saved_at
         self._config_changed: dict[str, Any] | None = None
+        self._counters = Counters()
+        self._history: History | None = None
+        """None before :meth:`init_states`, and after an error in the history."""
+        self.trace: RoundTrace | None = None
+        """Records each round; None for no trace."""
+        self._looks_up: tuple[bool, int] = False, 0
+        """Whether rounds may look drafts up, and how many rounds are under way when one is chosen."""
+        self.count_lookups: Callable[[object, list[dict[str, int]]], dict[str, Any]] | None = None
+        """Returns what lookups would have got accepted, priced by a policy and by what its drafts got accepted; None
+        where nobody counts that."""
+        self.agreed_steps: int | None = None
+        """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
+        self.agreed_most: int | None = None
+        """``most_steps`` of all these ranks together."""
+        self.audits: Callable[[], dict[str, Any]] | None = None
+        """Returns what the audit of finished requests has found; None where there is none."""
+        self.audit_round = False
+        """Whether all requests of the coming round are decoded again for the audit."""
+        self._forced_steps: int | None = None
+        self._forced_budget: int | None = None
+        self._lease: int | None = None
+        """Whose hold it is, where it ends unless renewed; see :meth:`force_steps`."""
+        self._held_before: int | None = None
+        """The steps that were held when the lease began."""
+        self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
+        self._degraded: str | None = None
+        self._degraded_steps = self._launch_steps
+        """The steps that run while the policy is not asked."""
+        self._last_batch_size: int | None = None
+        self._probed_from: int | None = None
+        """The steps before the current probe; None without a probe."""
+        self._limited = False
+        """Whether the last round had no room for the steps that were chosen for it."""
+        self.calibration = Calibration()
+        self._context_lengths = ContextLengths()
+        self._adopt(policy)
+
+    def allow_budgets(self, allowed: bool = True) -> None:
+        """Let rounds have budgets from now on, or none: whether the worker can verify unequal numbers of drafts."""
+        self.budgets_allowed = allowed
+        self._adopt(self.params)
+
+    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
+        """Let rounds look drafts up from now on, or none; *behind* is as in ``LooksUp``."""
+        self._looks_up = allowed, behind
+        self._adopt(self.params)
+
+    @property
+    def lookup_requests(self) -> int:
+        """The most requests of a round whose lookups are followed; 0 where none is."""
+        return self.params.lookup_requests if isinstance(self.params, LooksUp) else 0
+
+    def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
+        super()._build_states(cuda_graph_bs)
+        self._history = History(self.tiers, self._clock.now)
+
+    def end_warm_up(self) -> None:
+        """End the warm-up and ask the policy again; call it while no request runs."""
+        if self._warm_up is not None:
+            super().end_warm_up()
+            self.interrupt()
+            self._last_batch_size = None
+
+    @property
+    def wants_shadow_drafts(self) -> bool:
+        """Whether the policy wants more shadow drafts; False in the warm-up and after the policy failed."""
+        if self._draft_learner is None or self._warm_up is not None or self._degraded is not None:
+            return False
+        return self._draft_learner.wants_shadow_drafts
+
+    def activate_step_by_batch(self, batch_size: int) -> None:
+        """Make the steps for the next round live, and set its budget; *batch_size* is its number of requests."""
+        self.budget = None
+        if self._warm_up is not None:
+            if self.agreed_steps is None:
+                self._warm(self._warm_up, batch_size)
+            else:
+                self._apply(self._fitting(self.agreed_steps, self.agreed_most))
+            return
+        chosen, cause = self._choose(batch_size) if self.agreed_steps is None else self._agreed(batch_size)
+        target = self._fitting(chosen, self.most_steps if self.agreed_steps is None else self.agreed_most)
+        self._last_batch_size = batch_size
+        was_limited, self._limited = self._limited, target != chosen
+        if self._limited:
+            self.budget = None  # it is one of the chosen steps
+        if self._limited or was_limited:
+            cause = "capacity"
+        if target != self.worker.speculative_num_steps:
+            self._switch(target, batch_size, cause)
+
+    def interrupt(self) -> None:
+        """Note that a prefill, its launch or an idle period separates the next result from the last one."""
+        self._clock.interrupt()
+
+    def on_verify_complete(
+        self, num_correct_drafts_per_req: Sequence[int], batch_size: int, note: RoundNote | None = None
+    ) -> None:
+        """Count and time a verified round, and pass it to the policy; the steps change before the next draft at most.
+
+        ``num_correct_drafts_per_req`` are the accepted drafts of each request, bonus tokens not counted. Without
+        *note* the round counts for the live steps, which is right without overlap.
+        """
+        if self._warm_up is not None:
+            return
+        if note is not None and note.audit:
+            return self.interrupt()
+        observation = self._observed(num_correct_drafts_per_req, batch_size, note)
+        self._counters.add_round(observation)
+        self._remember(observation)
+        if self.trace is not None:
+            self.trace.add(observation)
+        if self._degraded is None:
+            try:
+                self.params.observe(observation)
+                if self._learner is not None and self._learner.cost_sync_due:
+                    self._hand_over_cost(self._learner)
+            except Exception as error:
+                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+
+    def _observed(self, counts: Sequence[int], batch_size: int, note: RoundNote | None) -> RoundObservation:
+        """Return what the policy is told of a round; *note* is as in :meth:`on_verify_complete`."""
+        note = note or RoundNote(self.worker.speculative_num_steps)
+        # Rounds of several ranks take as long as that of the largest batch.
+        batch_size = note.largest_batch or batch_size
+        looked_up = note.steps in self.lookups
+        if note.steps and note.lengths and not looked_up:
+            self._context_lengths.add(note.lengths, counts, note.verified or [note.steps] * len(counts))
+        if note.trials:
+            self.calibration.add(note.trials, note.believed, note.accepted)
+        return RoundObservation(
+            steps=note.steps,
+            num_correct_drafts_per_req=counts,
+            batch_size=batch_size,
+            seconds=self._clock.read(note.steps, batch_size, note.budget, looked_up),
+            context_tokens=note.context_tokens,
+            chosen=self._forced_steps is None,
+            shadow_accepts=note.shadow_accepts,
+            extended=note.extended,
+            requests=note.requests,
+            budget=note.budget,
+            verified=note.verified,
+            completed=note.completed,
+            evidence=note.evidence,
+            looked_up=looked_up,
+            lookups=note.lookups,
+        )
+
+    def _adopt(self, policy: AdaptivePolicy) -> None:
+        """Use *policy*, and note which optional protocols it implements."""
+        self.params = policy
+        self._budgets = policy if isinstance(policy, ChoosesBudgets) else None
+        if self._budgets is not None:
+            self._budgets.allow_budgets(self.budgets_allowed)
+        if isinstance(policy, LooksUp):
+            policy.allow_lookups(*self._looks_up)
+        self._draft_learner = policy if isinstance(policy, LearnsAcceptance) else None
+        self._learner = policy if isinstance(policy, LearnsCost) else None
+        self._probes = policy if isinstance(policy, Probes) else None
+        self._probed_from = None
+
+    def _choose(self, batch_size: int) -> tuple[int, str]:
+        if self.audit_round:
+            self._pending_cause = "audit"
+            return 0, "audit"
+        if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
+            self._pending_cause = "released"
+            self.budget = self._forced_budget
+            return self._forced_steps, "forced"
+        if self._degraded is not None:
+            return self._degraded_steps, "degraded"
+        try:
+            target = self.params.get_steps_for_batch(batch_size)
+        except Exception as error:
+            self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+            return self._degraded_steps, "degraded"
+        if target not in self._states:
+            self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
+            return self._degraded_steps, "degraded"
+        self.budget = None if self._budgets is None else self._budgets.budget
+        return target, self._cause(target, batch_size)
+
+    def _agreed(self, batch_size: int) -> tuple[int, str]:
+        assert self.agreed_steps is not None
+        if self.agreed_steps == self._forced_steps:
+            self._pending_cause = "released"
+            return self.agreed_steps, "forced"
+        return self.agreed_steps, self._cause(self.agreed_steps, batch_size)
+
+    def _cause(self, target: int, batch_size: int) -> str:
+        """Return the cause of a switch to *target*, if there is one."""
+        pending, self._pending_cause = self._pending_cause, None
+        before, self._probed_from = self._probed_from, None
+        if self._probes is not None and self._probes.probing:
+            self._probed_from = self.worker.speculative_num_steps if before is None else before
+        if pending is not None:
+            return pending
+        if self.lookups and (target in self.lookups or self.worker.speculative_num_steps in self.lookups):
+            return "lookup"
+        if self._probed_from is not None or target == before:
+            return "probe"
+        return "acceptance" if batch_size == self._last_batch_size else "batch size"
+
+    def _switch(self, target: int, batch_size: int, cause: str) -> None:
+        before = self.worker.speculative_num_steps
+        self.worker.apply_runtime_state(self._states[target])
+        self._counters.add_switch(SwitchRecord(self._wall_time(), before, target, batch_size, cause))
+        logger.debug("draft steps %d -> %d at batch size %d (%s)", before, target, batch_size, cause)
+
+    def _hand_over_cost(self, policy: LearnsCost) -> None:
+        """Broadcast the first rank's table; a rank that fails still takes part, because the others wait for it."""
+        try:
+            payload = policy.export_cost()
+        except Exception:
+            self.share_cost(None)
+            raise
+        shared = self.share_cost(payload)
+        if shared is None:
+            raise RuntimeError("the first rank has no cost table to share")
+        policy.import_cost(shared)
+
+    def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
+        """Stop asking the policy, and log why; *steps* run until another policy replaces it, None for the launch's."""
+        self._degraded = why
+        self._degraded_steps = self._launch_steps if steps is None else steps
+        logger.error("adaptive speculation degraded to %d steps: %s", self._degraded_steps, why, exc_info=error)
+
+    def _remember(self, observation: RoundObservation) -> None:
+        """Add a round to the history."""
+        history = self._closed_history()
+        if history is not None:
+            history.add(observation)
+
+    def _closed_history(self) -> History | None:
+        """Return the history up to the last full second. An error ends the history, not the round."""
+        if self._history is not None:
+            try:
+                # A policy that failed is not asked again.
+                self._history.close(self.params if self._degraded is None else None)
+            except Exception:
+                self._history = None
+                logger.exception("adaptive: no history from here on, the policy could not price its rounds")
+        return self._history
+
+    # -- the operator ---------------------------------------------------------------------------------------------
 
     @property
     def forced_steps(self) -> int | None:
@@ -165,14 +432,21 @@ class AdaptiveController(Rounds):
             return None
 
     def read_meters(self) -> MeterReading:
-        """Return the values of the metrics; cheaper than a snapshot."""
-        return read_meters(
-            self.params if self._degraded is None else None,
-            self._counters,
+        """Return the values of the metrics; cheaper than a snapshot. A policy that failed is not asked."""
+        policy, counters = self.params if self._degraded is None else None, self._counters
+        forecaster = policy if isinstance(policy, Forecasts) else None
+        latest = forecast(forecaster, counters.latest)
+        return MeterReading(
             time=self._wall_time(),
             current_steps=self.worker.speculative_num_steps,
+            degraded=policy is None,
             tiers=self.tiers,
             deepest=self.deepest,
+            counters=counters,
+            regions={name: RegionReading.of(region, forecaster) for name, region in counters.regions.items()},
+            speedup=None if latest is None else latest.speedup,
+            acceptance=() if forecaster is None else tuple(forecaster.acceptance_by_position()),
+            probes=policy.probe_totals() if isinstance(policy, Probes) else None,
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
             verify_budget=self.budget_report() if self.budgets_allowed else None,

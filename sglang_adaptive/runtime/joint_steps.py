@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sglang_adaptive.policy.base import Votes
 from sglang_adaptive.policy.vote import Ballot, agree, believed, forced, leader, most_of, probe_of, silent
-from sglang_adaptive.runtime.rounds import Rounds
+from sglang_adaptive.runtime.controller import AdaptiveController
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class JointSteps:
     All ranks have the same depths and launch steps. Until the first gather the launch steps run.
     """
 
-    def __init__(self, controller: Rounds, rank: int) -> None:
+    def __init__(self, controller: AdaptiveController, rank: int) -> None:
         """*controller* has all its runtime states; from now on it runs agreed steps alone.
 
         *rank* is the place of its row among the gathered ones.

@@ -48,21 +48,6 @@ def _runs_mamba2(model: Any) -> bool:
     return found is not None and not isinstance(found, (Lfm2Config, Lfm2MoeConfig, Lfm2VlConfig, ZayaConfig))
 
 
-def price_the_widest(original: Callable[..., Any], configurator: Any, total_rest_memory: float) -> Any:
-    """Let SGLang's *original*, _handle_max_mamba_cache, budget the scratch buffer for the most draft tokens.
-
-    SGLang 0.5.23 budgets it for the launch steps, and so reserves too little memory where these are not the most.
-    """
-    from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
-
-    spec = get_spec()
-    widest = max_speculative_num_draft_tokens() if spec.speculative_adaptive else None
-    if widest is None:
-        return original(configurator, total_rest_memory)
-    with spec.override(speculative_num_draft_tokens=widest):
-        return original(configurator, total_rest_memory)
-
-
 # The distance between two requests' verify states in SGLang's Triton kernel of Mamba2: that of the buffer.
 #
 # The kernel takes ``cache_steps`` as the number of states that the buffer holds for a request. SGLang 0.5.23 passes
@@ -171,12 +156,13 @@ def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: 
 # Sizes for the most steps what SGLang sizes for the launch steps.
 #
 # SGLang 0.5.23 derives most sizes from the most draft tokens, but some from those at launch, and rounds of more steps
-# write more: slots of sliding windows, which the scheduler then expects and which can be missing; DeepSeek-V4's rings
-# of a request's latest tokens, in which further drafts would overwrite tokens that are still attended to; and buffers
-# of MoE exchanges. The rings and the exchanges were read, not run: they are on GPUs alone.
+# write more: the scratch buffer of hybrid models, for which it would reserve too little memory; slots of sliding
+# windows, which the scheduler then expects and which can be missing; DeepSeek-V4's rings of a request's latest tokens,
+# in which further drafts would overwrite tokens that are still attended to; and buffers of MoE exchanges. The rings and
+# the exchanges were read, not run: they are on GPUs alone.
 
 
-def at_the_widest(original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+def at_the_widest(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what SGLang's *original* returns, a size, where it reads the most steps as those of the launch."""
     from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 

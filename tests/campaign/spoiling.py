@@ -55,14 +55,12 @@ def register() -> None:
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.profile_store import ProfileSaver
     from sglang_adaptive.runtime.round_times import RoundClock
-    from sglang_adaptive.runtime.rounds import Rounds
 
     jumps, file, done = Jumps(), Path(os.environ[ORDER]), [""]
     RoundClock.__init__.__defaults__ = (jumps.clock(time.perf_counter),)
     ProfileSaver.__init__.__defaults__ = (jumps.clock(time.monotonic),)
-    for controller in (AdaptiveController, Rounds):
-        controller.__init__.__kwdefaults__["wall_time"] = jumps.clock(time.time)
-    activate = Rounds.activate_step_by_batch
+    AdaptiveController.__init__.__kwdefaults__["wall_time"] = jumps.clock(time.time)
+    activate = AdaptiveController.activate_step_by_batch
 
     def ordered(controller: Any, batch_size: int) -> None:
         text = file.read_text() if file.exists() else ""
@@ -73,7 +71,7 @@ def register() -> None:
                 spoil(controller.params, order["method"], NONSENSE[order["nonsense"]], order["rounds"])
         activate(controller, batch_size)
 
-    Rounds.activate_step_by_batch = ordered  # type: ignore[method-assign]
+    AdaptiveController.activate_step_by_batch = ordered  # type: ignore[method-assign]
 
 
 def write_plugin(folder: Path) -> Path:

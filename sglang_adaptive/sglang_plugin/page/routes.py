@@ -48,25 +48,21 @@ def leave_out_polls(path: str) -> None:
         log.addFilter(_WithoutPolls(path))
 
 
-# The document of /adaptive.json; docs/json.md describes every field.
+# The documents of /adaptive.json and of the history; docs/json.md describes every field.
 
 
 VERSION = 1
 """Version of the schema. A new field leaves it as it is; removing a field, or changing its meaning, raises it."""
 
 
-def data_of(ranks: Iterable[Mapping[str, Any]], *, time: float, model: str, versions: Mapping[str, str]) -> bytes:
-    """Return the JSON document.
+def data_of(ranks: Iterable[Mapping[str, Any]], **about: Any) -> bytes:
+    """Return the JSON document of *ranks*, our part of each data-parallel rank's answer, in any order.
 
-    Args:
-        ranks: The ``adaptive`` part of each data-parallel rank's internal state, in any order.
-        time: Unix time in seconds of their answers.
-        model: Name under which the model is served.
-        versions: Versions of SGLang and of this package, by distribution name.
+    *about* are the other fields: ``time``, Unix seconds of the answers, and in /adaptive.json ``model``, the name under
+    which it is served, and ``versions`` of SGLang and of this package.
     """
-    # The answers arrive in any order.
     ordered = sorted(ranks, key=lambda rank: rank["dp_rank"])
-    return orjson.dumps({"version": VERSION, "time": time, "model": model, "versions": versions, "ranks": ordered})
+    return orjson.dumps({"version": VERSION, **about, "ranks": ordered})
 
 
 # Answers of the page's data routes: JSON, never cached, and a failure as one line.
@@ -164,18 +160,12 @@ def _shared_history(fetch: Callable[[int], Awaitable[bytes]], span: int) -> Shar
     return SharedFetch(lambda: fetch(span), seconds=max(SHARED_SECONDS, SPANS[span] / 2))
 
 
-async def from_schedulers(span: int) -> bytes:
-    """Ask every scheduler for its last *span* seconds, and return the document."""
+async def _history_from_schedulers(span: int) -> bytes:
+    """Ask every scheduler for its last *span* seconds, and return the document of /adaptive/history.json."""
     from sglang.srt.entrypoints.http_server import get_global_state
 
-    manager: Any = get_global_state().tokenizer_manager
-    return history_of(await look(manager, f"{HISTORY}{span}"), time=time.time())
-
-
-def history_of(ranks: Iterable[Mapping[str, Any]], *, time: float) -> bytes:
-    """Return the JSON document of *ranks*' histories, in any order, at this Unix time in seconds."""
-    ordered = sorted(ranks, key=lambda rank: rank["dp_rank"])
-    return orjson.dumps({"version": VERSION, "time": time, "ranks": ordered})
+    ranks = await look(get_global_state().tokenizer_manager, f"{HISTORY}{span}")
+    return data_of(ranks, time=time.time())
 
 
 # Adds the page's routes to SGLang's application, under SGLang's rules for keys.
@@ -189,7 +179,7 @@ def install() -> None:
     try:
         from sglang.srt.entrypoints.http_server import app
 
-        add_routes(app, _from_schedulers, from_schedulers)
+        add_routes(app, _from_schedulers, _history_from_schedulers)
     except Exception:
         logger.exception("adaptive: this server shows no %s", PAGE)
 

@@ -19,7 +19,7 @@ def size_mamba_states(original: Callable[..., Any], configurator: Any, total_res
     """Budget the states of hybrid models for the most draft tokens."""
     from sglang_adaptive.sglang_plugin import repairs
 
-    return repairs.price_the_widest(original, configurator, total_rest_memory)
+    return repairs.at_the_widest(original, configurator, total_rest_memory)
 
 
 @around(

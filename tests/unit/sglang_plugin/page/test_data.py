@@ -126,7 +126,7 @@ def test_the_documented_schema_is_what_is_sent() -> None:
 def test_the_documented_history_is_what_is_sent() -> None:
     histories = (served(ThroughputPolicy(3)).history(900), served(ema()).history(3600), None)
     ranks = [{"dp_rank": index, "history": history} for index, history in enumerate(histories)]
-    document = json.loads(routes.history_of(ranks, time=1.5))
+    document = json.loads(routes.data_of(ranks, time=1.5))
     assert documented_paths(document, routes.HISTORY_PATH) == set(documented(routes.HISTORY_PATH))
 
 
