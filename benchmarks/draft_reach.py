@@ -28,7 +28,7 @@ from benchmarks.traces.weights import config_of
 from benchmarks.traces.writing import Writing
 from benchmarks.traces.writing import write as written
 from sglang_adaptive.lab.traces.trace import CHAIN
-from sglang_adaptive.sglang_plugin.draft_window.shape import SINKS
+from sglang_adaptive.sglang_plugin.draft_window.rows import SINKS
 
 DEPTHS = (3, 7)
 BATCH = 4

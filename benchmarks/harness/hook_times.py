@@ -90,10 +90,11 @@ class HookTimes:
 
 def install(path: str) -> None:
     """In a scheduler, before hooks are added: put a clock around each hook and around the choice of the steps."""
+    from sglang_adaptive.runtime.rounds import Rounds
+
     from sglang_adaptive.policy.throughput import ThroughputPolicy
     from sglang_adaptive.runtime.counters import Counters
     from sglang_adaptive.runtime.round_times import RoundClock
-    from sglang_adaptive.runtime.rounds import Rounds
     from sglang_adaptive.sglang_plugin.hooks import Process, hooks
 
     times = HookTimes(path, create=True)

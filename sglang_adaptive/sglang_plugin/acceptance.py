@@ -1,4 +1,4 @@
-"""Accepts the drafts of a round that are the target's own tokens."""
+"""What decides the tokens of a batch, and the acceptance of drafts that are the target's own tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def is_plainly_greedy(batch: Any, grammar_mask: Any, watermark_state: Any) -> bool:
+    """Whether each token of *batch* is the likeliest one of its row of logits, whatever else the requests ask for."""
+    from sglang.srt.environ import envs
+
+    info = batch.sampling_info
+    between = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, grammar_mask, watermark_state)
+    return bool(
+        info.is_all_greedy
+        and not info.has_custom_logit_processor
+        and all(part is None for part in between)
+        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
+    )
 
 
 def accept(verify_input: Any, chosen: Tensor, first_children: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.env import Switch
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,8 @@ def require_of_all(error: Exception, within: timedelta = AGREE_WITHIN) -> None:
     Raises FailedAloneError where one has not after *within*.
     """
     import torch.distributed
-    from sglang.srt.runtime_context import get_parallel
 
-    parallel = get_parallel()
-    group = parallel.tp_group if parallel.attn_dp_size == 1 else parallel.attn_tp_group
+    group = ranks.of_the_batch()
     if group.world_size == 1:
         return
     try:

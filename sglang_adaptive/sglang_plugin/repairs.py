@@ -129,13 +129,6 @@ CHAIN_BACKENDS = frozenset(
 """Classes of backends whose plan of a chain's verify needs no correction."""
 
 
-def asked() -> bool:
-    """Return whether SGLang's plan stream is on."""
-    from sglang.srt.environ import envs
-
-    return bool(envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM.get())
-
-
 def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
     """Correct a plan by SGLang's *original*, the base class's method, where a chain does not make that needless.
 

@@ -22,7 +22,7 @@ from sglang_adaptive.lab.cpu_engine import attention_backend
 from sglang_adaptive.lab.cpu_engine.kernels import plan as plans
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.draft_window import setup_check
-from sglang_adaptive.sglang_plugin.draft_window.shape import Shape
+from sglang_adaptive.sglang_plugin.draft_window.rows import Shape
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from tests.engine.stepping import TIERS, Script, Stepper
 from tests.engine.zero_step_scripts import prompt

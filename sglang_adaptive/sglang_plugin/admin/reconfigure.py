@@ -1,8 +1,5 @@
 """Applies a new configuration in a scheduler, between two rounds.
 
-SGLang's message has numbers under names. A name is a string, so the launcher packs the configuration into a name, and
-it is unpacked before the message is handled.
-
 All tensor-parallel ranks change at the same round, because SGLang's loop receives messages once an iteration, before it
 chooses a batch. Rank 0 reads its socket and broadcasts the list (``SchedulerRequestReceiver.recv_requests``), and every
 rank handles the whole list before it goes on. The result depends on the message and on state that is equal on all
@@ -12,15 +9,15 @@ independently.
 
 from __future__ import annotations
 
-import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
 from sglang_adaptive.policy.errors import ConfigError, printable
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.start.controller import trace_rounds
 from sglang_adaptive.sglang_plugin.start.policies import build_successor, fitted
@@ -32,8 +29,6 @@ logger = logging.getLogger(__name__)
 CONFIG_KEY = "adaptive_config"
 WATCH = "watch"
 """``Change.by`` of a watched file."""
-PACKED = f"{CONFIG_KEY} "
-"""Prefix of a name that has a packed change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +44,11 @@ class Change:
     by: str
     """Who sent it: a client's address, "SIGHUP" or WATCH."""
 
-    def pack(self) -> dict[str, int]:
-        """Return the ``server_args`` of SGLang's message."""
-        return {PACKED + json.dumps(asdict(self)): 1}
-
-    @classmethod
-    def unpacked(cls, name: str) -> Change | None:
-        """Return the change packed in *name*; None when it has none, as names from other clients."""
-        try:
-            change = cls(**json.loads(name.removeprefix(PACKED)))
-        except (ValueError, TypeError, RecursionError):
-            return None
-        texts = isinstance(change.source, str) and isinstance(change.by, str)
-        return change if isinstance(change.config, dict) and texts else None
-
-
-def unpack(recv_req: Any) -> None:
-    """Put a change that is packed in SGLang's message under CONFIG_KEY."""
-    for name in [name for name in recv_req.server_args if name.startswith(PACKED)]:
-        change = Change.unpacked(name)
-        if change is not None:
-            del recv_req.server_args[name]
-            recv_req.server_args[CONFIG_KEY] = change
+    def __post_init__(self) -> None:
+        """Raise TypeError for what another client has put together."""
+        kinds = (dict, str, str)
+        if not all(map(isinstance, (self.config, self.source, self.by), kinds)):
+            raise TypeError("not a change of the configuration")
 
 
 class Reconfigure:
@@ -127,7 +105,7 @@ class Reconfigure:
         if now is not None and now.audits is not None:
             now.audits.change(config.audit)
         trace_rounds(controller, config.trace)
-        if _is_first_rank():
+        if ranks.is_first():
             changes = describe_change(before, _config_of(controller))
             logger.info("adaptive: configuration changed by %s: %s", printable(value.by), changes)
 
@@ -135,9 +113,3 @@ class Reconfigure:
 def _config_of(controller: AdaptiveController) -> dict[str, Any]:
     config = getattr(controller.params, "config", None)
     return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
-
-
-def _is_first_rank() -> bool:
-    from sglang.srt.runtime_context import get_parallel
-
-    return bool(get_parallel().tp_group.rank_in_group == 0)

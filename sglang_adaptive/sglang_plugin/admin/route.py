@@ -20,10 +20,11 @@ from sglang_adaptive.policy.config import MAX_BYTES, CapturedSteps, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin import http_workers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, PACKED, Change
+from sglang_adaptive.sglang_plugin.admin.packed import pack
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
 from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
 from sglang_adaptive.sglang_plugin.audit.again import DecodesAgain
-from sglang_adaptive.sglang_plugin.audit.finished import TAKE, Report
+from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, TAKE, Report
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.policies import fitted
@@ -69,7 +70,7 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
 
 
 async def _send_change(change: Change) -> list[bool]:
-    return await to_schedulers(change.pack())
+    return await to_schedulers(pack(CONFIG_KEY, change))
 
 
 async def _in_force() -> dict[str, Any]:
@@ -90,7 +91,7 @@ async def _take() -> list[dict[str, Any]]:
 
 
 async def _send_report(report: Report) -> list[bool]:
-    return await to_schedulers(report.pack())
+    return await to_schedulers(pack(REPORT_KEY, report))
 
 
 async def to_schedulers(values: dict[str, int]) -> list[bool]:
@@ -124,7 +125,7 @@ class AdminRoute:
             return await self._app(scope, receive, send)
         body = await _read(receive)
         names = _names(body)
-        if any(name == CONFIG_KEY or name.startswith(PACKED) for name in names):
+        if any(name.partition(" ")[0] == CONFIG_KEY for name in names):
             return await self._configure(scope, body, send)
         if FORCE_KEY in names or SECONDS_KEY in names:
             return await self._force(scope, body, receive, send)

@@ -7,6 +7,7 @@ from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS
+from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Reconfigure
 from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, TAKE, TakeReport
 from sglang_adaptive.sglang_plugin.current import current
@@ -33,7 +34,7 @@ RELEASE = -1
 
 def add_adaptive(state: dict[str, Any]) -> None:
     """Add our part to SGLang's internal *state*, or why speculation is not adaptive."""
-    from sglang.srt.runtime_context import get_parallel, get_server_args
+    from sglang.srt.runtime_context import get_server_args
 
     now = current()
     if now is None:
@@ -52,7 +53,7 @@ def add_adaptive(state: dict[str, Any]) -> None:
             budgets = {"reason": now.why_no_budgets, "packed_rounds": packed}
             state["adaptive"]["verify_budget"] = {**budgets, **now.controller.budget_report()}
     # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
-    state["adaptive"]["dp_rank"] = get_parallel().dp_rank or 0
+    state["adaptive"]["dp_rank"] = ranks.replica()
 
 
 def answer(recv_req: Any, scheduler: Any) -> Any:
@@ -77,22 +78,18 @@ def answer(recv_req: Any, scheduler: Any) -> Any:
 
 def add_history(state: dict[str, Any], span: int) -> None:
     """Put the last *span* seconds into *state*; None on a rank without a history."""
-    from sglang.srt.runtime_context import get_parallel
-
     now = current()
     history = None if now is None else now.controller.history(span)
-    state["adaptive"] = {"dp_rank": get_parallel().dp_rank or 0, "history": history}
+    state["adaptive"] = {"dp_rank": ranks.replica(), "history": history}
 
 
 def add_finished(state: dict[str, Any], scheduler: Any) -> None:
     """Put a finished request into *state* for the audit, if *scheduler* is idle."""
-    from sglang.srt.runtime_context import get_parallel
-
     now = current()
     taken = {"is_on": False, "finished": None}
     if now is not None and now.audits is not None:
         taken = now.audits.take(scheduler.is_fully_idle())
-    state["adaptive"] = {"dp_rank": get_parallel().dp_rank or 0, **taken}
+    state["adaptive"] = {"dp_rank": ranks.replica(), **taken}
 
 
 def _span_asked(rid: Any) -> int | None:

@@ -7,7 +7,6 @@ and no round of it is counted or teaches the policy. As soon as a round has a us
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
@@ -20,6 +19,7 @@ from sglang_adaptive import ties
 from sglang_adaptive.policy.config import AuditOptions
 from sglang_adaptive.policy.errors import printable
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ AUDITED = "sglang-adaptive audit "
 TAKE = "sglang-adaptive audit"
 """Id of a request for the internal state that takes a finished request out."""
 REPORT_KEY = "adaptive_audit"
-PACKED = f"{REPORT_KEY} "
-"""Prefix of a name in SGLang's message that has a packed report."""
 
 UNFINISHED = "unfinished"
 VERDICTS = (ties.EQUAL, ties.TIE, ties.WRONG, UNFINISHED)
@@ -70,25 +68,10 @@ class Report:
     gap: float | None = None
     """Nats by which that of zero steps is likelier; None where the texts are equal, or one ends there."""
 
-    def pack(self) -> dict[str, int]:
-        """Return the ``server_args`` of SGLang's message, which has only numbers, under names."""
-        return {PACKED + json.dumps(asdict(self)): 1}
-
     def words(self) -> str:
         """Return what was found, as a phrase."""
         how = "one text ends there" if self.gap is None else f"{self.gap:.3g} nats less likely than that of zero steps"
         return f"token {self.at} of request {self.request}: {how}"
-
-
-def unpack(recv_req: Any) -> None:
-    """Put a report that is packed in SGLang's message under REPORT_KEY."""
-    for name in [name for name in recv_req.server_args if name.startswith(PACKED)]:
-        try:
-            report = Report(**json.loads(name.removeprefix(PACKED)))
-        except (ValueError, TypeError):
-            continue  # SGLang refuses a name that nobody handles
-        del recv_req.server_args[name]
-        recv_req.server_args[REPORT_KEY] = report
 
 
 class TakeReport:
@@ -172,7 +155,7 @@ class Audits:
         assert self._options is not None
         if not req.finished() or req.rid.startswith(AUDITED) or self._controller.warms_up or self._may_be_older:
             return
-        if self._draw.random() >= self._options.share or not _is_first_rank():
+        if self._draw.random() >= self._options.share or not ranks.is_first():
             return
         chosen = question(req)
         if chosen is None:
@@ -222,7 +205,7 @@ class Audits:
         """Count a verdict, and step down for a wrong token; every rank does at the same round."""
         if self._options is None or self._proved is not None or report.epoch != self._epoch:
             return
-        if report.replica == _replica():
+        if report.replica == ranks.replica():
             self._counts[report.verdict] += 1
             self._noise = max(self._noise, report.noise)
         if report.verdict == ties.WRONG:
@@ -269,15 +252,3 @@ def why_not() -> str | None:
     if get_disagg().disaggregation_mode != "null":
         return "prefill-decode disaggregation"
     return None
-
-
-def _is_first_rank() -> bool:
-    from sglang.srt.runtime_context import get_parallel
-
-    return bool(get_parallel().tp_group.rank_in_group == 0)
-
-
-def _replica() -> int:
-    from sglang.srt.runtime_context import get_parallel
-
-    return get_parallel().dp_rank or 0

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.draft_window.shape import Shape
+    from sglang_adaptive.sglang_plugin.draft_window.rows import Shape
     from sglang_adaptive.sglang_plugin.draft_window.sinks import Sinks
 
 BLOCK = 512

@@ -6,8 +6,7 @@ from typing import Any
 
 from sglang_adaptive.policy.config import AUTO
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.draft_window.rows import are_doubled
-from sglang_adaptive.sglang_plugin.draft_window.shape import Shape
+from sglang_adaptive.sglang_plugin.draft_window.rows import Shape, are_doubled
 from sglang_adaptive.sglang_plugin.launch import without_device
 from sglang_adaptive.sglang_plugin.workers.choice import is_eagle
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.draft_window.shape import Shape, sinks_of
+from sglang_adaptive.sglang_plugin.draft_window.rows import Shape, sinks_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,8 +14,8 @@ import torch
 
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.draft_window import rows
+from sglang_adaptive.sglang_plugin.draft_window.rows import Shape
 from sglang_adaptive.sglang_plugin.draft_window.setup_check import shape_or_reason
-from sglang_adaptive.sglang_plugin.draft_window.shape import Shape
 from sglang_adaptive.sglang_plugin.draft_window.sinks import Sinks
 from sglang_adaptive.sglang_plugin.guard import Guard
 

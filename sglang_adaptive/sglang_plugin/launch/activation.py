@@ -21,9 +21,6 @@ from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 logger = logging.getLogger(__name__)
 
-WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
-"""Algorithms whose rounds verify no drafts that are looked up, and would have buffers for them."""
-
 
 def check_command_line(args: argparse.Namespace) -> None:
     """Refuse an invalid configuration with one line, and an SGLang that does not fit; exit with 2."""
@@ -150,7 +147,7 @@ def runs_on_cpu(server_args: Any) -> bool:
 def _check_beside(args: Any, config: AdaptiveConfig) -> None:
     """Raise ConfigError where *config* is valid, but not beside *args*."""
     algorithm = (args.speculative_algorithm or "").upper()
-    if config.options.lookup and algorithm in WITHOUT_LOOKUPS:
+    if config.options.lookup and algorithm in workers.WITHOUT_LOOKUPS:
         expected = f"false with --speculative-algorithm {algorithm}"
         raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
     steps = args.speculative_num_steps

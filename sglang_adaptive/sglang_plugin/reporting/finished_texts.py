@@ -7,7 +7,7 @@ from typing import Any
 from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin import env, ranks
 from sglang_adaptive.sglang_plugin.audit.finished import AUDITED
 from sglang_adaptive.sglang_plugin.guard import Guard
 
@@ -27,11 +27,7 @@ class FinishedTexts:
             self.guard.attempt(self._add, self._counter, req)
 
     def _begin(self) -> LookupCounter | None:
-        from sglang.srt.runtime_context import get_parallel
-
-        parallel = get_parallel()
-        group = parallel.tp_group if parallel.attn_dp_size == 1 else parallel.attn_tp_group
-        if group.rank_in_group:
+        if ranks.of_the_batch().rank_in_group:
             return None
         counter = LookupCounter(self._write)
         self._controller.count_lookups = counter.report

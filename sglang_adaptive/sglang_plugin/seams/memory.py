@@ -33,7 +33,7 @@ def run_mamba2(original: Callable[..., None], backend: Any, *args: Any, **kwargs
     original(backend, *args, **repairs.mamba2_width_of_the_buffer(kwargs))
 
 
-def _size(original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+def _size(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return a size for the most steps."""
     from sglang_adaptive.sglang_plugin import repairs
 

@@ -31,11 +31,11 @@ def get_internal_state(original: Callable[..., Any], controller: Any, recv_req: 
 @around(_STATE + "set_internal_state", "self", "recv_req")
 def set_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
     """Handle a message of /set_internal_state, which may carry a configuration or a report of the audit."""
-    from sglang_adaptive.sglang_plugin.admin import reconfigure
-    from sglang_adaptive.sglang_plugin.audit import finished
+    from sglang_adaptive.sglang_plugin.admin.packed import unpack
+    from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
+    from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, Report
 
-    reconfigure.unpack(recv_req)
-    finished.unpack(recv_req)
+    unpack(recv_req, {CONFIG_KEY: Change, REPORT_KEY: Report})
     return original(controller, recv_req)
 
 

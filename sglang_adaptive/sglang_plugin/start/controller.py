@@ -11,6 +11,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import TraceOptions
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
+from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.graphs.states import GraphedDevice, ranks_pad_alike
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
@@ -37,14 +38,10 @@ def trace_rounds(controller: AdaptiveController, options: TraceOptions | None) -
     Of the tensor-parallel ranks of a replica, which all have the same rounds, the first one writes. Replicas after the
     first write separate files, named after their rank.
     """
-    from sglang.srt.runtime_context import get_parallel
-
     before, controller.trace = controller.trace, None
-    parallel = get_parallel()
     wanted = None
-    if options is not None and parallel.tp_group.rank_in_group == 0:
-        file = Path(options.file).expanduser()
-        replica = parallel.dp_rank or 0
+    if options is not None and ranks.is_first():
+        file, replica = Path(options.file).expanduser(), ranks.replica()
         wanted = file.with_name(f"{file.name}.dp{replica}") if replica else file
     if before is not None and before.file == wanted:
         controller.trace = before

@@ -14,8 +14,7 @@ from sglang_adaptive.policy.observation import BudgetEvidence
 from sglang_adaptive.runtime.budgets import BINS, budgets_seen, looked_steps
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.acceptance import accept
-from sglang_adaptive.sglang_plugin.batches import is_plainly_greedy
+from sglang_adaptive.sglang_plugin.acceptance import accept, is_plainly_greedy
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.verify_budget import looks
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing, packed_input, prefixes, ranks

@@ -29,6 +29,11 @@ EAGLE's other class, for a draft of one layer, adapts by itself.
 """
 
 
+WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
+"""Algorithms that are refused with lookups, for which they would have buffers. EAGLE with several layers and Frozen-KV
+MTP, which a launch line does not name, draft all that they verify (``lookups/setup_check.py``)."""
+
+
 def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
     """Return our subclass of *made*, the class that SGLang chose for *algorithm*, where there is one; else *made*."""
     from sglang.srt.arg_groups.overrides import resolving_view

@@ -41,6 +41,7 @@ class OwnRounds:
     round: Round
     adaptive_controller: AdaptiveController
     speculative_num_steps: int
+    speculative_num_draft_tokens: int
     _target_worker: Any
 
     # -- start-up -------------------------------------------------------------------------------------------------

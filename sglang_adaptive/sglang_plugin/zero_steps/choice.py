@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from sglang_adaptive.sglang_plugin import env
-from sglang_adaptive.sglang_plugin.batches import is_plainly_greedy
+from sglang_adaptive.sglang_plugin.acceptance import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 

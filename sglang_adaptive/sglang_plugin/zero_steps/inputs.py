@@ -11,25 +11,8 @@ from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
 
-
-class FirstRows:
-    """Tensors whose row i does not depend on how many rows there are."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-        self._kept: dict[str, Any] = {}
-        self._rows = 0
-
-    def keep(self, source: Any, rows: int) -> None:
-        """Keep the tensors of *source*, which have *rows* rows."""
-        self._kept = {name: getattr(source, name) for name in self._names}
-        self._rows = rows
-
-    def of(self, rows: int) -> dict[str, Any] | None:
-        """Return the first *rows* rows of each tensor by its name; None where fewer are kept."""
-        if not 0 < rows <= self._rows:
-            return None
-        return {name: kept[:rows] for name, kept in self._kept.items()}
+_LINKS = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
+"""Tensors of a verify input whose row i does not depend on how many rows there are."""
 
 
 class ZeroStepInputs:
@@ -37,7 +20,8 @@ class ZeroStepInputs:
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: a zero-step round's inputs are made anew in each round from now on")
-        self._links = FirstRows("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
+        self._links: dict[str, Any] = {}
+        self._rows = 0
 
     def made(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
         """Return the verify input of a zero-step round of *batch*: of kept tensors, or as SGLang's *build* makes it."""
@@ -47,13 +31,13 @@ class ZeroStepInputs:
             return mine
         made = build(worker, batch)
         if mask is not None:
-            self._links.keep(made, batch.seq_lens.shape[0])
+            self._links, self._rows = {name: getattr(made, name) for name in _LINKS}, batch.seq_lens.shape[0]
         return made
 
     def _built(self, worker: Any, batch: Any, mask: Any) -> Any:
         """Return the verify input from kept tensors; None where the batch is larger than any before."""
-        links = self._links.of(batch.seq_lens.shape[0])
-        if links is None:
+        rows = batch.seq_lens.shape[0]
+        if not 0 < rows <= self._rows:
             return None
         import torch
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
@@ -63,7 +47,7 @@ class ZeroStepInputs:
             draft_token=batch.spec_info.bonus_tokens,
             custom_mask=mask,
             positions=batch.seq_lens.to(torch.int64),
-            **links,
+            **{name: kept[:rows] for name, kept in self._links.items()},
             retrieve_cum_len=None,
             spec_steps=0,
             topk=worker.topk,

@@ -25,7 +25,8 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.admin import config_changes, reconfigure
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, Reconfigure, unpack
+from sglang_adaptive.sglang_plugin.admin.packed import pack, unpack
+from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, Reconfigure
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.policies import build_successor
 from tests.live_controllers import ema
@@ -233,8 +234,8 @@ class Schedulers:
         self.updated = [True, True]
 
     async def __call__(self, change: Change) -> list[bool]:
-        message = SimpleNamespace(server_args=change.pack())
-        unpack(message)
+        message = SimpleNamespace(server_args=pack(CONFIG_KEY, change))
+        unpack(message, {CONFIG_KEY: Change})
         self.changes.append(message.server_args[CONFIG_KEY])
         self.config = check_config(change.config, "f").as_dict()
         return self.updated
@@ -290,7 +291,7 @@ REFUSED: list[tuple[bytes, str]] = [
     (wanted(SLOTS, adaptive_force_steps=3), 'comes together with ["adaptive_force_steps"]'),
     (b'{"server_args": {"adaptive_config": {"1": {}, "1": {}}}}', "1: the key is given more than once"),
     (b'{"server_args": {"adaptive_config": {}, "x": "' + b"y" * (1 << 20) + b'"}}', "larger than 1048576 bytes"),
-    (json.dumps({"server_args": Change(SLOTS, "f", "forged").pack()}).encode(), "comes together with"),
+    (json.dumps({"server_args": pack(CONFIG_KEY, Change(SLOTS, "f", "forged"))}).encode(), "comes together with"),
 ]
 
 
@@ -338,7 +339,7 @@ def test_inactive_server_says_why() -> None:
 @pytest.mark.parametrize("name", ["adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"])
 def test_name_that_carries_nothing_is_left_to_sglang(name: str) -> None:
     message = SimpleNamespace(server_args={name: 1})
-    unpack(message)
+    unpack(message, {CONFIG_KEY: Change})
     assert message.server_args == {name: 1}
 
 

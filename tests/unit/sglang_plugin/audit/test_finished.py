@@ -18,6 +18,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang_adaptive import ties
 from sglang_adaptive.policy.config import AuditOptions
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.admin.packed import pack, unpack
 from sglang_adaptive.sglang_plugin.audit import finished
 from sglang_adaptive.sglang_plugin.audit.finished import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report, TakeReport
 from tests.unit.runtime.test_controller import serving
@@ -200,8 +201,8 @@ def test_another_replica_steps_down_and_counts_nothing() -> None:
 
 
 def test_a_report_travels_in_a_name() -> None:
-    message = SetInternalStateReq(server_args=report().pack())
-    finished.unpack(message)
+    message = SetInternalStateReq(server_args=pack(REPORT_KEY, report()))
+    unpack(message, {REPORT_KEY: Report})
     assert message.server_args == {REPORT_KEY: report()}
     handler = TakeReport(mine := audits())
     handler.validate(REPORT_KEY, message.server_args[REPORT_KEY])
@@ -209,7 +210,7 @@ def test_a_report_travels_in_a_name() -> None:
     assert mine.report()["wrong"] == 1
     for junk in ("{", '{"replica": 0}', "[]"):
         message = SetInternalStateReq(server_args={f"{REPORT_KEY} {junk}": 1})
-        finished.unpack(message)
+        unpack(message, {REPORT_KEY: Report})
         assert list(message.server_args) == [f"{REPORT_KEY} {junk}"]
     for taken in (TakeReport(None), handler):
         with pytest.raises(UpdateRejected, match="expected a report"):

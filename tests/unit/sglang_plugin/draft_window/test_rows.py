@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sglang_adaptive.sglang_plugin.draft_window.rows import shortened
-from sglang_adaptive.sglang_plugin.draft_window.shape import SINKS, Shape
+from sglang_adaptive.sglang_plugin.draft_window.rows import SINKS, Shape, shortened
 
 ROWS, COLUMNS, AHEAD, FIRST = 6, 256, 8, 5008
 """FIRST: where the slots of the sinks begin."""
