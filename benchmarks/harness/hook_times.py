@@ -90,9 +90,8 @@ class HookTimes:
 
 def install(path: str) -> None:
     """In a scheduler, before hooks are added: put a clock around each hook and around the choice of the steps."""
-    from sglang_adaptive.runtime.rounds import Rounds
-
     from sglang_adaptive.policy.throughput import ThroughputPolicy
+    from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.counters import Counters
     from sglang_adaptive.runtime.round_times import RoundClock
     from sglang_adaptive.sglang_plugin.hooks import Process, hooks
@@ -104,8 +103,9 @@ def install(path: str) -> None:
             target, module = hook.target.rpartition(".")[2], function.__module__.rpartition(".")[2]
             name = f"{hook.kind} {target}: {module}.{function.__name__}"
             object.__setattr__(hook, "function", times.timed(name, function, hook.kind == "around"))
-    parts: list[tuple[type, str]] = [(Rounds, "_remember"), (Rounds, "_hand_over_cost"), (Rounds, "_switch")]
-    parts += [(Counters, "add_round"), (RoundClock, "read"), (Rounds, "activate_step_by_batch")]
+    choosing = ("_remember", "_hand_over_cost", "_switch", "activate_step_by_batch")
+    parts: list[tuple[type, str]] = [(AdaptiveController, name) for name in choosing]
+    parts += [(Counters, "add_round"), (RoundClock, "read")]
     parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
     for owner, name in parts:  # what the hooks call, apart; SGLang itself calls activate_step_by_batch
         if function := getattr(owner, name, None):  # a detail of ours that another version may lack
