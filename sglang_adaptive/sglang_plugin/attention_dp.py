@@ -10,7 +10,7 @@ from sglang_adaptive.policy.vote import silent, width
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import env
-from sglang_adaptive.sglang_plugin.arguments_view import AsIf
+from sglang_adaptive.sglang_plugin.workers.choice import AsIf
 
 # Whether a server with attention DP adapts, and where that cannot work.
 
@@ -18,17 +18,12 @@ from sglang_adaptive.sglang_plugin.arguments_view import AsIf
 _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 
 
-def wanted() -> bool:
-    """Return whether the environment leaves it on."""
-    return not env.ATTENTION_DP.is_off
-
-
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
     """Around SGLang's adaptive_unsupported_reason: accept attention DP where it can work, unless it is turned off."""
     from sglang.srt.arg_groups.overrides import resolved_view
     from sglang.srt.environ import envs
 
-    if not wanted() or resolved_view(server_args).attn_dp_size == 1:
+    if env.ATTENTION_DP.is_off or resolved_view(server_args).attn_dp_size == 1:
         return original(server_args)
     if (reason := original(AsIf(server_args, attn_dp_size=1))) is not None:
         return reason

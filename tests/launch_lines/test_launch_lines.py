@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.doctor.advice import advice
-from sglang_adaptive.sglang_plugin.launch.renamed_flags import DROPPED, RENAMED, REPLACED, mend
+from sglang_adaptive.sglang_plugin.launch.renamed_flags import CHANGES, mend
 from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launched, launcher, lines, verdict
 
 pytestmark = pytest.mark.engine
@@ -86,5 +86,5 @@ def test_sglang_takes_the_new_names_and_not_the_old_ones() -> None:
     parser = argparse.ArgumentParser()
     ServerArgs.add_cli_args(parser)
     known = {option for action in parser._actions for option in action.option_strings}
-    assert not known & {*RENAMED, *REPLACED, *DROPPED}
-    assert {*RENAMED.values(), *(flag for flag, _ in REPLACED.values())} <= known
+    assert not known & {change.flag for change in CHANGES}
+    assert {change.write.split()[0] for change in CHANGES if change.write} <= known

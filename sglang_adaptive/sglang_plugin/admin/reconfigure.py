@@ -56,7 +56,7 @@ class Reconfigure:
 
     def __init__(self, controller: AdaptiveController | None) -> None:
         self._controller = controller
-        self._successor: tuple[AdaptivePolicy, CostSharing] | None = None
+        self._successor: tuple[AdaptiveConfig, AdaptivePolicy, CostSharing] | None = None
 
     def validate(self, key: str, value: Any) -> None:
         """Check the change and build its policy, so that ``apply`` cannot fail. Raises SGLang's UpdateRejected.
@@ -80,7 +80,7 @@ class Reconfigure:
             verify_budget.require_asked(config)
             live = controller.worker.speculative_num_steps
             policy = build_successor(config, controller.params, live, controller.built)
-            self._successor = policy, CostSharing(policy)
+            self._successor = config, policy, CostSharing(policy)
         except ConfigError as error:
             raise UpdateRejected(str(error)) from None
         except Exception as error:
@@ -93,12 +93,11 @@ class Reconfigure:
         assert controller is not None, "validate came first"
         if self._successor is None:
             return
-        policy, sharing = self._successor
+        config, policy, sharing = self._successor
         before, retiring = _config_of(controller), controller.share_cost
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
         if isinstance(retiring, CostSharing):
             retiring.retire()
-        config = check_config(value.config, value.source)
         now = current()
         if now is not None and now.deferred is not None:
             now.deferred.set_every(config.zero_step_extend_every)

@@ -17,7 +17,7 @@ from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
-from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
+from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
 logger = logging.getLogger(__name__)
 

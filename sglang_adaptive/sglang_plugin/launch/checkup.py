@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
     mended, changes = mend(arguments)
-    found: dict[str, Any] = {"renamed": [change.as_dict() for change in changes]}
+    found: dict[str, Any] = {"renamed": [asdict(change) for change in changes]}
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

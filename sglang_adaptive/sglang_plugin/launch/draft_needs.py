@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.launch.without_device import configuration
-from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
+from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
 _DRAFT = "add --speculative-draft-model-path DRAFT"
 

@@ -38,7 +38,7 @@ def why_static(original: Callable[..., str | None], server_args: Any) -> str | N
 @around(SRT + "arg_groups.speculative_hook._handle_ngram", "server_args", process=Process.LAUNCHER)
 def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
     """Resolve NGRAM's arguments."""
-    from sglang_adaptive.sglang_plugin.workers.ngram_setup import steps_by_breadth
+    from sglang_adaptive.sglang_plugin.workers.arguments import steps_by_breadth
 
     original(server_args)
     steps_by_breadth(server_args)
@@ -47,7 +47,7 @@ def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
 @around(SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER)
 def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> None:
     """Resolve the steps at which an adaptive server starts; DFLASH starts at its block."""
-    from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
+    from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
     if not drafts_blocks(server_args):
         original(server_args)
@@ -56,7 +56,7 @@ def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> Non
 @around(SRT + "arg_groups.speculative_hook._handle_dflash", "server_args", process=Process.LAUNCHER)
 def resolve_dflash(original: Callable[..., None], server_args: Any) -> None:
     """Resolve DFLASH's arguments."""
-    from sglang_adaptive.sglang_plugin.workers.dflash_setup import launch_block_is_widest
+    from sglang_adaptive.sglang_plugin.workers.arguments import launch_block_is_widest
 
     original(server_args)
     launch_block_is_widest(server_args)

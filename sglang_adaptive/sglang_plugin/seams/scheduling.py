@@ -50,7 +50,7 @@ def decode_alloc_lens(now: Round, original: Callable[..., Any], reqs: Any, *, re
 @around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
 def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
     """Say whether rounds need lengths on the host; those of an adaptive NGRAM only where the backends do."""
-    from sglang_adaptive.sglang_plugin.workers.ngram_setup import needs_lengths_on_host
+    from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
 
     return needs_lengths_on_host(original, attn_backends)
 
@@ -117,25 +117,15 @@ def resolve(now: Round, original: Callable[..., Any], processor: Any, result: An
     return original(processor, result, batch)
 
 
-@event(_RESULTS + "process_batch_result_prefill", "self", "batch", "result")
-def prefill_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Process the result of a prefill."""
+def _interrupting_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Process the result of a batch that is no decode round."""
     now.interrupted()
     return original(*args, **kwargs)
 
 
-@event(_RESULTS + "process_batch_result_idle", "self")
-def idle_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Process the result of a batch without requests: other ranks of attention DP went on."""
-    now.interrupted()
-    return original(*args, **kwargs)
-
-
-@event(_RESULTS + "process_batch_result_prebuilt", "self")
-def prebuilt_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Process the result of a batch that a prefill server has computed."""
-    now.interrupted()
-    return original(*args, **kwargs)
+# A prefill; a batch without requests, while other ranks of attention DP go on; one that a prefill server has computed.
+for _kind in ("prefill", "idle", "prebuilt"):
+    event(_RESULTS + f"process_batch_result_{_kind}", "self")(_interrupting_result)
 
 
 @event(SRT + "mem_cache.common.release_kv_cache", "req")

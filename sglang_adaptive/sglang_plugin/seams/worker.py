@@ -162,18 +162,15 @@ def launch(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) 
     return result
 
 
-@event(WORKER + "EAGLEWorkerV2._forward_prefill_batch", "self", "batch")
-def launch_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _launch_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Launch a prefill, which keeps the scheduler's thread busy."""
     now.interrupted()
     return original(*args, **kwargs)
 
 
-@event(WORKER + "EAGLEWorkerV2._forward_dp_spec_prefill_coordination", "self", "batch", "plan")
-def launch_coordinated_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The same where the ranks of attention DP coordinate it."""
-    now.interrupted()
-    return original(*args, **kwargs)
+# The latter where the ranks of attention DP coordinate it.
+for _launch in ("_forward_prefill_batch", "_forward_dp_spec_prefill_coordination"):
+    event(WORKER + f"EAGLEWorkerV2.{_launch}", "self", "batch")(_launch_prefill)
 
 
 @event(WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", "num_correct_drafts_per_req", "batch_size")

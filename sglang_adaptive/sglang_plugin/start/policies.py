@@ -10,8 +10,8 @@ from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.start.profiles import load_shared, share_known
+from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 from sglang_adaptive.sglang_plugin.workers.choice import drafts_layers
-from sglang_adaptive.sglang_plugin.workers.dflash_setup import drafts_blocks
 
 
 def candidate_steps(cfg_path: str | None = None) -> list[int]:

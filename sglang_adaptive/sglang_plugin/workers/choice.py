@@ -10,9 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.arguments_view import AsIf
 from sglang_adaptive.sglang_plugin.releases import worker_of_platform
-from sglang_adaptive.sglang_plugin.workers import dflash_setup
+from sglang_adaptive.sglang_plugin.workers.arguments import fixed_block_reason
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {
@@ -27,6 +26,19 @@ OURS = {
 
 EAGLE's other class, for a draft of one layer, adapts by itself.
 """
+
+
+class AsIf:
+    """The arguments of *server_args*, but for *values*."""
+
+    def __init__(self, server_args: Any, **values: Any) -> None:
+        self._server_args = server_args
+        declared = getattr(server_args, "_resolved_overrides", None) or ()
+        # SGLang's views read this first; the last entry wins.
+        self._resolved_overrides = [*declared, ("sglang-adaptive", values)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server_args, name)
 
 
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
@@ -57,7 +69,7 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return original(server_args)
     if (platform_worker := worker_of_platform(SpeculativeAlgorithm.from_string(name))) is not None:
         return f"the platform serves {name} with {platform_worker.__name__}, which this package does not know"
-    if name == "DFLASH" and (reason := dflash_setup.unsupported_reason(server_args)) is not None:
+    if name == "DFLASH" and (reason := fixed_block_reason(server_args)) is not None:
         return reason
     if name == "NGRAM" and server_args.disaggregation_mode != "null":
         return "NGRAM's accepted tokens are not handed from a prefill server to a decode server"

@@ -80,7 +80,7 @@ NO_REASONS = ("adaptive speculation", "sglang-adaptive", "got ", "SGLANG_ENABLE_
 
 
 def test_our_reasons() -> None:
-    files = ("launch/activation.py", "repairs.py", "workers/choice.py", "workers/dflash_setup.py")
+    files = ("launch/activation.py", "repairs.py", "workers/choice.py", "workers/arguments.py")
     for file in files:
         found = {message.text for message in messages() if message.where.startswith(f"sglang_plugin/{file}")}
         reasons = {text for text in found if not text.startswith(NO_REASONS)}

@@ -16,8 +16,8 @@ from sglang.srt.managers.overlap_utils import decide_needs_cpu_seq_lens
 from sglang.srt.runtime_context import get_context, get_spec
 
 from sglang_adaptive.lab.cpu_engine.kernels.tree import reconstruct_indices_from_tree_mask
+from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import cut, last_tokens, read_lengths, tokens_at_most
-from sglang_adaptive.sglang_plugin.workers.ngram_setup import needs_lengths_on_host
 from tests.token_trees import links, tree_batches
 
 WIDEST = 12
