@@ -34,26 +34,8 @@ RELEASE = -1
 
 def add_adaptive(state: dict[str, Any]) -> None:
     """Add our part to SGLang's internal *state*, or why speculation is not adaptive."""
-    from sglang.srt.runtime_context import get_server_args
-
-    now = current()
-    if now is None:
-        note = getattr(get_server_args(), NOTE, {})
-        state["adaptive"] = {"active": False, "reason": note.get("reason")}
-    else:
-        state["adaptive"] = {**now.controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
-        if now.deferred is not None:
-            state["adaptive"]["zero_steps"] = now.deferred.snapshot()
-        if now.draft_window is not None:
-            state["adaptive"]["draft_window"] = now.draft_window.snapshot()
-        if now.worker.device == "cuda":
-            state["adaptive"]["short_rounds"] = now.short_rounds()
-        if asked():
-            packed = 0 if now.budgets is None else now.budgets.rounds
-            budgets = {"reason": now.why_no_budgets, "packed_rounds": packed}
-            state["adaptive"]["verify_budget"] = {**budgets, **now.controller.budget_report()}
-    # SGLang lists the replicas' answers in the order in which they came. None: there is one replica.
-    state["adaptive"]["dp_rank"] = ranks.replica()
+    # SGLang lists the replicas' answers in the order in which they came.
+    state["adaptive"] = {**_adaptive(), "dp_rank": ranks.replica()}
 
 
 def answer(recv_req: Any, scheduler: Any) -> Any:
@@ -61,35 +43,39 @@ def answer(recv_req: Any, scheduler: Any) -> Any:
 
     The whole state has more than 500 fields, which take a scheduler milliseconds to collect.
     """
-    span = _span_asked(recv_req.rid)
-    if recv_req.rid not in (LOOK, TAKE) and span is None:
+    now, span = current(), _span_asked(recv_req.rid)
+    if recv_req.rid == LOOK:
+        part = _adaptive()
+    elif recv_req.rid == TAKE:  # a finished request for the audit, if the scheduler is idle
+        audits = None if now is None else now.audits
+        part = {"is_on": False, "finished": None} if audits is None else audits.take(scheduler.is_fully_idle())
+    elif span is not None:  # the last seconds; None on a rank without a history
+        part = {"history": None if now is None else now.controller.history(span)}
+    else:
         return None
     from sglang.srt.managers.io_struct import GetInternalStateReqOutput
 
-    state: dict[str, Any] = {}
-    if recv_req.rid == TAKE:
-        add_finished(state, scheduler)
-    elif span is None:
-        add_adaptive(state)
-    else:
-        add_history(state, span)
-    return GetInternalStateReqOutput(internal_state=state)
+    return GetInternalStateReqOutput(internal_state={"adaptive": {**part, "dp_rank": ranks.replica()}})
 
 
-def add_history(state: dict[str, Any], span: int) -> None:
-    """Put the last *span* seconds into *state*; None on a rank without a history."""
+def _adaptive() -> dict[str, Any]:
+    from sglang.srt.runtime_context import get_server_args
+
     now = current()
-    history = None if now is None else now.controller.history(span)
-    state["adaptive"] = {"dp_rank": ranks.replica(), "history": history}
-
-
-def add_finished(state: dict[str, Any], scheduler: Any) -> None:
-    """Put a finished request into *state* for the audit, if *scheduler* is idle."""
-    now = current()
-    taken = {"is_on": False, "finished": None}
-    if now is not None and now.audits is not None:
-        taken = now.audits.take(scheduler.is_fully_idle())
-    state["adaptive"] = {"dp_rank": ranks.replica(), **taken}
+    if now is None:
+        return {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
+    found = {**now.controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
+    if now.deferred is not None:
+        found["zero_steps"] = now.deferred.snapshot()
+    if now.draft_window is not None:
+        found["draft_window"] = now.draft_window.snapshot()
+    if now.worker.device == "cuda":
+        found["short_rounds"] = now.short_rounds()
+    if asked():
+        packed = 0 if now.budgets is None else now.budgets.rounds
+        budgets = {"reason": now.why_no_budgets, "packed_rounds": packed}
+        found["verify_budget"] = {**budgets, **now.controller.budget_report()}
+    return found
 
 
 def _span_asked(rid: Any) -> int | None:

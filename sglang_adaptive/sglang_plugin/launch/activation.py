@@ -9,10 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sglang_adaptive.policy.config import AdaptiveConfig, file_stamp
+from sglang_adaptive.policy.config import AdaptiveConfig, file_stamp, load_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import attention_dp, env, hooks, repairs
-from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
@@ -26,7 +25,7 @@ def check_command_line(args: argparse.Namespace) -> None:
     """Refuse an invalid configuration with one line, and an SGLang that does not fit; exit with 2."""
     if asked_for(args):
         try:
-            _check_beside(args, read_once(args.speculative_adaptive_config))
+            _check_beside(args, load_config(args.speculative_adaptive_config))
             hooks.require(hooks.problems())
         except (ConfigError, ContractError) as error:
             _refuse(str(error))
@@ -68,7 +67,7 @@ def asked_for(args: Any) -> bool:
 
 def _prepare(server_args: Any) -> None:
     stamp = file_stamp(server_args.speculative_adaptive_config or "")
-    config = read_once(server_args.speculative_adaptive_config)
+    config = load_config(server_args.speculative_adaptive_config)
     _check_beside(server_args, config)
     hooks.require(hooks.problems())
     hooks.warn_when_untested()

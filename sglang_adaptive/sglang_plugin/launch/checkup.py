@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin import hooks
-from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, hints, without_device
@@ -157,7 +157,7 @@ def how_it_drafts(server_args: Any) -> dict[str, Any]:
         "steps": server_args.speculative_num_steps,
         "topk": server_args.speculative_eagle_topk,
         "draft_tokens": server_args.speculative_num_draft_tokens,
-        "depths": None if config is None else list(read_once(config).candidate_steps),
+        "depths": None if config is None else list(load_config(config).candidate_steps),
     }
 
 

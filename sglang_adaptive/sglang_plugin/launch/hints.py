@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.configuration import read_once
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin.launch.without_device import configuration
 
 
@@ -44,7 +44,7 @@ def long_contexts(server_args: Any) -> str | None:
     draft = configuration(server_args.speculative_draft_model_path)
     target = configuration(server_args.model_path)
     config = server_args.speculative_adaptive_config
-    asked = None if config is None else read_once(config)
+    asked = None if config is None else load_config(config)
     if not draft or (server_args.speculative_algorithm or "").upper() not in ("EAGLE", "EAGLE3"):
         return None
     trained = (asked and asked.draft_trained_on) or draft.get("max_position_embeddings")

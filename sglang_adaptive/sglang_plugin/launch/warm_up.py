@@ -20,8 +20,8 @@ from typing import Any
 
 import requests
 
+from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.start_up import Progress
-from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.launch.activation import runs_on_cpu
 from sglang_adaptive.sglang_plugin.notes import NOTE
@@ -96,7 +96,7 @@ def _wanted(server_args: Any) -> bool:
     cfg = resolving_view(server_args)
     if getattr(server_args, NOTE, {"reason": "static"})["reason"] is not None or not cfg.speculative_adaptive:
         return False
-    wanted = read_once(cfg.speculative_adaptive_config).warm_up
+    wanted = load_config(cfg.speculative_adaptive_config).warm_up
     if wanted is None:
         wanted = not runs_on_cpu(server_args)
     if wanted and cfg.disaggregation_mode != "null":

@@ -6,9 +6,8 @@ from typing import Any
 
 from sglang_adaptive.policy import base
 from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile, TakesOver
-from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps
+from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, load_config
 from sglang_adaptive.policy.profile import CostProfile
-from sglang_adaptive.sglang_plugin.configuration import read_once
 from sglang_adaptive.sglang_plugin.start.profiles import load_shared, share_known
 from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 from sglang_adaptive.sglang_plugin.workers.choice import drafts_layers
@@ -16,7 +15,7 @@ from sglang_adaptive.sglang_plugin.workers.choice import drafts_layers
 
 def candidate_steps(cfg_path: str | None = None) -> list[int]:
     """Return the drafts of every round, ascending; SGLang sizes its buffers from the last."""
-    return read_once(cfg_path).drafts
+    return load_config(cfg_path).drafts
 
 
 def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = None) -> AdaptivePolicy:
@@ -24,7 +23,7 @@ def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = No
 
     With *spec*, SGLang's arguments for speculation, it is `fitted` to a draft that makes *initial_steps* at the most.
     """
-    config = read_once(cfg_path)
+    config = load_config(cfg_path)
     if spec is not None:
         config = fitted(config, initial_steps, spec)
     profile_dir = config.options.profile_dir
