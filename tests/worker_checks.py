@@ -477,7 +477,7 @@ def _counted(asked: list[int]) -> Any:
 def _left_to_sglang(worker: Any, batch: Any) -> None:
     asked: list[Any] = []
     inputs = ZeroStepInputs()
-    inputs._links.keep(SimpleNamespace(**dict.fromkeys(LINKS, torch.zeros(99))), 99)
+    inputs._links, inputs._rows = dict.fromkeys(LINKS, torch.zeros(99)), 99
     inputs.made(lambda worker, batch: asked.append(batch), worker, batch)
     assert asked == [batch] and not inputs.guard.closed
 

@@ -15,7 +15,6 @@ _KEYS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (TEXT, ("format", "provenance", "gates", "cells")),
     (TRAFFIC, ("format", "provenance", "depths", "batches")),
     (SERVER, ("schema", "acceptance", "provenance", "rows")),
-    (SERVER, ("label", "cells")),  # written before the files had a schema
 )
 """The keys by which a file is known; more may be there."""
 

@@ -16,8 +16,6 @@ from sglang_adaptive.report.results import Result, source
 Case = tuple[tuple[str, Any], ...]
 """What a row was measured under, as pairs: batch size, p and the like."""
 
-CELLS, ACCEPTANCE = "cells", "acceptance"
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -59,9 +57,6 @@ def case_in_words(case: Case) -> str:
 
 
 def _of(result: Result) -> Iterator[Row]:
-    if "rows" not in result.data:
-        yield from _before_schema_2(result.data)
-        return
     found = [
         Row(row["workload"], row["contender"], _case(row["case"]), row["tokens_per_second"], row)
         for row in result.data["rows"]
@@ -70,14 +65,6 @@ def _of(result: Result) -> Iterator[Row]:
     for row in found:
         for case in _cases(row.case, known):
             yield Row(row.workload, row.contender, case, row.tokens_per_second, row.more)
-
-
-def _before_schema_2(data: Mapping[str, Any]) -> Iterator[Row]:
-    for workload, key in ((CELLS, "cells"), (ACCEPTANCE, "switching")):
-        for cell in data.get(key) or ():
-            name = f"static-{cell['steps']}" if cell["steps"] >= 0 else data["label"] or "policy"
-            case = _case({"batch_size": cell["batch_size"], "p": cell.get("p")})
-            yield Row(workload, name, case, cell["tokens_per_second"], cell)
 
 
 def _case(case: Mapping[str, Any]) -> Case:
