@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -15,15 +16,9 @@ from pathlib import Path
 
 from sglang_adaptive.policy.profile import VERSION, CostProfile, ProfileError, ProfileKey, loads_profile
 
-try:
-    import fcntl
-except ImportError:  # not on Windows: two servers may then overwrite each other's newest cells, never a whole file
-    fcntl = None  # type: ignore[assignment]
-
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 LOCK_SECONDS = 2.0
 STALE_SECONDS = 3600.0
 """Temporary files older than this remain from a server that was killed."""
@@ -39,9 +34,8 @@ def default_folder() -> Path:
 class ProfileStore:
     """The profile of one key in a folder. Problems with files are logged, once a cause, and not raised."""
 
-    def __init__(self, key: ProfileKey, folder: Path | None = None) -> None:
-        self.key = key
-        self.folder = default_folder() if folder is None else folder
+    def __init__(self, key: ProfileKey, folder: Path) -> None:
+        self.key, self.folder = key, folder
         words = re.sub(r"[^A-Za-z0-9]+", "-", key.target_model).strip("-")[-40:].lower() or "model"
         self.path = self.folder / f"{words}-{key.digest()}.v{VERSION}.json"
         self.saved_at: float | None = None
@@ -82,7 +76,7 @@ class ProfileStore:
     def _read(self) -> CostProfile | None:
         try:
             # Without blocking, because a FIFO would block the start of the server.
-            with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | _AT_ONCE)) as stream:
+            with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
                 status = os.fstat(stream.fileno())
                 data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
                 written = status.st_mtime
@@ -144,9 +138,6 @@ class ProfileStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[bool]:
         """Hold the key's lock; yield False when another server holds it. The lock ends with its process."""
-        if fcntl is None:
-            yield True
-            return
         try:
             handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:

@@ -120,7 +120,7 @@ class AdminRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request for PATH; pass all others to SGLang unchanged."""
         if scope["type"] == "lifespan" and self._changes is not None:
-            return await self._app(scope, receive, _then(send, "lifespan.startup.complete", self._changes.start))
+            return await self._app(scope, receive, _once_started(send, self._changes.start))
         if not _is_ours(scope):
             return await self._app(scope, receive, send)
         body = await _read(receive)
@@ -191,12 +191,12 @@ class AdminRoute:
             logger.exception("adaptive: a hold of draft steps may not have ended")
 
 
-def _then(send: Send, kind: str, act: Callable[[], None]) -> Send:
-    """Return *send* that calls *act* after a message of *kind*."""
+def _once_started(send: Send, act: Callable[[], None]) -> Send:
+    """Return *send* that calls *act* after the message that the application has started."""
 
     async def both(message: dict[str, Any]) -> None:
         await send(message)
-        if message["type"] == kind:
+        if message["type"] == "lifespan.startup.complete":
             act()
 
     return both
