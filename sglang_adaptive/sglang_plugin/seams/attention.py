@@ -175,18 +175,12 @@ needs(
     Need("sglang.kernels.ops.memory.common.write_req_to_token_pool_triton"),
     Need(SRT + "mem_cache.allocation.assign_req_to_token_pool"),
     Need(FA3 + "FlashAttentionBackend.draft_extend_metadata_captured_in_graph", ("self",), on_cuda=True),
+    Need(FA3 + "FlashAttentionBackend._spec_read_seq_len_delta", ("self", "forward_mode", "spec_info"), on_cuda=True),
     Need(
         FA3 + "FlashAttentionBackend",
         attributes=(
             *("_get_scheduler_metadata", "_disable_scheduler_metadata_precompute", "_kv_shard_pool"),
             *("fa_impl_ver", "use_mla", "topk", "attn_cp_size", "local_attn_builder", "is_encoder_decoder"),
-        ),
-        on_cuda=True,
-    ),
-    Need(FA3 + "FlashAttentionBackend._spec_read_seq_len_delta", ("self", "forward_mode", "spec_info"), on_cuda=True),
-    Need(
-        FA3 + "FlashAttentionBackend",
-        attributes=(
             *("needs_cpu_seq_lens", "use_sliding_window_kv_pool", "kv_index_translator", "max_num_pages"),
             *("req_to_token", "page_size", "target_verify_metadata", "decode_cuda_graph_metadata"),
         ),

@@ -27,7 +27,7 @@ def set_up(
     original(server_args, tokenizer_manager, template_manager, port_args, scheduler_infos, *args, **kwargs)
 
 
-@around(SRT + "utils.auth.add_api_key_middleware", "app", process=Process.HTTP)
+@around(SRT + "utils.auth.add_api_key_middleware", "app", "api_key", "admin_api_key", process=Process.HTTP)
 def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: Any) -> None:
     """Check the API key of each request; the page asks for it."""
     from sglang_adaptive.sglang_plugin.page import routes
@@ -67,7 +67,6 @@ needs(
     Need(SRT + "environ.envs.SGLANG_HTTP_SERVER_APP_PATH", since="0.5.23"),
     Need(SRT + "managers.multi_tokenizer_mixin.get_main_process_id"),
     Need(SRT + "managers.multi_tokenizer_mixin.read_from_shared_memory", ("name",)),
-    Need(SRT + "utils.auth.add_api_key_middleware", ("app", "api_key", "admin_api_key")),
     Need(SRT + "entrypoints.http_server.get_global_state"),
     Need(SRT + "utils.auth.auth_level", ("level",)),
     Need(SRT + "utils.auth.AuthLevel.ADMIN_OPTIONAL"),
