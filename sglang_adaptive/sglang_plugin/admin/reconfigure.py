@@ -46,9 +46,8 @@ class Change:
 
     def __post_init__(self) -> None:
         """Raise TypeError for what another client has put together."""
-        kinds = (dict, str, str)
-        if not all(map(isinstance, (self.config, self.source, self.by), kinds)):
-            raise TypeError("not a change of the configuration")
+        if not all(map(isinstance, (self.config, self.source, self.by), (dict, str, str))):
+            raise TypeError
 
 
 class Reconfigure:
