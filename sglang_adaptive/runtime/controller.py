@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from sglang_adaptive.policy.base import (
@@ -392,10 +391,10 @@ class AdaptiveController(RuntimeStates):
             forced_steps=self._forced_steps,
             switches=counters.switches,
             recent_switches=tuple(counters.recent_switches),
-            rounds_by_tier=MappingProxyType(dict(counters.rounds)),
-            drafted_by_tier=MappingProxyType(counters.drafted()),
-            accepted_by_tier=MappingProxyType(counters.accepted()),
-            tokens_by_tier=MappingProxyType(counters.tokens()),
+            rounds_by_tier=dict(counters.rounds),
+            drafted_by_tier=counters.drafted(),
+            accepted_by_tier=counters.accepted(),
+            tokens_by_tier=counters.tokens(),
             accepted_by_position=tuple(counters.by_position()),
             accepted_by_length=tuple(self._context_lengths.snapshot()),
             round_times=tuple(counters.round_times.as_list()),
@@ -403,9 +402,9 @@ class AdaptiveController(RuntimeStates):
             degraded_steps=None if self._degraded is None else self._degraded_steps,
             profile_saved_at=self._profile_saved_at(),
             config=self._config(),
-            config_changed=None if self._config_changed is None else MappingProxyType(dict(self._config_changed)),
-            policy_state=MappingProxyType(self._policy_state()),
-            startup=MappingProxyType(self._startup()),
+            config_changed=self._config_changed,
+            policy_state=self._policy_state(),
+            startup=self._startup(),
             speedup=self._speedup(),
             lookups=self.lookup_report(),
             audit=self._audit(),

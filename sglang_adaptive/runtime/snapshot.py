@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.base import Forecast, Forecasts, ProbeTotals
@@ -133,36 +133,16 @@ class ControllerSnapshot:
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins; object keys are strings."""
-        return {
-            "policy": self.policy,
-            "active": True,
-            "reason": None,
-            "current_steps": self.current_steps,
-            "launch_steps": self.launch_steps,
-            "forced_steps": self.forced_steps,
-            "tiers": list(self.tiers),
-            "switches": self.switches,
-            "recent_switches": [switch.as_dict() for switch in self.recent_switches],
-            "rounds_by_tier": _string_keys(self.rounds_by_tier),
-            "drafted_by_tier": _string_keys(self.drafted_by_tier),
-            "accepted_by_tier": _string_keys(self.accepted_by_tier),
-            "tokens_by_tier": _string_keys(self.tokens_by_tier),
-            "accepted_by_position": [dict(position) for position in self.accepted_by_position],
-            "accepted_by_length": [dict(lengths) for lengths in self.accepted_by_length],
-            "round_times": [dict(cell) for cell in self.round_times],
-            "degraded": self.degraded is not None,
-            "degraded_reason": self.degraded,
-            "degraded_steps": self.degraded_steps,
-            "profile_saved_at": self.profile_saved_at,
-            "config": None if self.config is None else dict(self.config),
-            "config_changed": None if self.config_changed is None else dict(self.config_changed),
-            "startup": dict(self.startup),
-            "speedup": None if self.speedup is None else dict(self.speedup),
-            "lookups": None if self.lookups is None else dict(self.lookups),
-            "audit": None if self.audit is None else dict(self.audit),
-            **self.policy_state,
-        }
+        found: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            found[field.name] = list(value) if isinstance(value, tuple) else value
+        for name in _BY_STEPS:
+            found[name] = {str(steps): count for steps, count in sorted(found[name].items())}
+        found["recent_switches"] = [switch.as_dict() for switch in self.recent_switches]
+        found |= {"degraded": self.degraded is not None, "degraded_reason": self.degraded}
+        policy_state = found.pop("policy_state")
+        return {"active": True, "reason": None, **found, **policy_state}
 
 
-def _string_keys(counts: Mapping[int, int]) -> dict[str, int]:
-    return {str(tier): counts[tier] for tier in sorted(counts)}
+_BY_STEPS = ("rounds_by_tier", "drafted_by_tier", "accepted_by_tier", "tokens_by_tier")
