@@ -19,7 +19,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 # length. SGLang 0.5.23 also fills them in before every replay, in seventeen operations and for the longest context
 # that the model allows. On an H200 that takes 0.16 ms a round at batch 64 and 131,072 tokens, for any steps and any
 # request lengths. SGLang's workers for several draft layers leave it out already; this hook leaves it out of the
-# EAGLE worker. SGLANG_ADAPTIVE_EXTEND_METADATA=0 in the server's environment restores SGLang's code.
+# EAGLE worker.
 
 
 class ExtendMetadata:
@@ -70,7 +70,7 @@ def _is_in_graph(backend: Any, forward_batch: Any) -> bool:
 # SGLang 0.5.23 computes the layout once for all layers. In a verify pass, also of one draft token a request, each
 # layer computes it again: 32 kernels a round of an 8B model, 0.1 ms on an H200. The layout depends on the lengths
 # alone, which are the same in all layers. Here the first layer's call computes it, also inside a CUDA graph, and the
-# other layers use it. SGLANG_ADAPTIVE_VERIFY_SCHEDULE=0 in the server's environment restores SGLang's code.
+# other layers use it.
 
 
 class VerifySchedule:
@@ -166,7 +166,6 @@ def _computed(backend: Any) -> Any:
 # rows with gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them:
 # 32 kernels a round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts rows with gaps. So the passes of a
 # round get a tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
-# SGLANG_ADAPTIVE_QUERIES_IN_PLACE=0 in the server's environment restores SGLang's code.
 
 
 ALIGNED = 16

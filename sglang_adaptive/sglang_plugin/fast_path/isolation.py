@@ -1,7 +1,7 @@
 """Keeps what a batch was before its round, and puts it back, by its dictionary.
 
 SGLang 0.5.23 reads each of the hundred fields of a batch one by one, twice, and sets each of them after the round;
-docs/architecture.md says what that takes. SGLANG_ADAPTIVE_ISOLATION=0 in the environment restores SGLang's code.
+docs/architecture.md says what that takes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ sums and their page tables. Its kernel adds the lengths one by one in a single t
 256 tokens of the longest context that the model allows. On an H200 it takes 21 us at batch 64 and 131,072 tokens, and
 runs once in a zero-step round and n + 1 times in a round of n steps. This kernel adds in a tree, and its blocks cover
 each request's own length. SGLang's code fills in page tables of sliding windows and of virtual memory.
-SGLANG_ADAPTIVE_LENGTH_KERNEL=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Between rounds SGLang 0.5.23 keeps a request's last token, first draft, its chance and its hidden state in rows of the
 pool. It reads them with one kernel, whose launch looks at each buffer anew, and writes them with a copy and an indexed
-store each. SGLANG_ADAPTIVE_RELAY=0 in the server's environment restores SGLang's code.
+store each.
 """
 
 from __future__ import annotations

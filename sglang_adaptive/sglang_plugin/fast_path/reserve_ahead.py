@@ -5,7 +5,6 @@ the device and a kernel, for one slot a request at zero steps. They write to wha
 wait for its end. Here a request that gets slots gets AHEAD more, and a round in which every request has SGLang's
 reserve launches nothing. SGLang frees the slots by kv_allocated_len. Near the end of the pool or of a request's row,
 and with pools of other kinds, requests get SGLang's reserve.
-SGLANG_ADAPTIVE_RESERVE_AHEAD=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations

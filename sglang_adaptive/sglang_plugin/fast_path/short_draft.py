@@ -3,7 +3,6 @@
 As for the verify pass (`short_verify.py`), SGLang 0.5.23 makes a ForwardBatch for each of them, and copies eight to
 twelve tensors into the graph's buffers from others that it has made for that. Here one kernel fills in all of a graph
 (`graph_inputs.py`). A round without this draws the same drafts; the target verifies them in either case.
-SGLANG_ADAPTIVE_SHORT_DRAFT=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ inputs, makes the attention's metadata, enters seven contexts, and copies part o
 replayed on fa3, all of it comes to one kernel that fills in the graph's inputs (`graph_inputs.py`), and the replay. For
 a small model on a fast GPU that is what a round waits for. What a graph needs is looked up once for each number of
 requests.
-SGLANG_ADAPTIVE_SHORT_VERIFY=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ SGLang 0.5.23 verifies a tree with one node: ``torch.argmax``, which reads a row
 threads (27 us at batch 8, 37 us at batch 64 on an H200), and five small kernels that fill and walk the tree. Here many
 blocks read a row, and a second kernel writes the results of the verification. SGLang's code runs for batches in which a
 penalty, a bias, a grammar or sampling changes the choice.
-SGLANG_ADAPTIVE_ZERO_STEP_CHOICE=0 in the server's environment restores SGLang's code.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ kernel. Triton's has a program for each query head and a tile of queries: for on
 all query heads of a group read the same keys again. On an H100 with Llama-3.1-8B's shape such a round takes 1.07 times
 as long as a plain decode for one request, and 2.2 times for 64. FlashInfer's reads a mask that has to be packed, and is
 planned with lengths that come from the device, for which the host waits. Here such a round gets a plain decode's
-metadata and kernel, but for DFLASH, whose lengths on the host are bounds. SGLANG_ADAPTIVE_DECODE_KERNEL=0 in the
-server's environment restores SGLang's code.
+metadata and kernel, but for DFLASH, whose lengths on the host are bounds.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Some attention backends plan a round on the host, by each request's length: Flas
 round brings is known when it ends, so before each round SGLang 0.5.23 waits there for the round before, and the device
 is idle while the host prepares the next one. A zero-step round brings one token a request. So the lengths after it are
 those before it plus one, and the next round is launched while it runs, as without speculation.
-SGLANG_ADAPTIVE_HOST_LENGTHS=0 in the server's environment restores SGLang's wait.
 """
 
 from __future__ import annotations
