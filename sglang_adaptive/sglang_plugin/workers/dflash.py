@@ -21,7 +21,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.model_runner import ModelRunnerOutput
 from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
-from sglang.srt.runtime_context import get_context, get_spec, max_speculative_num_draft_tokens
+from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.draft_worker_common import (
     build_block_pos_offsets,
@@ -130,9 +130,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         draft = self.draft_model_runner
         if state.speculative_num_steps:
             draft.attn_backend, draft.decode_cuda_graph_runner = state.draft_attn_backend, state.cuda_graph_runner
-        self._take_target(state)
-        get_context().override("adaptive_spec.restore", speculative_num_draft_tokens=width)
-        self.round.switched()
+        self._take_target(state, speculative_num_draft_tokens=width)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""

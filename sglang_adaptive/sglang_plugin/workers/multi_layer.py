@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.layers.moe.utils import speculative_moe_backend_context
-from sglang.srt.runtime_context import get_context, get_spec
+from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 from sglang.srt.speculative.spec_utils import draft_pp_context
@@ -82,9 +82,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
         for name, links in self._chains[steps].items():
             setattr(draft, name, links)
         _take_extend(draft, state.draft_extend_attn_backend, state.cuda_graph_runner_for_draft_extend)
-        self._take_target(state)
-        get_context().override("adaptive_spec.restore", speculative_num_draft_tokens=steps + 1)
-        self.round.switched()
+        self._take_target(state, speculative_num_draft_tokens=steps + 1)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sglang.srt.runtime_context import get_context, get_spec, max_speculative_num_draft_tokens
+from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
@@ -86,9 +86,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         self._take_width(width)
         for name, views in self._buffers[width].items():
             setattr(self, name, views)
-        self._take_target(state)
-        get_context().override("adaptive_spec.restore", **_spec_of(width))
-        self.round.switched()
+        self._take_target(state, **_spec_of(width))
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.runtime_context import get_exec, get_spec
+from sglang.srt.runtime_context import get_context, get_exec, get_spec
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current
@@ -86,7 +86,9 @@ class OwnRounds:
         """Pass a round's accepted drafts to the controller."""
         self.round.verified(num_correct_drafts_per_req, batch_size)
 
-    def _take_target(self, state: SpecRuntimeState) -> None:
-        """Let the target verify with the backend and the graphs of *state*."""
+    def _take_target(self, state: SpecRuntimeState, **spec: int) -> None:
+        """Let the target verify with the backend and the graphs of *state*, and SGLang read *spec* of its arguments."""
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
+        get_context().override("adaptive_spec.restore", **spec)
+        self.round.switched()
