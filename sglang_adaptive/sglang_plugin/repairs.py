@@ -97,7 +97,7 @@ def mixed_batch_waits(scheduler: Any, batch: Any) -> bool:
 # effect.
 
 
-_SWITCH = "adaptive_spec.restore"
+SWITCH = "adaptive_spec.restore"
 """The source that SGLang names in the entry of a switch."""
 
 
@@ -106,7 +106,7 @@ def keep_latest_switch() -> None:
     from sglang.srt.runtime_context import get_context
 
     log = get_context()._overrides_log
-    earlier = [index for index, (source, _) in enumerate(log) if source == _SWITCH][:-1]
+    earlier = [index for index, (source, _) in enumerate(log) if source == SWITCH][:-1]
     for index in reversed(earlier):
         del log[index]
 

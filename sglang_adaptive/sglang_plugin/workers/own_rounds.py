@@ -8,7 +8,7 @@ from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cu
 from sglang.srt.runtime_context import get_context, get_exec, get_spec
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import current
+from sglang_adaptive.sglang_plugin import current, repairs
 from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.graphs.states import build_state
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
@@ -90,5 +90,5 @@ class OwnRounds:
         """Let the target verify with the backend and the graphs of *state*, and SGLang read *spec* of its arguments."""
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
-        get_context().override("adaptive_spec.restore", **spec)
+        get_context().override(repairs.SWITCH, **spec)
         self.round.switched()
