@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.policy.vote import silent, width
+from sglang_adaptive.policy.vote import width
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import env
@@ -65,11 +65,6 @@ def appended(row: Any, columns: list[int]) -> Any:
     import torch
 
     return torch.cat([row, torch.tensor(columns, device=row.device, dtype=row.dtype)])
-
-
-def no_say(ranks: JointSteps) -> list[int]:
-    """Return the columns of a rank that is not there."""
-    return silent(ranks.depths).row()
 
 
 def rows(info: Any, ranks: JointSteps) -> list[list[int]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from sglang_adaptive.policy.vote import silent
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
@@ -159,7 +160,7 @@ class Round:
 
     def with_silence(self, row: Any) -> Any:
         """Add a ballot without a say to the row of a rank that is not there."""
-        return row if self.ranks is None else attention_dp.appended(row, attention_dp.no_say(self.ranks))
+        return row if self.ranks is None else attention_dp.appended(row, silent(self.ranks.depths).row())
 
     def gathered(self, info: Any) -> None:
         """Set the steps of the coming round from the ballots of all ranks."""

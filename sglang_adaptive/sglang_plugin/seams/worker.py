@@ -33,9 +33,9 @@ def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
 )
 def candidate_steps(cfg_path: str | None = None) -> list[int]:
     """Return the steps of the configuration, from the last of which SGLang sizes its buffers."""
-    from sglang_adaptive.sglang_plugin.start.policies import candidate_steps
+    from sglang_adaptive.policy.config import load_config
 
-    return candidate_steps(cfg_path)
+    return load_config(cfg_path).drafts
 
 
 @replace(WORKER + "AdaptiveSpeculativeParams")

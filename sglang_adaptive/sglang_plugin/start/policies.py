@@ -13,11 +13,6 @@ from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 from sglang_adaptive.sglang_plugin.workers.choice import drafts_layers
 
 
-def candidate_steps(cfg_path: str | None = None) -> list[int]:
-    """Return the drafts of every round, ascending; SGLang sizes its buffers from the last."""
-    return load_config(cfg_path).drafts
-
-
 def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = None) -> AdaptivePolicy:
     """Return the policy that the configuration names; called where SGLang builds its own.
 
