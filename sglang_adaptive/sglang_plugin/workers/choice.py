@@ -28,22 +28,9 @@ EAGLE's other class, for a draft of one layer, adapts by itself.
 """
 
 
-class AsIf:
-    """The arguments of *server_args*, but for *values*."""
-
-    def __init__(self, server_args: Any, **values: Any) -> None:
-        self._server_args = server_args
-        declared = getattr(server_args, "_resolved_overrides", None) or ()
-        # SGLang's views read this first; the last entry wins.
-        self._resolved_overrides = [*declared, ("sglang-adaptive", values)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server_args, name)
-
-
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
-"""Algorithms that are refused with lookups, for which they would have buffers. EAGLE with several layers and Frozen-KV
-MTP, which a launch line does not name, draft all that they verify (``lookups/setup_check.py``)."""
+"""Algorithms that are refused with lookups, for which they would have buffers. What the name does not say is found when
+the server starts (``lookups/setup_check.py``)."""
 
 
 def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
@@ -76,6 +63,19 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     if name == "FROZEN_KV_MTP" and resolved_view(server_args).attn_dp_size > 1:
         return "attention DP is not supported with FROZEN_KV_MTP"  # whose launch line says EAGLE or NEXTN
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
+
+
+class AsIf:
+    """The arguments of *server_args*, but for *values*."""
+
+    def __init__(self, server_args: Any, **values: Any) -> None:
+        self._server_args = server_args
+        declared = getattr(server_args, "_resolved_overrides", None) or ()
+        # SGLang's views read this first; the last entry wins.
+        self._resolved_overrides = [*declared, ("sglang-adaptive", values)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server_args, name)
 
 
 def drafts_layers(spec: Any) -> bool:
