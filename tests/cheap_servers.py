@@ -52,8 +52,8 @@ class Makers(dict[str, Callable[[], Cheap]]):
 _CONFTEST = """
 import pytest
 from tests.cheap_servers import NAMES, PLENTY, Makers
-from tests.conftest import pytest_cmdline_main
 from tests.engine.fleet import Fleet, SharedServers
+from tests.supervisor import pytest_cmdline_main
 
 shared = SharedServers(lambda item: [name for name in NAMES if name in item.fixturenames])
 
@@ -87,4 +87,6 @@ def inner_run(folder: Path, tests: str, *options: str, backwards: bool = False) 
     """
     (folder / "conftest.py").write_text(_CONFTEST.replace("BACKWARDS", str(backwards)))
     (folder / "test_inner.py").write_text(tests)
-    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={folder}", *options, str(folder)]
+    # Hypothesis takes a second to import, at each run's end if nowhere else.
+    without = [word for name in ("cacheprovider", "hypothesispytest", "benchmark") for word in ("-p", f"no:{name}")]
+    return [sys.executable, "-m", "pytest", *without, f"--rootdir={folder}", *options, str(folder)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.left_out import left_out
-from tests.supervisor import supervise
+from tests.supervisor import pytest_cmdline_main as pytest_cmdline_main
 
 # How long an example takes, or takes to be drawn, says something about the machine, not about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,13 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if on_gpu and not _has_gpu():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Let nothing that the run starts outlive it; workers of pytest-xdist are part of a run."""
-    if not hasattr(config, "workerinput"):
-        supervise()
 
 
 @pytest.hookimpl(optionalhook=True)

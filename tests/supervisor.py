@@ -15,9 +15,17 @@ from contextlib import suppress
 from typing import NoReturn
 
 import psutil
+import pytest
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let nothing that the run starts outlive it; workers of pytest-xdist are part of a run."""
+    if not hasattr(config, "workerinput"):
+        supervise()
 
 
 def supervise() -> None:
