@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 WITH_SERVERS = ("tests/engine/", "tests/campaign/")
 FORKS = (
     *("tests/engine/without_servers/", "tests/campaign/without_servers/", "tests/unit/sglang_plugin/"),
+    *("tests/unit/cpu_engine/", "tests/launch_lines/", "tests/unit/policy/test_ema_matches_sglang.py"),
     *("tests/unit/project/test_patches.py", "tests/unit/cli/test_serve_cpu.py"),
 )
 OWN = ("tests/campaign/test_campaign.py", "tests/engine/test_demo.py")
