@@ -18,6 +18,7 @@ import importlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing import context, forkserver, util
@@ -29,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def open_nursery(modules: Iterable[str]) -> None:
-    """Import *modules*, and make every later ``spawn`` of this process a fork of its present state.
+    """Import *modules*, and make every later ``spawn`` of this process and its children a fork of its present state.
 
     Call it while the process has one thread. Linux only. Raises OSError when no process or socket can be created.
     """
@@ -50,7 +51,9 @@ def open_nursery(modules: Iterable[str]) -> None:
     os.close(alive_r)
     server = forkserver._forkserver
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
-    context._concrete_contexts["spawn"] = _Context()
+    spawn = context._concrete_contexts["spawn"] = _Context()
+    if "uvicorn._subprocess" in sys.modules:  # which asked for the context when it was imported, for HTTP workers
+        sys.modules["uvicorn._subprocess"].spawn = spawn  # type: ignore[attr-defined]
 
 
 def _serve(listener: int, alive: int, first: int) -> None:
@@ -59,6 +62,9 @@ def _serve(listener: int, alive: int, first: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and its children have asked for the same
         # A child of SGLang's signals its failure to its parent with this; pass it to the first process.
         signal.signal(signal.SIGQUIT, lambda *_: os.kill(first, signal.SIGQUIT))
+        # A child asks for children of its own here as well; only the first process could ask whether this one runs.
+        context._concrete_contexts["spawn"] = _Context()
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
         forkserver.main(listener, alive, [])
     except SystemExit:
         code = 0  # no process is left that could request a child

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import inspect
 import logging
-import os
 import random
 import threading
 import time
@@ -113,8 +112,10 @@ def _one_at_a_time(server_args: Any) -> Iterator[None]:
     if (resolving_view(server_args).tokenizer_worker_num or 1) == 1:
         yield
         return
+    from sglang.srt.managers.multi_tokenizer_mixin import get_main_process_id
+
     # The shared memory in which SGLang hands the workers their arguments: there is one for each server.
-    with open(f"/dev/shm/multi_tokenizer_args_{os.getppid()}", "rb") as file:
+    with open(f"/dev/shm/multi_tokenizer_args_{get_main_process_id()}", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
         yield
 

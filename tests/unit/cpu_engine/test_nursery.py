@@ -33,6 +33,11 @@ def look(queue, word):
         "quit": signal.getsignal(signal.SIGQUIT) == signal.SIG_DFL,
     })
 
+def look_below(*given, **more):
+    child = multiprocessing.Process(target=look, args=given, kwargs=more)
+    child.start()
+    child.join()
+
 def fail():
     os.kill(os.getppid(), signal.SIGQUIT)
     time.sleep(60)
@@ -53,16 +58,17 @@ if __name__ == "__main__":
     multiprocessing.set_start_method("spawn", force=True)
     os.environ["SAID"] = "later"
     del os.environ["GONE"]
-    if sys.argv[2] == "look":
+    if sys.argv[2].startswith("look"):
         queue = multiprocessing.Queue()
-        child = multiprocessing.Process(target=look, args=(queue,), kwargs={"word": "hello"})
+        child = multiprocessing.Process(target=globals()[sys.argv[2]], args=(queue,), kwargs={"word": "hello"})
         child.start()
         seen = queue.get()
         child.join()
         bad = multiprocessing.Process(target=sys.exit, args=(7,))
         bad.start()
         bad.join()
-        print(json.dumps({**seen, "parent": seen["parent"] == os.getpid(), "codes": [child.exitcode, bad.exitcode]}))
+        parent = seen["parent"] == (os.getpid() if sys.argv[2] == "look" else child.pid)
+        print(json.dumps({**seen, "parent": parent, "codes": [child.exitcode, bad.exitcode]}))
     elif sys.argv[2] == "fail":
         signal.signal(signal.SIGQUIT, lambda *_: os._exit(3))
         child = multiprocessing.Process(target=fail)
@@ -85,14 +91,15 @@ def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [sys.executable, str(script)]
 
 
-def looked(starter: list[str], how: str) -> dict[str, Any]:
-    done = subprocess.run([*starter, how, "look"], capture_output=True, text=True, check=True)
+def looked(starter: list[str], how: str, what: str) -> dict[str, Any]:
+    done = subprocess.run([*starter, how, what], capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def test_a_child_sees_what_a_new_python_would_see_and_has_the_modules(starter: list[str]) -> None:
-    spawned, forked = looked(starter, "spawn"), looked(starter, "nursery")
+@pytest.mark.parametrize("what", ["look", "look_below"], ids=["a child", "a child's child"])
+def test_a_child_sees_what_a_new_python_would_see_and_has_the_modules(starter: list[str], what: str) -> None:
+    spawned, forked = looked(starter, "spawn", what), looked(starter, "nursery", what)
     assert spawned["imported"] is False and forked["imported"] is True
     assert {**forked, "imported": False} == spawned
     assert spawned == {
