@@ -2,17 +2,20 @@
 
 Run as ``python -m tests.forked_servers``, it imports what a server imports. For every JSON line on standard input it
 forks a child that becomes ``python -m sglang_adaptive.lab.cpu_engine.start ARGUMENTS``, or another program that starts
-as ever, or tells how an earlier one ended. The children end with it, and it ends with the process that started it.
+as ever, or a `launch_lab` on a socket, or tells how an earlier one ended. The children end with it, and it ends with
+the process that started it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -43,11 +46,11 @@ class _Forked:
 
     def __init__(self, command: list[str], variables: dict[str, str], log: str) -> None:
         self.returncode: int | None = None
-        self.pid: int = _farm.ask(command=command, variables=variables, log=log)
+        self.pid: int = _farm().ask(command=command, variables=variables, log=log)
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _farm.ask(ended=self.pid)
+            self.returncode = _farm().ask(ended=self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -63,10 +66,26 @@ class _Forked:
             os.kill(self.pid, number)
 
 
+def connected_lab(**variables: str) -> IO[str]:
+    """Return the end of a socket, for lines both ways, at whose other end a fork serves as a `launch_lab`.
+
+    With *variables*, which imports may read, it is a fork of another process, which has imported SGLang with them.
+    """
+    farm = _farm(**variables)
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/lab")
+        listener.listen()
+        farm.ask(lab=listener.getsockname(), variables=farm.variables)
+        with listener.accept()[0] as connection:
+            return connection.makefile("rw")
+
+
 class _Farm:
     """Client of the process that forks, which starts with the first question."""
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
+        # A name that is no folder is not looked for on a hub, which takes a minute.
+        self.variables = {**os.environ, **environment(), "HF_HUB_OFFLINE": "1", **variables}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
@@ -80,12 +99,11 @@ class _Farm:
         assert answer, "the process that forks servers ended"
         return json.loads(answer)
 
-    @staticmethod
-    def _started() -> subprocess.Popen[str]:
+    def _started(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.forked_servers"],
             cwd=ROOT,
-            env={**os.environ, **environment()},
+            env=self.variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -94,7 +112,9 @@ class _Farm:
         )
 
 
-_farm = _Farm()
+_farm = functools.cache(_Farm)
+"""From variables to the client that has them, which lives as long as this process."""
+_farm()  # made before threads ask for it at the same time
 
 
 def _serve() -> None:
@@ -103,7 +123,8 @@ def _serve() -> None:
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps(_ended(**request) if "ended" in request else _forked(**request)), flush=True)
+        answer = _ended if "ended" in request else _lab if "lab" in request else _forked
+        print(json.dumps(answer(**request)), flush=True)
 
 
 def _ended(ended: int) -> int | None:
@@ -130,6 +151,21 @@ def _forked(command: list[str], variables: dict[str, str], log: str) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _lab(lab: str, variables: dict[str, str]) -> int:
+    if pid := os.fork():
+        return pid
+    try:
+        from tests import launch_lab  # which asks for this
+
+        _become(variables, os.devnull)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(lab)
+            with client.makefile("rw") as lines:
+                launch_lab.serve(lines)
+    finally:
+        os._exit(0)
 
 
 def _become(variables: dict[str, str], log: str) -> None:
