@@ -1,19 +1,17 @@
-"""sglang.Engine, in a process of its own."""
+"""sglang.Engine, in a process of its own, which is a fork of one that has imported SGLang."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.serve_cpu import ATTENTION_BACKEND, environment
+from sglang_adaptive.serve_cpu import ATTENTION_BACKEND
 from tests.engine.workload import Case, Output
+from tests.launch_lab import LaunchLab
 
 SCRIPT = """
 import json, sys
@@ -41,7 +39,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="session")
-def outcome(tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: list[str]) -> dict[str, Any]:
+def outcome(
+    lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: list[str]
+) -> dict[str, Any]:
     """What the script found: a refused configuration first, then a working engine in the same process."""
     folder = tmp_path_factory.mktemp("engine")
     bad, good, script = folder / "bad.json", folder / "good.json", folder / "script.py"
@@ -60,15 +60,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: lis
         "log_level": "warning",
     }
     prompts = [easy[0], hard[0]]
-    found = subprocess.run(
-        [sys.executable, str(script), json.dumps([prompts, arguments, str(bad), str(good)])],
-        env={**os.environ, **environment()},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert found.returncode == 0, found.stderr[-4000:]
-    line = next(line for line in found.stdout.splitlines() if line.startswith("ANSWER "))
+    words = ["script.py", json.dumps([prompts, arguments, str(bad), str(good)])]
+    run = f"import runpy, sys; sys.argv = {words!r}; runpy.run_path({str(script)!r}, run_name='__main__')"
+    found = lab.launch([], f"{run}; raise SystemExit(0)")
+    assert found.code == 0, found.output[-4000:]
+    line = next(line for line in found.output.splitlines() if line.startswith("ANSWER "))
     refusal, answers, state = json.loads(line.removeprefix("ANSWER "))
     return {"bad": bad, "refusal": refusal, "answers": answers, "state": state, "prompts": prompts}
 
