@@ -48,8 +48,9 @@ smollm2: $(READY)
 demo: $(READY)
 	$(VENV)/bin/sglang-adaptive demo $(ARGS)
 
+# Whatever the shell says, bytecode is kept: a run starts this package's commands a hundred times.
 test: $(READY)
-	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2)
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest $(or $(ARGS),-n 2)
 
 campaign: $(READY)
 	$(VENV)/bin/python -m tests.campaign $(ARGS)
