@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,18 @@ DRAFT = (
 TARGET = ("attn_backend", "decode_cuda_graph_runner")
 
 
+@contextlib.contextmanager
+def thawed() -> Iterator[None]:
+    """As in a server: the process of the checks has frozen what it imported."""
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        gc.freeze()
+
+
 @repaired
+@thawed()
 def the_heap_is_frozen_once_for_all_tiers() -> None:
     """Between two tiers, and after a kind of graph of one of them."""
     from sglang.srt.model_executor.runner.base_cuda_graph_runner import freeze_gc
@@ -54,6 +66,7 @@ def the_heap_is_frozen_once_for_all_tiers() -> None:
 
 
 @kept
+@thawed()
 def a_capture_of_its_own_freezes_and_thaws() -> None:
     """As without tiers."""
     from sglang.srt.model_executor.runner.base_cuda_graph_runner import freeze_gc
