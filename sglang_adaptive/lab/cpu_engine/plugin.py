@@ -23,6 +23,7 @@ def register() -> None:
     """Add the attention backend to SGLang; does nothing unless the launcher started the CPU engine."""
     if os.environ.get(SWITCH) != "1":
         return
+    gc.freeze()  # what was imported stays, and would be gone through while SGLang imports the rest
     gc.enable()  # see stand_in/sitecustomize.py
     from sglang.srt.arg_groups.choices import (
         ATTENTION_BACKEND_CHOICES,
