@@ -465,7 +465,7 @@ def start_all(
 ) -> list[Server]:
     """Start the servers of *policies* at once and return those that came up until *end*; one that fails is tried twice.
 
-    With *leave* they outlive this process.
+    Its first log is kept as NAME-first.log. With *leave* they outlive this process.
     """
     waiting = {policy.name: _launched(make, policy, len(policies)) for policy in policies}
     tried, found = dict.fromkeys(waiting, 1), []
@@ -482,6 +482,7 @@ def start_all(
                 print(f"{problem}\n{server.log_tail()}", file=sys.stderr, flush=True)
                 server.stop()
                 if tried[policy.name] == 1 and not late:
+                    server.log.rename(server.log.with_name(f"{server.name}-first.log"))
                     waiting[policy.name], tried[policy.name] = _launched(make, policy, len(policies)), 2
                     continue
             else:

@@ -77,6 +77,7 @@ def test_a_server_that_fails_is_tried_twice_and_keeps_no_other_back(
         assert [server.name for server in found] == ["well"] and not found[0].alone
         assert made.count("broken") == 2
         assert "broken ended while it started: no such model" in capfd.readouterr().err
+        assert "no such model" in (tmp_path / "broken-first.log").read_text()
     finally:
         for server in found:
             server.stop(grace=0)
