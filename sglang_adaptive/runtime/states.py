@@ -13,6 +13,8 @@ from sglang_adaptive.policy.base import AdaptivePolicy, LooksUp
 from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.runtime.start_up import Device, Place, Progress, StartUp, TierBuild, WarmUp, timed_build
 
+logger = logging.getLogger(__name__)
+
 # The runtime state of one number of steps.
 
 
@@ -41,9 +43,6 @@ class SpecRuntimeState:
 
     draft_extend_attn_backend: AttentionBackend | None
     cuda_graph_runner_for_draft_extend: GraphRunner | None
-
-
-logger = logging.getLogger(__name__)
 
 
 class AdaptiveWorker(Protocol):

@@ -12,6 +12,8 @@ from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.workers.choice import AsIf
 
+logger = logging.getLogger(__name__)
+
 # Whether a server with attention DP adapts, and where that cannot work.
 
 
@@ -42,9 +44,6 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
 #
 # The gather is made before every batch, by idle ranks too; with speculation first for prefills, then for decodes. The
 # last one before a round decides its steps. SGLang reads its own columns by their index from the left.
-
-
-logger = logging.getLogger(__name__)
 
 
 def joint_steps(controller: AdaptiveController) -> JointSteps | None:

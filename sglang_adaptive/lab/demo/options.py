@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sglang_adaptive.command_line import CommandParser
 from sglang_adaptive.lab.demo.report import check_path
@@ -51,11 +51,12 @@ def parser() -> CommandParser:
     )
     add = found.add_argument
     known = " or ".join(TITLES)
+    shown = {pair: " and ".join(names) for pair, names in POLICIES.items()}
     add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
     add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
     add("--pair", choices=TOKENS, default=TINY, metavar="NAME", help=f"{' or '.join(TOKENS)} (default: %(default)s)")
     add("--policy", action="append", default=[], metavar="NAME",
-        help=f"{known}; repeatable (default: {_by_pair(POLICIES, ' and ')})")  # fmt: skip
+        help=f"{known}; repeatable (default: {_by_pair(shown)})")  # fmt: skip
     add("--tokens", type=int, metavar="N",
         help=f"tokens that each request generates, with smollm2 at most; {FEWEST_TOKENS} to {MOST_TOKENS} "
         f"(default: {_by_pair(TOKENS)}); fewer is quicker and shows less")  # fmt: skip
@@ -64,9 +65,8 @@ def parser() -> CommandParser:
     return found
 
 
-def _by_pair(defaults: Mapping[str, Any], joint: str = "") -> str:
-    said = {pair: joint.join(value) if joint else value for pair, value in defaults.items()}
-    return ", ".join(f"{pair} {value}" for pair, value in said.items())
+def _by_pair(defaults: Mapping[str, object]) -> str:
+    return ", ".join(f"{pair} {value}" for pair, value in defaults.items())
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -64,6 +64,7 @@ class Reconfigure:
         late.
         """
         from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+        from sglang.srt.runtime_context import get_spec
 
         controller = self._controller
         if controller is None:
@@ -72,7 +73,7 @@ class Reconfigure:
             raise UpdateRejected(f"{key}: got {value!r}; expected a configuration, through the HTTP server")
         self._successor = None
         try:
-            config = fitted(check_config(value.config, value.source), max(controller.tiers))
+            config = fitted(check_config(value.config, value.source), max(controller.tiers), get_spec())
             if value.by == WATCH and config.as_dict() == _config_of(controller):
                 return
             controller.built.require(config)

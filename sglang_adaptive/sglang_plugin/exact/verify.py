@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.acceptance import accept
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.exact import penalties, rows
@@ -168,10 +169,6 @@ def _counted(batch: Any) -> penalties.Counted:
 
 def _agree(drawn: Tensor) -> None:
     """Give all ranks the tokens of the first, as eagle_sample does; their logits may differ in the last digit."""
-    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-    from sglang.srt.runtime_context import get_parallel
-
-    parallel = get_parallel()
-    group = parallel.attn_tp_group if is_dp_attention_enabled() else parallel.tp_group
+    group = ranks.of_the_batch()
     if group.world_size > 1:
         group.broadcast(drawn, src=0)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+logger = logging.getLogger(__name__)
+
 # Keeps the polls of an open page, one a second, out of the server's log.
 
 
@@ -66,9 +68,6 @@ def data_of(ranks: Iterable[Mapping[str, Any]], **about: Any) -> bytes:
 
 
 # Answers of the page's data routes: JSON, never cached, and a failure as one line.
-
-
-logger = logging.getLogger(__name__)
 
 
 async def answer(shared: SharedFetch) -> tuple[int, bytes]:

@@ -13,16 +13,6 @@ if TYPE_CHECKING:
 
 
 @around(
-    SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._handle_max_mamba_cache", "self", "total_rest_memory"
-)
-def size_mamba_states(original: Callable[..., Any], configurator: Any, total_rest_memory: float) -> Any:
-    """Budget the states of hybrid models for the most draft tokens."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    return repairs.at_the_widest(original, configurator, total_rest_memory)
-
-
-@around(
     "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.TritonSSUBackend.__call__",
     *("self", "intermediate_states_buffer", "cache_steps"),
 )
@@ -34,12 +24,15 @@ def run_mamba2(original: Callable[..., None], backend: Any, *args: Any, **kwargs
 
 
 def _size(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return a size for the most steps."""
+    """Size for the most steps."""
     from sglang_adaptive.sglang_plugin import repairs
 
     return repairs.at_the_widest(original, *args, **kwargs)
 
 
+around(
+    SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._handle_max_mamba_cache", "self", "total_rest_memory"
+)(_size)
 around(EXECUTOR + "pool_configurator.compute_swa_request_cap", "page_size", "window", "max_running_requests")(_size)
 around(SRT + "mem_cache.deepseek_v4_memory_pool.resolve_compress_state_ring_size", "compress_ratio")(_size)
 around(SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size", "sliding_window", "is_speculative")(_size)

@@ -292,7 +292,6 @@ needs(
         ("logits_output", "sampling_info", "return_logprob", "top_logprobs_nums", "token_ids_logprobs", "positions"),
     ),
     Need(SRT + "layers.sampler.Sampler._preprocess_logits", ("logits", "sampling_info")),
-    Need(SRT + "layers.dp_attention.is_dp_attention_enabled"),
     Need(SRT + "model_executor.model_runner.ModelRunner", attributes=("sampler",)),
     Need(SRT + "speculative.spec_info.SpecInput", attributes=("ragged_verify_layout",)),
     Need(

@@ -25,15 +25,8 @@ def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = No
     return base.build_policy(config, initial_steps, lambda: load_shared(profile_dir))
 
 
-def fitted(config: AdaptiveConfig, most: int, spec: Any = None) -> AdaptiveConfig:
-    """Return what of *config* a server with the arguments *spec* can run: *most* steps where the draft bounds them.
-
-    None stands for the arguments of the server that this process belongs to.
-    """
-    if spec is None:
-        from sglang.srt.runtime_context import get_spec
-
-        spec = get_spec()
+def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
+    """Return what of *config* a server with the arguments *spec* can run: *most* steps where the draft bounds them."""
     if drafts_blocks(spec):
         return config.of_block(most)
     return config.up_to(most) if drafts_layers(spec) else config

@@ -19,6 +19,8 @@ from sglang_adaptive.provenance import cpu_model
 from sglang_adaptive.runtime.profile_store import ProfileSaver, ProfileStore, default_folder
 from sglang_adaptive.sglang_plugin import env
 
+logger = logging.getLogger(__name__)
+
 # The key of this server's cost profile: the setup for which its round times hold.
 
 
@@ -90,8 +92,6 @@ def _versions() -> Iterator[tuple[str, str]]:
         except metadata.PackageNotFoundError:
             continue
 
-
-logger = logging.getLogger(__name__)
 
 MEASURED = "learnt in service by the throughput policy"
 

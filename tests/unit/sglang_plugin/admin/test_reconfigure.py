@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sglang.srt import runtime_context
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
@@ -420,7 +421,11 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         return made[-1]
 
     monkeypatch.setattr(reconfigure, "build_successor", build)
-    monkeypatch.setattr(reconfigure, "fitted", lambda config, most: config)  # asks SGLang's arguments
+    monkeypatch.setattr(
+        runtime_context,
+        "get_spec",
+        lambda: SimpleNamespace(speculative_algorithm="EAGLE3", enable_multi_layer_eagle=False),
+    )
     controller = ema()
     handler, before, in_force = Reconfigure(controller), controller.params, controller.snapshot().config
 
