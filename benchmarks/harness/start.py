@@ -191,7 +191,7 @@ def blocks(host: Host) -> Host:
     """Return *host* with the DFLASH draft of its pair."""
     from sglang_adaptive.lab.cpu_engine import models
 
-    draft = models.block_draft_path() if host.cpu else host.draft.replace("-eagle3", "-dflash")
+    draft = models.block_draft_path() if host.cpu else f"{host.target}-dflash"
     width = ("--speculative-num-draft-tokens", str(shapes.BLOCK))
     return replace(
         host, speculation=("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", draft, *width)

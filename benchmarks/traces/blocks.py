@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from benchmarks.traces.record import hardware
-from benchmarks.traces.repetition import first_copy
+from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import fingerprint
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.traces import Trace, write
@@ -40,9 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = json.loads(given.prompts.read_text(encoding="utf-8"))
     prompts = [(category, text.encode()) for category, some in asked.items() for text in some[: given.questions]]
     writings = evaluate.write(target, [text for _, text in prompts], given.positions + DRAFTS + 1)
-    found = [judged(target, draft, one) for one in writings]
-    outputs = [tuple(one.ids[one.prompt :].tolist())[: given.positions] for one in writings]
-    copies = [first_copy(output) for output in outputs]
+    found = [judged(target, draft, one, given.positions) for one in writings]
+    outputs = [one.ids[one.prompt :][: given.positions].tolist() for one in writings]
     write(
         given.out,
         Trace(
@@ -55,30 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             date=datetime.date.today().isoformat(),
             category=tuple(category for category, _ in prompts),
             length=np.full(len(prompts), given.positions, np.int32),
-            # The round before a copy's first token drafts it already.
-            loop_start=np.array([given.positions if at is None else max(1, at - 1) for at in copies], np.int32),
-            accepted=np.concatenate([accepted[: given.positions] for accepted, _ in found]),
-            confidence=np.concatenate([levels[: given.positions] for _, levels in found]),
+            loop_start=np.array([loop_start(output, given.positions) for output in outputs], np.int32),
+            accepted=np.concatenate([accepted for accepted, _ in found]),
+            confidence=np.concatenate([levels for _, levels in found]),
         ),
     )
     return 0
 
 
-@torch.no_grad()
 def judged(
-    target: Target, draft: BlockDraft, one: evaluate.Writing
+    target: Target, draft: BlockDraft, one: evaluate.Writing, positions: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Return accepted drafts [n] and confidence [n, 15] of the blocks that begin at the output tokens of a text."""
-    ids, accepted, sure = one.ids[None], [], []
-    logits, features = target(ids)
-    best = logits.argmax(dim=-1)[0]
-    for anchors in torch.arange(one.prompt, len(one.ids) - DRAFTS).split(evaluate.ANCHORS):
-        chances = draft.logits(target, ids, features, anchors, BLOCK)[0].softmax(dim=-1)
-        likeliest = chances.max(dim=-1)
-        right = likeliest.indices == best[anchors[:, None] + torch.arange(DRAFTS)]
-        accepted.append(right.long().cumprod(dim=-1).sum(dim=-1))
-        sure.append(likeliest.values)
-    return torch.cat(accepted).numpy().astype(np.uint8), quantised(torch.cat(sure).numpy())
+    """Return accepted drafts [positions] and confidence [positions, 15] of the blocks at a text's output tokens."""
+    correct, sure = evaluate.drafted_blocks(target, draft, one.ids[None], DRAFTS)
+    rows = slice(one.prompt - 1, one.prompt - 1 + positions)
+    return correct[0, rows].numpy().astype(np.uint8), quantised(sure[0, rows].numpy())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
-from benchmarks.traces.repetition import first_copy
+from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
 from sglang_adaptive.lab.traces.trace import CHAIN, lookups, quantised
@@ -77,13 +77,11 @@ class Recorder:
         truth = padded.unfold(0, CHAIN, 1)[1 : kept + 1]
         accepted = (drafts[:kept] == truth).long().cumprod(dim=-1).sum(dim=-1)
         tokens = tuple(output.tolist())
-        copy = first_copy(tokens)
-        # The round before a copy's first token drafts it already.
-        loop_start = kept if copy is None else max(1, min(copy - 1, kept))
         levels = quantised(sure[:kept].float().cpu().numpy())
         ids = writing.ids.tolist()
         prompt, looked_up = tuple(ids[: writing.prompt]), lookups(ids, writing.prompt, kept)
-        return Recording(prompt, tokens, accepted.cpu().numpy().astype(np.uint8), levels, loop_start, looked_up)
+        counts, begins = accepted.cpu().numpy().astype(np.uint8), loop_start(tokens, kept)
+        return Recording(prompt, tokens, counts, levels, begins, looked_up)
 
 
 def text_ends(target: Path, tokenizer_end: int | None) -> frozenset[int]:

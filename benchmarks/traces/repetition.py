@@ -12,6 +12,13 @@ SHORTEST_COPY = 32
 """Tokens that must be repeated: less is how text with lists and tables goes."""
 
 
+def loop_start(tokens: npt.ArrayLike, kept: int) -> int:
+    """Return the position, of *kept* ones, where the first exact repetition in *tokens* starts; *kept* without one."""
+    copy = first_copy(tokens)
+    # The round before a copy's first token drafts it already.
+    return kept if copy is None else max(1, min(copy - 1, kept))
+
+
 def first_copy(tokens: npt.ArrayLike) -> int | None:
     """Return where the first exact repetition starts in *tokens*, or None.
 
