@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,9 @@ def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = F
 def scheduler(server: CpuServer) -> psutil.Process:
     """Return the process that schedules. Raises Lost without one."""
     for process in processes(server):
-        if process.name().startswith("sglang::sched") or "sglang::scheduler" in " ".join(process.cmdline()):
-            return process
+        with suppress(psutil.NoSuchProcess):  # one that was only passing
+            if process.name().startswith("sglang::sched") or "sglang::scheduler" in " ".join(process.cmdline()):
+                return process
     raise Lost("no scheduler process")
 
 

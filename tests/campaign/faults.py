@@ -20,7 +20,7 @@ from tests.campaign import asking, spoiling
 from tests.campaign.counts import check_idle, check_log, processes
 from tests.campaign.record import Unit
 from tests.campaign.servers import JUMPY, operator
-from tests.engine.workload import adaptive, wait_until
+from tests.engine.workload import adaptive, has_ended, wait_until
 
 POLICY, CLOCKS, KILLED = "policies that fail", "clocks that jump", "kill -9 of each process"
 PROVOKED = r"degraded to|no history from here on|could not be set|could not be handed on|Scheduler hit"
@@ -108,16 +108,8 @@ def _outliving(found: list[psutil.Process]) -> list[psutil.Process]:
     end, alive = time.monotonic() + END_SECONDS, found
     while alive and time.monotonic() < end:
         _, alive = psutil.wait_procs(alive, 0.2)
-        alive = [process for process in alive if not _has_ended(process)]
+        alive = [process for process in alive if not has_ended(process)]
     return alive
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    """Whether *process* is gone, or only waits for its parent to take notice."""
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _of(found: list[psutil.Process], place: int) -> psutil.Process:

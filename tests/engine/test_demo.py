@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.engine.workload import DEADLINE
+from tests.engine.workload import DEADLINE, has_ended
 
 pytestmark = pytest.mark.engine
 CONTENDERS = {"none", "static-1", "static-3", "static-7", "ema"}
@@ -46,7 +46,7 @@ class Demo:
     def left_behind(self) -> list[psutil.Process]:
         """Return the processes seen that still run; one that ended but was not reaped yet does not."""
         _, alive = psutil.wait_procs(self.started, timeout=DEADLINE)
-        return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in alive if not has_ended(process)]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,12 @@ def admin(workers: CpuServer) -> Client:
 def pids(server: CpuServer) -> list[int]:
     """Return the processes of the server's HTTP workers."""
     assert server.pid is not None
-    children = psutil.Process(server.pid).children(recursive=True)
-    return sorted(child.pid for child in children if "".join(child.cmdline()).startswith(TITLE))
+    children, found = psutil.Process(server.pid).children(recursive=True), []
+    for child in children:
+        with suppress(psutil.NoSuchProcess):  # one that was only passing
+            if "".join(child.cmdline()).startswith(TITLE):
+                found.append(child.pid)
+    return sorted(found)
 
 
 @contextmanager

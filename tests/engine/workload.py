@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 
@@ -171,6 +173,14 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}")
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether *process* is gone, or only waits for its parent to take notice."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def require_whole_pool(server: CpuServer) -> None:

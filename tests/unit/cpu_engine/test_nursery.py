@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.engine.workload import has_ended, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the nursery is for Linux")
 
@@ -130,5 +131,4 @@ def test_children_end_with_the_first_process(starter: list[str], how: str) -> No
     child = psutil.Process(int(process.stdout.readline()))
     process.kill()
     process.wait()
-    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:  # the suite's time limit ends it
-        time.sleep(0.02)
+    wait_until(lambda: has_ended(child), "the child ended")
