@@ -26,7 +26,7 @@ from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.snapshot import ControllerSnapshot, MeterReading, RegionReading, forecast
 from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
+from sglang_adaptive.runtime.states import AdaptiveWorker, Choice, RuntimeStates
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +73,6 @@ class AdaptiveController(RuntimeStates):
         self.count_lookups: Callable[[object, list[dict[str, int]]], dict[str, Any]] | None = None
         """Returns what lookups would have got accepted, priced by a policy and by what its drafts got accepted; None
         where nobody counts that."""
-        self.agreed_steps: int | None = None
-        """The steps that several ranks chose together for the coming round; None where this rank chooses alone."""
-        self.agreed_most: int | None = None
-        """``most_steps`` of all these ranks together."""
         self.audits: Callable[[], dict[str, Any]] | None = None
         """Returns what the audit of finished requests has found; None where there is none."""
         self.audit_round = False
@@ -134,24 +130,18 @@ class AdaptiveController(RuntimeStates):
         return self._draft_learner.wants_shadow_drafts
 
     def activate_step_by_batch(self, batch_size: int) -> None:
-        """Make the steps for the next round live, and set its budget; *batch_size* is its number of requests."""
-        self.budget = None
+        """Choose what the next round does, and make its steps live; *batch_size* is its number of requests."""
         if self._warm_up is not None:
-            if self.agreed_steps is None:
-                self._warm(self._warm_up, batch_size)
-            else:
-                self._apply(self._fitting(self.agreed_steps, self.agreed_most))
-            return
-        chosen, cause = self._choose(batch_size) if self.agreed_steps is None else self._agreed(batch_size)
-        target = self._fitting(chosen, self.most_steps if self.agreed_steps is None else self.agreed_most)
+            return self._warm(self._warm_up, batch_size)
+        wanted = self._choose(batch_size) if self.agreed is None else self._agreed(self.agreed[0], batch_size)
+        choice, before = self._fitting(wanted), self.worker.speculative_num_steps
         self._last_batch_size = batch_size
-        was_limited, self._limited = self._limited, target != chosen
-        if self._limited:
-            self.budget = None  # it is one of the chosen steps
-        if self._limited or was_limited:
-            cause = "capacity"
-        if target != self.worker.speculative_num_steps:
-            self._switch(target, batch_size, cause)
+        was_limited, self._limited = self._limited, choice is not wanted
+        self._run(choice)
+        if choice.steps != before:
+            cause = "capacity" if was_limited else choice.cause
+            self._counters.add_switch(SwitchRecord(self._wall_time(), before, choice.steps, batch_size, cause))
+            logger.debug("draft steps %d -> %d at batch size %d (%s)", before, choice.steps, batch_size, cause)
 
     def interrupt(self) -> None:
         """Note that a prefill, its launch or an idle period separates the next result from the last one."""
@@ -223,33 +213,29 @@ class AdaptiveController(RuntimeStates):
         self._probes = policy if isinstance(policy, Probes) else None
         self._probed_from = None
 
-    def _choose(self, batch_size: int) -> tuple[int, str]:
+    def _choose(self, batch_size: int) -> Choice:
         if self.audit_round:
             self._pending_cause = "audit"
-            return 0, "audit"
+            return Choice(0, cause="audit")
         if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
             self._pending_cause = "released"
-            self.budget = self._forced_budget
-            return self._forced_steps, "forced"
-        if self._degraded is not None:
-            return self._degraded_steps, "degraded"
-        try:
-            target = self.params.get_steps_for_batch(batch_size)
-        except Exception as error:
-            self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
-            return self._degraded_steps, "degraded"
-        if target not in self._states:
-            self._degrade(f"policy {self.params.name} chose {target!r} steps, which has no runtime state")
-            return self._degraded_steps, "degraded"
-        self.budget = None if self._budgets is None else self._budgets.budget
-        return target, self._cause(target, batch_size)
+            return Choice(self._forced_steps, self._forced_budget, "forced")
+        if self._degraded is None:
+            try:
+                steps = self.params.get_steps_for_batch(batch_size)
+                if steps in self._states:
+                    budget = None if self._budgets is None else self._budgets.budget
+                    return Choice(steps, budget, self._cause(steps, batch_size))
+                self._degrade(f"policy {self.params.name} chose {steps!r} steps, which has no runtime state")
+            except Exception as error:
+                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+        return Choice(self._degraded_steps, cause="degraded")
 
-    def _agreed(self, batch_size: int) -> tuple[int, str]:
-        assert self.agreed_steps is not None
-        if self.agreed_steps == self._forced_steps:
+    def _agreed(self, steps: int, batch_size: int) -> Choice:
+        if steps == self._forced_steps:
             self._pending_cause = "released"
-            return self.agreed_steps, "forced"
-        return self.agreed_steps, self._cause(self.agreed_steps, batch_size)
+            return Choice(steps, cause="forced")
+        return Choice(steps, cause=self._cause(steps, batch_size))
 
     def _cause(self, target: int, batch_size: int) -> str:
         """Return the cause of a switch to *target*, if there is one."""
@@ -264,12 +250,6 @@ class AdaptiveController(RuntimeStates):
         if self._probed_from is not None or target == before:
             return "probe"
         return "acceptance" if batch_size == self._last_batch_size else "batch size"
-
-    def _switch(self, target: int, batch_size: int, cause: str) -> None:
-        before = self.worker.speculative_num_steps
-        self.worker.apply_runtime_state(self._states[target])
-        self._counters.add_switch(SwitchRecord(self._wall_time(), before, target, batch_size, cause))
-        logger.debug("draft steps %d -> %d at batch size %d (%s)", before, target, batch_size, cause)
 
     def _hand_over_cost(self, policy: LearnsCost) -> None:
         """Broadcast the first rank's table; a rank that fails still takes part, because the others wait for it."""
@@ -417,7 +397,7 @@ class AdaptiveController(RuntimeStates):
 
     def budget_report(self) -> dict[str, Any]:
         """Return what rounds with a budget came to, and how right the draft's chances were; see ``budget_report``."""
-        return budget_report(self.budget, self._counters, self.calibration)
+        return budget_report(self.choice.budget, self._counters, self.calibration)
 
     def lookup_report(self) -> dict[str, Any] | None:
         """Return what lookups would have got accepted; see ``LookupCounter.report``. None where nobody counts it."""

@@ -26,7 +26,8 @@ class JointSteps:
         """
         self._controller, self._rank = controller, rank
         self.depths = controller.tiers
-        self._launch_steps = self._agreed = controller.agreed_steps = controller.worker.speculative_num_steps
+        self._launch_steps = self._agreed = controller.worker.speculative_num_steps
+        controller.agreed = self._launch_steps, None
         self.largest = 0
         """Requests of the rank with most in the coming round."""
 
@@ -46,11 +47,11 @@ class JointSteps:
             steps, run, first = self._counted(rows)
             most = most_of(rows, self.depths)
         except Exception:  # the rows are the same on all ranks, and so is what goes wrong with them
-            self._controller.agreed_steps, self._controller.agreed_most = self._launch_steps, None
+            self._controller.agreed = self._launch_steps, None
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
             return
         controller = self._controller
-        controller.agreed_steps, controller.agreed_most = run, most
+        controller.agreed = run, most
         if first is None:
             return
         self._agreed, policy = steps, controller.params
@@ -92,5 +93,5 @@ class JointSteps:
         if controller._warm_up is not None:
             if not controller._warm_up.overdue:
                 return controller._warm_up.choose(requests)[0]
-            controller._warm(controller._warm_up, requests)  # ends it
+            controller.give_up_warm_up()
         return controller._forced_steps

@@ -45,6 +45,17 @@ class SpecRuntimeState:
     cuda_graph_runner_for_draft_extend: GraphRunner | None
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a round does."""
+
+    steps: int
+    budget: int | None = None
+    """Mean drafts to verify of a request; None for all of them."""
+    cause: str = ""
+    """Why the steps change, if they do; empty in the warm-up."""
+
+
 class AdaptiveWorker(Protocol):
     """The methods of a speculative worker that the controller calls; SGLang's EAGLEWorkerV2 has them."""
 
@@ -66,12 +77,15 @@ class RuntimeStates:
         self.worker = worker
         self.params = policy  # the attribute's name in SGLang
         self.startup = StartUp()
-        self.budget: int | None = None
-        """Mean drafts to verify of a request in the coming round; None for all of them."""
+        self.choice = Choice(worker.speculative_num_steps)
+        """What the coming round does, or that which runs."""
         self.budgets_allowed = False
         """Whether rounds may have budgets."""
         self.most_steps: int | None = None
         """The most steps that the coming round has room for; None for any."""
+        self.agreed: tuple[int, int | None] | None = None
+        """The steps that several ranks chose together for the coming round, and ``most_steps`` of all of them together;
+        None where this rank chooses alone."""
         self.lookups: frozenset[int] = frozenset()
         """The states whose drafts are looked up, by their number."""
         self._lookup_requests = 0
@@ -184,20 +198,28 @@ class RuntimeStates:
         if self._warm_up is None or self._warm_up_begun is None:
             return
         self._keep_warm_up()
-        self._warm_up = self.budget = None
+        self._warm_up = None
         self.startup.warm_up_seconds = time.perf_counter() - self._warm_up_begun
-        self._apply(self._launch_steps)
+        self._run(Choice(self._launch_steps))
 
-    def _fitting(self, steps: int, most: int | None) -> int:
-        """Return *steps*, or the most steps of at most *most* that have a runtime state; the fewest where none has."""
-        if most is None or steps <= most:
-            return steps
-        return max((fewer for fewer in self.tiers if fewer <= most), default=self.tiers[0])
+    def give_up_warm_up(self) -> None:
+        """End a warm-up that is overdue."""
+        logger.warning("adaptive: the end of the warm-up never came; the policy decides from here on")
+        self.end_warm_up()
 
-    def _apply(self, steps: int) -> None:
-        """Make the state of *steps* live, if it is not."""
-        if self.worker.speculative_num_steps != steps:
-            self.worker.apply_runtime_state(self._states[steps])
+    def _fitting(self, choice: Choice) -> Choice:
+        """Return *choice*, or where it has no room the most steps that do; the fewest where none do."""
+        most = self.most_steps if self.agreed is None else self.agreed[1]
+        if most is None or choice.steps <= most:
+            return choice
+        # A budget is one of the chosen steps.
+        return Choice(max((fewer for fewer in self.tiers if fewer <= most), default=self.tiers[0]), cause="capacity")
+
+    def _run(self, choice: Choice) -> None:
+        """Let the coming round do as *choice* says."""
+        self.choice = choice
+        if self.worker.speculative_num_steps != choice.steps:
+            self.worker.apply_runtime_state(self._states[choice.steps])
 
     def _build(self, steps: int, every: list[int] | None) -> None:
         sizes = self._device.sizes_to_capture(self.params.cuda_graph_bs_for_step(steps), every)
@@ -226,12 +248,12 @@ class RuntimeStates:
         return [*((steps, None) for steps in reachable), *((reachable[-1], budget) for budget in budgets)]
 
     def _warm(self, warm_up: WarmUp, batch_size: int) -> None:
-        if warm_up.overdue:
-            logger.warning("adaptive: the end of the warm-up never came; the policy decides from here on")
-            self.end_warm_up()
-            return
-        steps, self.budget = warm_up.choose(batch_size)
-        self._apply(self._fitting(steps, self.most_steps))
+        if self.agreed is not None:
+            self._run(self._fitting(Choice(self.agreed[0])))
+        elif warm_up.overdue:
+            self.give_up_warm_up()
+        else:
+            self._run(self._fitting(Choice(*warm_up.choose(batch_size))))
 
     def _keep_warm_up(self) -> None:
         if self._warm_up is not None:

@@ -133,7 +133,7 @@ class PackedRounds:
         runner = worker.target_worker.model_runner
         return cls(
             worker,
-            lambda: forced or controller.budget,
+            lambda: forced or controller.choice.budget,
             lambda: controller.calibration.exponent,
             TargetGraphs(runner, partial(state_of, worker), longest) if needs_graphs(runner) else None,
             controller.tiers,

@@ -48,22 +48,22 @@ def packed() -> RoundNote:
 
 def test_the_policy_s_budget_is_that_of_the_coming_round() -> None:
     controller, policy, _ = choosing()
-    assert controller.budget is None
+    assert controller.choice.budget is None
     controller.activate_step_by_batch(3)
-    assert (controller.worker.speculative_num_steps, controller.budget) == (7, 3)
+    assert (controller.worker.speculative_num_steps, controller.choice.budget) == (7, 3)
     policy.budget = None
     controller.activate_step_by_batch(3)
-    assert controller.budget is None
+    assert controller.choice.budget is None
     policy.budget, policy.fails_on = 1, "choose"
     controller.activate_step_by_batch(3)
-    assert controller.budget is None, "the policy was set aside"
+    assert controller.choice.budget is None, "the policy was set aside"
 
 
 def test_a_policy_that_knows_no_budgets_verifies_all() -> None:
     controller, *_ = serving()
     controller.allow_budgets()
     controller.activate_step_by_batch(3)
-    assert controller.budget is None
+    assert controller.choice.budget is None
 
 
 def test_policies_are_told_that_budgets_are_allowed() -> None:
@@ -87,13 +87,13 @@ def test_a_held_budget_goes_with_held_steps() -> None:
     controller.force_steps(7)
     controller.force_budget(1)
     controller.activate_step_by_batch(3)
-    assert (controller.worker.speculative_num_steps, controller.budget) == (7, 1)
+    assert (controller.worker.speculative_num_steps, controller.choice.budget) == (7, 1)
     controller.force_steps(3)
     controller.activate_step_by_batch(3)
-    assert controller.budget is None, "other steps are held with all drafts verified"
+    assert controller.choice.budget is None, "other steps are held with all drafts verified"
     controller.force_steps(None)
     controller.activate_step_by_batch(3)
-    assert controller.budget == policy.budget
+    assert controller.choice.budget == policy.budget
 
 
 def test_what_the_device_says_reaches_the_policy() -> None:
@@ -167,11 +167,11 @@ def test_the_warm_up_runs_every_budget_at_the_deepest_steps() -> None:
     ran = []
     for _ in range(6):
         controller.activate_step_by_batch(4)
-        ran.append((controller.worker.speculative_num_steps, controller.budget))
+        ran.append((controller.worker.speculative_num_steps, controller.choice.budget))
     assert ran == [(0, None), (1, None), (3, None), (7, None), (7, 1), (7, 3)]
     assert list(controller.startup.warmed_batch_sizes) == [] and controller._startup()["warmed_batch_sizes"] == [4]
     controller.end_warm_up()
-    assert controller.budget is None
+    assert controller.choice.budget is None
 
 
 @pytest.mark.parametrize("exponent", [0.7, 1.0, 1.6])

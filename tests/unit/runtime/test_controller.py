@@ -282,11 +282,11 @@ def test_a_warm_up_and_agreed_steps_keep_to_the_room_too() -> None:
         controller.activate_step_by_batch(1)
         ran.add(worker.speculative_num_steps)
     assert ran == {0, 1}
-    controller.agreed_steps, controller.agreed_most = 7, 3
+    controller.agreed = 7, 3
     controller.activate_step_by_batch(1)
     assert worker.speculative_num_steps == 3
     controller.end_warm_up()
-    controller.agreed_most = None
+    controller.agreed = 7, None
     controller.activate_step_by_batch(1)
     assert worker.speculative_num_steps == 7, "ranks agree on what all of them have room for"
 

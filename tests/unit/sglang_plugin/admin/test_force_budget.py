@@ -26,7 +26,7 @@ def test_a_budget_is_held_with_the_steps() -> None:
         handler.validate(BUDGET_KEY, value)
         handler.apply(BUDGET_KEY, value)
         controller.activate_step_by_batch(2)
-        assert (controller.worker.speculative_num_steps, controller.budget) == (7, budget)
+        assert (controller.worker.speculative_num_steps, controller.choice.budget) == (7, budget)
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, True, None, "2"])
