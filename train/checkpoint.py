@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
@@ -22,11 +23,14 @@ SPECIAL = {"<|begin|>": 256, "<|end|>": 257, "<|pad|>": 258, "<|unused|>": 259}
 
 
 def save(folder: Path, model: Target | Draft | BlockDraft) -> None:
-    """Write config, float32 weights and tokenizer files below *folder*."""
+    """Write config, weights and tokenizer files below *folder*.
+
+    The weights are rounded to bfloat16, half of the bytes of what the config has everybody compute in, float32.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     configs = {Target: target_config, Draft: draft_config, BlockDraft: block_draft_config}
     shape = configs[type(model)](model.size)
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(0o644)
     _write_json(folder / "config.json", shape)

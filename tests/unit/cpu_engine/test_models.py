@@ -33,12 +33,12 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(TARGET)
 
 
-def test_weights_are_small_and_float32():
+def test_weights_are_small_and_bfloat16():
     files = [folder / checkpoint.WEIGHTS for folder in (TARGET, DRAFT, BLOCKS)]
-    assert sum(file.stat().st_size for file in files) < 8_000_000
+    assert sum(file.stat().st_size for file in files) < 4_000_000
     for file in files:
         with safe_open(file, "pt") as weights:
-            assert {weights.get_tensor(name).dtype for name in weights.keys()} == {torch.float32}  # noqa: SIM118
+            assert {weights.get_tensor(name).dtype for name in weights.keys()} == {torch.bfloat16}  # noqa: SIM118
 
 
 @given(st.text())
