@@ -1,16 +1,18 @@
 """Tokens a round of an EAGLE-3 draft by what it attends to, along a target's own long texts, in plain PyTorch.
 
-    python -m benchmarks.draft_reach [--lengths 1000,3000,6000] [--device cuda] [--json F]
+    python -m benchmarks.draft_reach [--pair smollm2] [--lengths 1000,3000,6000] [--device cuda] [--json F]
 
-The documents are those of ``benchmarks.long_contexts``. Sinks are turned to the places right before the window, or left
-where they are, or put farther away, as in a longer request. SmolLM2 and its draft.
+SmolLM2 and its draft on the documents of ``benchmarks.long_contexts``, or the tiny pair on its three kinds of text.
+Sinks are turned to the places right before the window, or left where they are, or put farther away, as in a longer
+request.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,17 @@ from torch import Tensor
 
 from benchmarks.harness.results import origin, write
 from benchmarks.harness.start import ints
-from benchmarks.long_contexts import documents, smollm2
+from benchmarks.long_contexts import TRAINED, documents, smollm2
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import rotate
 from benchmarks.traces.recorder import Recorder
 from benchmarks.traces.weights import config_of
 from benchmarks.traces.writing import Writing
 from benchmarks.traces.writing import write as written
+from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.traces.trace import CHAIN
 from sglang_adaptive.sglang_plugin.draft_window.rows import SINKS
+from train import data
 
 DEPTHS = (3, 7)
 BATCH = 4
@@ -46,16 +50,44 @@ class Reach:
     """Tokens by which sinks are farther away than in the text; None where they are right before the window."""
 
 
-def reaches() -> Iterator[Reach]:
-    """Yield what is compared."""
+def reaches(trained: int) -> Iterator[Reach]:
+    """Yield what is compared for a draft that was trained on *trained* tokens."""
+    half = trained // 2
     yield Reach("everything")
-    for window in (256, 512, 1024, 1536):
+    for window in (trained // 8, trained // 4, half, trained * 3 // 4):
         yield Reach(f"{window}", window, 0)
         yield Reach(f"{window} and sinks", window)
     for sinks in (4, 16, 256):
-        yield Reach(f"1024 and {sinks} sinks", 1024, sinks)
+        yield Reach(f"{half} and {sinks} sinks", half, sinks)
     for away in (0, 30_000, 120_000):
-        yield Reach(f"1024 and sinks {away} tokens farther away", 1024, away=away)
+        yield Reach(f"{half} and sinks {away} tokens farther away", half, away=away)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target with its draft, as folders, and texts that it goes on with."""
+
+    target: Path
+    draft: Path
+    trained: int
+    """Tokens of the longest document that the draft was trained on."""
+    asked: Callable[[Any, int, int], list[list[int]]]
+    """Returns so many prompts of so many tokens, by the tokenizer."""
+
+
+def tiny_pages(tokenizer: Any, count: int, length: int) -> list[list[int]]:
+    """Return *count* pages of *length* bytes, kind after kind, that the tiny pair was not trained on."""
+    chance = random.Random(0)
+    kinds = [data.FAMILIES[number % len(data.FAMILIES)] for number in range(count)]
+    pages = [data.document(kind, chance, length, held_out=True).text for kind in kinds]
+    return [tokenizer(page.decode())["input_ids"][:length] for page in pages]
+
+
+def pair_of(name: str, folder: Path) -> Pair:
+    """Return a pair by its *name*; SmolLM2's models may be below *folder*."""
+    if name == "tiny":
+        return Pair(Path(models.target_path()), Path(models.draft_path()), 1024, tiny_pages)
+    return Pair(*smollm2(folder), TRAINED, documents)
 
 
 class Reaching(Eagle3):
@@ -115,6 +147,7 @@ def rounds(draft: Reaching, embedding: Tensor, one: Writing, steps: int) -> tupl
 def main(argv: Sequence[str]) -> int:
     """Print and write the tokens a round of every reach and length."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser.add_argument("--pair", choices=("smollm2", "tiny"), default="smollm2")
     parser.add_argument("--lengths", type=ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens of a document")
     parser.add_argument("--documents", type=int, default=16, help="of a length")
     parser.add_argument("--tokens", type=int, default=160, help="most tokens of an answer")
@@ -122,19 +155,19 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="file for the figures")
     given = parser.parse_args(argv)
-    target, folder = smollm2(given.models)
-    recorder = Recorder(target, folder, given.device, torch.float32, 0.0, 0)
-    draft = Reaching(folder, recorder.device, torch.float32)
-    draft.theta = config_of(folder).rope_parameters["rope_theta"]
+    pair = pair_of(given.pair, given.models)
+    recorder = Recorder(pair.target, pair.draft, given.device, torch.float32, 0.0, 0)
+    draft = Reaching(pair.draft, recorder.device, torch.float32)
+    draft.theta = config_of(pair.draft).rope_parameters["rope_theta"]
     cells: list[dict[str, Any]] = []
     for length in given.lengths:
-        asked = documents(recorder.tokenizer, given.documents, length)
+        asked = pair.asked(recorder.tokenizer, given.documents, length)
         texts: list[Writing] = []
         for first in range(0, len(asked), BATCH):
             some = asked[first : first + BATCH]
             texts += written(recorder.target, some, given.tokens + CHAIN, recorder.ends, 0.0, recorder.generator)
         texts = [one for one in texts if len(one.ids) > one.prompt + CHAIN]  # a shorter answer has no whole chain
-        for reach in reaches():
+        for reach in reaches(pair.trained):
             draft.reach = reach
             found = {steps: [rounds(draft, recorder.target.embedding, one, steps) for one in texts] for steps in DEPTHS}
             rates = {steps: sum(at for _, at in own) / sum(done for done, _ in own) for steps, own in found.items()}
