@@ -28,6 +28,7 @@ from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, 
 pytestmark = pytest.mark.engine
 WITHIN = 46
 """Texts after which a fault has to be seen, at most: one pass over one prompt."""
+LONG, TRIES = 48, 5
 
 
 @pytest.fixture
@@ -38,11 +39,14 @@ def mine(easy: list[str], tmp_path: Path) -> str:
     return str(path)
 
 
-def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 0) -> dict[str, Any]:
-    """Return the findings of an audit with one pass over answers of *tokens* tokens, which ends with *code*."""
+def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int | None = 0) -> dict[str, Any]:
+    """Return the findings of an audit with one pass over answers of *tokens* tokens, which ends with *code*.
+
+    A *code* of None is 0 or 1, whether a token is wrong.
+    """
     path = tmp_path / "audit.json"
     few = ("--passes", "1", "--minutes", "20", "--tokens", str(tokens))
-    assert main(["audit", "--url", url, *few, "--json", str(path), *more]) == code
+    assert main(["audit", "--url", url, *few, "--json", str(path), *more]) in ((0, 1) if code is None else (code,))
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -65,7 +69,12 @@ def test_a_planted_fault_is_found(
 ) -> None:
     server, order = spoilt
     order.write_text(fault)
-    found = audited(tmp_path, server.url, "--prompts", mine, code=1)
+    # A catch-up needs zero steps and others after them in one text, and depths switch by the clock.
+    tokens, more = (LONG, TRIES) if fault == planted.TARGET else (20, 1)
+    for left in reversed(range(more)):
+        found = audited(tmp_path, server.url, "--prompts", mine, tokens=tokens, code=None if left else 1)
+        if found["wrong"]:
+            break
     kinds = {one["kind"] for one in found["wrong"]}
     assert found["wrong"][0]["text"] <= found["texts"] <= WITHIN
     if fault == planted.PENALTY:
