@@ -23,7 +23,7 @@ from tests.engine.servers import TIERS
 from tests.engine.workload import Case, adaptive, require_whole_pool, rotating_depth, rounds, run, wait_until
 
 pytestmark = pytest.mark.engine
-WITHIN = 48
+WITHIN = 24
 """Requests after which a fault has to be proved, at most."""
 TOGETHER = 4
 CONFIG = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False, "audit": {"share": 1.0, "when": "idle"}}
