@@ -136,6 +136,10 @@ FAMILIES: tuple[Family, ...] = (
         "ngram", _DENSE, "NGRAM", "earlier text", shapes.LLAMA, arguments=FA3, launch=(), depths=(0, 3, 7, 11, 15),
         static=("--speculative-num-draft-tokens", "16"),
     ),
+    Family(
+        "dflash", "Qwen3-8B and other dense models", "DFLASH", "blocks", shapes.QWEN3,
+        shapes.block_draft_of(shapes.QWEN3, 2), FA3, launch=(), depths=(0, 1, 3, 7, 15),
+    ),
 )  # fmt: skip
 
 _TINY = ("--load-format", "dummy", "--skip-tokenizer-init")

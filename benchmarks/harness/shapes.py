@@ -94,12 +94,12 @@ BLOCK = 16
 """Tokens of a block of the published DFLASH drafts."""
 
 
-def block_draft_of(target: Shape) -> Shape:
-    """Return the DFLASH draft of a whole shape: five of its layers over five of its hidden states, blocks of 16.
+def block_draft_of(target: Shape, drafts: int = 5) -> Shape:
+    """Return the DFLASH draft of *target*: *drafts* of its layers over as many of its hidden states, blocks of 16.
 
-    So are the published ones of dense Qwen3 targets.
+    So are the published ones of dense Qwen3 targets, with five.
     """
-    layers, drafts = target["num_hidden_layers"], 5
+    layers = target["num_hidden_layers"]
     read = [1 + round(number * (layers - 4) / (drafts - 1)) for number in range(drafts)]
     return dict(
         {name: target[name] for name in _OF_TARGET}, architectures=["DFlashDraftModel"], model_type="qwen3",

@@ -16,10 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
 from sglang_adaptive.lab.cpu_engine.server import free_port
+from sglang_adaptive.lab.models.smollm2 import target_folder
 from tests.engine.workload import Case
 
 START_SECONDS = 600.0
@@ -92,6 +95,15 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         assert time.monotonic() < end, f"not ready after {START_SECONDS:.0f} s: {said}"
         time.sleep(1)
         boot.new_stages()
+
+
+def smollm2_pair() -> tuple[str, ...]:
+    """Return the arguments that name SmolLM2 and its draft; a test without them is skipped."""
+    target = target_folder()
+    drafts = sorted(target.parent.glob("draft*"))
+    if not target.is_dir() or not drafts:
+        pytest.skip("needs SmolLM2: sglang-adaptive models get smollm2")
+    return ("--model-path", str(target), "--speculative-draft-model-path", str(drafts[-1]))
 
 
 def tiny_pair(folder: Path, backend: str) -> tuple[str, ...]:

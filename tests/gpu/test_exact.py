@@ -20,7 +20,7 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import processors
 from tests.engine.exact_steps import KINDS, PROCESSORS
-from tests.gpu.servers import serving, tiny_pair
+from tests.gpu.servers import serving, smollm2_pair, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 PROMPTS, TOKENS = 8, 64
@@ -51,11 +51,12 @@ def equal_shares(plain: Client, ours: Client) -> dict[str, float]:
     return {kind: number / (len(TIERS) * PROMPTS) for kind, number in equal.items()}
 
 
-@pytest.mark.parametrize("backend", ["fa3", "triton"])
+@pytest.mark.parametrize("backend", ["fa3", "triton", "flashinfer"])
 def test_parameters_change_no_more_texts_than_rounding_does(
     backend: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    pair, extra = tiny_pair(tmp_path, "fa3"), ("--enable-custom-logit-processor",)
+    pair = smollm2_pair() if backend == "flashinfer" else tiny_pair(tmp_path, "fa3")  # it wants heads of 64 and more
+    extra = ("--enable-custom-logit-processor",)
     with ExitStack() as stack:
         alone = ("--disable-overlap-schedule", *extra)
         plain = stack.enter_context(serving(tmp_path / "plain.log", pair, backend, None, extra=alone))
