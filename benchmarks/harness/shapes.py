@@ -25,11 +25,12 @@ def write(folder: Path, shape: Shape) -> Path:
 
 
 def write_pair(folder: Path, name: str, **changes: Any) -> None:
-    """Write the whole shape *name*, with *changes*, and its drafts as FOLDER/NAME, NAME-eagle3 and NAME-dflash."""
+    """Write the whole shape *name*, with *changes*, and its drafts as FOLDER/NAME, NAME-eagle3, -dflash and -dspark."""
     target = {**TARGETS[name], **changes}
     write(folder / name, target)
     write(folder / f"{name}-eagle3", draft_of(target))
     write(folder / f"{name}-dflash", block_draft_of(target))
+    write(folder / f"{name}-dspark", planned_draft_of(target))
 
 
 # -- whole ----------------------------------------------------------------------------------------------------------
@@ -105,6 +106,18 @@ def block_draft_of(target: Shape, drafts: int = 5) -> Shape:
         {name: target[name] for name in _OF_TARGET}, architectures=["DFlashDraftModel"], model_type="qwen3",
         intermediate_size=target["intermediate_size"], num_hidden_layers=drafts, num_target_layers=layers,
         block_size=BLOCK, dflash_config=dict(mask_token_id=target["vocab_size"] - 1, target_layer_ids=read),
+    )  # fmt: skip
+
+
+PLANNED = 7
+"""Drafts of a block of the published DSPARK drafts of Qwen3 targets."""
+
+
+def planned_draft_of(target: Shape) -> Shape:
+    """Return a DSPARK draft of a whole shape: as the DFLASH one, with a Markov head and a confidence for each draft."""
+    return dict(
+        block_draft_of(target), architectures=["Qwen3DSparkModel"], block_size=PLANNED, markov_rank=256,
+        markov_head_type="vanilla", enable_confidence_head=True, confidence_head_with_markov=True,
     )  # fmt: skip
 
 

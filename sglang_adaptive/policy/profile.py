@@ -63,17 +63,20 @@ class ProfileCell:
     """Rounds behind the figure; None when they were not counted."""
     budget: int | None = None
     """Mean drafts verified of a request where that was fewer than ``steps``; None where all were."""
+    tokens: int | None = None
+    """Of DSPARK, tokens that the verify pass of a round with a budget was padded to; None for any other round."""
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """Batch size, and the round's ``observation.Shape``."""
-        return self.batch_size, self.steps, self.steps if self.budget is None else self.budget
+    def place(self) -> tuple[int, int, int, int]:
+        """Batch size, the round's ``observation.Shape``, and ``tokens``, 0 without."""
+        return self.batch_size, self.steps, self.steps if self.budget is None else self.budget, self.tokens or 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cell as JSON builtins; "budget" only where there is one."""
+        """Return the cell as JSON builtins; "budget" and "tokens" only where there are some."""
         cell = asdict(self)
-        if self.budget is None:
-            del cell["budget"]
+        for name in ("budget", "tokens"):
+            if cell[name] is None:
+                del cell[name]
         return cell
 
 
@@ -110,7 +113,7 @@ class CostProfile:
 
 
 def ordered(cells: Iterable[ProfileCell]) -> tuple[ProfileCell, ...]:
-    """Return *cells* ascending by batch size, steps and budget; at most ``MAX_CELLS``, smallest batches first."""
+    """Return *cells* in the order of their places; at most ``MAX_CELLS``, smallest batches first."""
     return tuple(sorted(cells, key=lambda cell: cell.place)[:MAX_CELLS])
 
 
@@ -189,12 +192,13 @@ def _parse_key(value: Any, source: str) -> ProfileKey:
 def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
     fits = isinstance(value, list) and len(value) <= MAX_CELLS
     _require(fits, source, "cells", value, f"a list of at most {MAX_CELLS} cells")
-    cells: dict[tuple[int, int, int], ProfileCell] = {}
+    cells: dict[tuple[int, int, int, int], ProfileCell] = {}
     for index, entry in enumerate(value):
         cell = _parse_cell(entry, f"cells[{index}]", source)
         if cell.place in cells:
             budget = "" if cell.budget is None else f", budget {cell.budget}"
-            problem = f"batch size {cell.batch_size}, steps {cell.steps}{budget} again"
+            tokens = "" if cell.tokens is None else f", tokens {cell.tokens}"
+            problem = f"batch size {cell.batch_size}, steps {cell.steps}{budget}{tokens} again"
             raise ProfileError(source, f"cells[{index}]", problem, "each cell once")
         cells[cell.place] = cell
     return ordered(cells.values())
@@ -202,18 +206,20 @@ def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
 
 def _parse_cell(entry: Any, where: str, source: str) -> ProfileCell:
     _require(isinstance(entry, dict), source, where, entry, "an object")
-    batch, steps, seconds, rounds, budget = map(entry.get, ("batch_size", "steps", "seconds", "rounds", "budget"))
+    names = ("batch_size", "steps", "seconds", "rounds", "budget", "tokens")
+    batch, steps, seconds, rounds, budget, tokens = map(entry.get, names)
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     for name, value, accepted, expected in (
         ("batch_size", batch, is_integer(batch, 1, MAX_BATCH_SIZE), f"1 to {MAX_BATCH_SIZE}"),
         ("steps", steps, is_integer(steps, 0, MAX_STEPS), f"0 to {MAX_STEPS}"),
         ("seconds", seconds, number and 0 < seconds <= MAX_SECONDS, f"above 0, at most {MAX_SECONDS:g}"),
         ("rounds", rounds, rounds is None or is_integer(rounds, 0, MAX_ROUNDS), "an integer or null"),
+        ("tokens", tokens, tokens is None or is_integer(tokens, 1, MAX_BATCH_SIZE), f"1 to {MAX_BATCH_SIZE}, or null"),
     ):
         _require(accepted, source, f"{where}.{name}", value, expected)
     packs = budget is None or is_integer(budget, 1, steps - 1)
     _require(packs, source, f"{where}.budget", budget, "1 to one below the steps, or null")
-    return ProfileCell(batch, steps, float(seconds), rounds, budget)
+    return ProfileCell(batch, steps, float(seconds), rounds, budget, tokens)
 
 
 def _require(accepted: bool, source: str, key: str, value: Any, expected: str) -> None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
     from sglang_adaptive.sglang_plugin.round import Round
+    from sglang_adaptive.sglang_plugin.workers.dspark import LearntTable
 
 _round: Round | None = None
+_learnt_table: LearntTable | None = None
 
 
 def current() -> Round | None:
@@ -36,3 +38,14 @@ def use(made: Round | None) -> None:
     """Make *made* the round of this process, None for no round. Tests replace one by another; a server does not."""
     global _round
     _round = made
+
+
+def learnt_table() -> LearntTable | None:
+    """Return what this process learns for DSPARK's planner; None with any other drafts."""
+    return _learnt_table
+
+
+def learns(table: LearntTable | None) -> None:
+    """Make *table* the one of this process, None for none."""
+    global _learnt_table
+    _learnt_table = table

@@ -91,7 +91,7 @@ class BaseCost:
             if cell.budget is None:
                 known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
             else:
-                self._with_budget[cell.place] = cell.seconds
+                self._with_budget[cell.place[:3]] = cell.seconds
         self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
         """Batch sizes and steps that come from the profile as they are."""
         extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]

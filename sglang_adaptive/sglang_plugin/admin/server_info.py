@@ -10,7 +10,7 @@ from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Reconfigure
 from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, TAKE, TakeReport
-from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.current import current, learnt_table
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key
 from sglang_adaptive.sglang_plugin.start.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
@@ -63,7 +63,11 @@ def _adaptive() -> dict[str, Any]:
 
     now = current()
     if now is None:
-        return {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
+        static = {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
+        table = learnt_table()
+        if table is not None:
+            static |= {"dspark": table.snapshot(), "profile_key": profile_key().as_dict()}
+        return static
     found = {**now.controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
     if now.deferred is not None:
         found["zero_steps"] = now.deferred.snapshot()

@@ -13,10 +13,10 @@ from sglang_adaptive.policy.config import AdaptiveConfig, file_stamp, load_confi
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import attention_dp, env, hooks, repairs
 from sglang_adaptive.sglang_plugin.contract import ContractError
-from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
-from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
+from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT, drafts_blocks, planner_reason, plans_widths
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,11 @@ def _prepare(server_args: Any) -> None:
     verify_budget.ask(config)
     setattr(server_args, NOTE, {"reason": None})
     reason = cannot_adapt(server_args)
+    if reason == LEARNT:
+        logger.info("adaptive: %s", reason)
+        getattr(server_args, NOTE).update({"reason": reason, LEARNS: True})
+        server_args.speculative_adaptive = False
+        return
     if reason is not None:
         logger.warning("adaptive speculation is off, the server runs as without it: %s", reason)
         getattr(server_args, NOTE)["reason"] = reason
@@ -131,6 +136,8 @@ def cannot_adapt(server_args: Any) -> str | None:
         return "LoRA's graph metadata is built for one depth"
     if os.environ.get("SGLANG_ENABLE_PP_SPEC", "").lower() in ("1", "true") and (server_args.pp_size or 1) > 1:
         return "SGLANG_ENABLE_PP_SPEC relays verify results of one fixed width between pipeline stages"
+    if plans_widths(server_args):
+        return planner_reason(server_args, load_config(server_args.speculative_adaptive_config))
     return None
 
 

@@ -133,7 +133,7 @@ class CostSharing:
     With attention DP there is no broadcast. Ranks have results in different rounds, and the ballots have the prices.
     """
 
-    def __init__(self, policy: AdaptivePolicy) -> None:
+    def __init__(self, policy: AdaptivePolicy | KeepsProfile) -> None:
         from sglang.srt.runtime_context import get_parallel
 
         self._group = get_parallel().tp_group

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sglang_adaptive.policy.config import AdaptiveConfig
 
 
 def drafts_blocks(args: Any) -> bool:
@@ -12,6 +16,27 @@ def drafts_blocks(args: Any) -> bool:
     Steps on the command line say nothing; SGLang sets them to 1.
     """
     return (args.speculative_algorithm or "").upper() == "DFLASH"
+
+
+def plans_widths(args: Any) -> bool:
+    """Whether the algorithm of a command line, or of ServerArgs, is DSPARK: its planner chooses widths of its own."""
+    return (args.speculative_algorithm or "").upper() == "DSPARK"
+
+
+PLANS = "speculative_algorithm=DSPARK plans widths of its own"
+LEARNT = f"{PLANS}; what its rounds cost is learnt while serving"
+
+
+def planner_reason(args: Any, config: AdaptiveConfig) -> str:
+    """Return why *args* with DSPARK do not adapt: `LEARNT` where its planner's table is learnt, else why it is not."""
+    mode = os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static")
+    if mode != "compact":
+        return f"{PLANS}, and learns no costs: SGLANG_RAGGED_VERIFY_MODE is {mode}, expected compact"
+    if config.policy != "throughput":
+        return f"{PLANS}, and learns no costs: the policy is {config.policy}, expected throughput"
+    if getattr(args, "enable_dp_attention", False) or (getattr(args, "attn_dp_size", None) or 1) > 1:
+        return f"{PLANS}, and learns no costs: with attention DP all ranks pay for the largest verify pass"
+    return LEARNT
 
 
 def launch_block_is_widest(server_args: Any) -> None:

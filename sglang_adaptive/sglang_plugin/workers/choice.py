@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
 from sglang_adaptive.sglang_plugin.releases import worker_of_platform
 from sglang_adaptive.sglang_plugin.workers.arguments import fixed_block_reason
 
@@ -27,6 +28,8 @@ OURS = {
 EAGLE's other class, for a draft of one layer, adapts by itself.
 """
 
+DSPARK = ("dspark_components.dspark_worker_v2:DSparkWorkerV2", "dspark:AdaptiveDSparkWorker")
+"""The same for DSPARK, which chooses its own widths: ours learns what rounds cost."""
 
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
 """Algorithms that are refused with lookups, for which they would have buffers. What the name does not say is found when
@@ -37,9 +40,10 @@ def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
     """Return our subclass of *made*, the class that SGLang chose for *algorithm*, where there is one; else *made*."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    if algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive:
+    learns = algorithm.name == "DSPARK" and getattr(server_args, NOTE, {}).get(LEARNS)
+    if not learns and (algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive):
         return made
-    theirs, ours = OURS[algorithm.name]
+    theirs, ours = DSPARK if learns else OURS[algorithm.name]
     is_theirs = f"{made.__module__}:{made.__name__}" == f"sglang.srt.speculative.{theirs}"
     return _load(ours) if is_theirs else made
 

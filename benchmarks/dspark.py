@@ -1,0 +1,210 @@
+"""Does DSPARK's planner learn what rounds cost on a GPU, leave the text alone, and gain by it?
+
+A Qwen3 shape with the benchmarks' dummy weights and a DSPARK draft of its own is served three ways: without
+speculation, with SGLang's DSPARK, which verifies everything, and with this package's configuration, which learns
+SGLang's table. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks.harness import load, shapes, start, texts, weights
+from benchmarks.harness.plugin import merged_environment
+from benchmarks.harness.results import origin, write
+from benchmarks.harness.start import NotStarted, Policy, Server
+from sglang_adaptive.client import RequestError
+from sglang_adaptive.lab.cpu_engine.server import free_port
+
+BATCHES = (1, 16, 64)
+LARGEST = max(BATCHES)
+NEW_TOKENS, TEXT_TOKENS = 512, 64
+COMPACT = {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
+REFERENCE = Policy("none", speculate=False)
+ALL = Policy("dspark-all", variables=COMPACT)
+LEARNT = Policy("dspark-learnt", config={"policy": "throughput"}, ours=True, saved_profile=True, variables=COMPACT)
+AGAIN = Policy("dspark-again", config={"policy": "throughput"}, ours=True, saved_profile=True, variables=COMPACT)
+STOPPING = 15.0
+
+
+class OutOfTime(RuntimeError):
+    """The budget is spent."""
+
+
+class Run:
+    """The whole run; its record is written after every step."""
+
+    def __init__(self, given: argparse.Namespace, argv: Sequence[str]) -> None:
+        self._given, self._end = given, start.begin(given) - STOPPING
+        shapes.write_pair(given.models, given.target)
+        draft = given.models / f"{given.target}-dspark"
+        self._host = start.gpu(
+            given.models, LARGEST, given.target, kv_tokens=60_000,
+            extra=("--page-size", "1", "--attention-backend", given.attention, *given.server_arguments),
+            speculation=(
+                *("--speculative-algorithm", "DSPARK", "--speculative-draft-model-path", str(draft)),
+                *("--speculative-draft-attention-backend", given.attention),
+            ),
+        )  # fmt: skip
+        self.record: dict[str, Any] = {"provenance": origin("dspark", argv), "target": given.target, "passes": []}
+        self._prompts = texts.prompts(max(texts.BATCHES), shapes.TARGETS[given.target]["vocab_size"])
+
+    # -- servers
+
+    def _server(self, policy: Policy) -> Server:
+        folder, port = self._given.work, free_port()
+        command = self._host.command(policy, folder, folder / "profiles", port)
+        own = {"SGLANG_PLUGINS": ",".join([weights.ENTRY_POINT, *([start.OURS] if policy.ours else [])])}
+        environment = merged_environment(dict(policy.variables), own, weights.environment(folder / "plugin"))
+        return Server(policy, folder, command, environment, port)
+
+    def _started(self, *policies: Policy) -> list[Server]:
+        servers = [self._server(policy) for policy in policies]
+        for server in servers:
+            server.launch()
+        for server in servers:
+            server.wait(self._end)
+            self._say(f"{server.name} answers after {server.start_seconds} s: {' '.join(server.command)}")
+        self.record.setdefault("starts", {}).update({server.name: server.startup() for server in servers})
+        return servers
+
+    # -- steps
+
+    def all(self) -> None:
+        """Run every step."""
+        reference, learnt = self._started(REFERENCE, LEARNT)
+        try:
+            judge = texts.Judge(reference.client, self._prompts, self._in_time)
+            for batch in texts.BATCHES:
+                judge.expect(batch, texts.ask(reference.client, self._prompts[:batch], TEXT_TOKENS).outputs)
+            self.record["reference"] = judge.about()
+            self._texts("at the start", judge, learnt)
+            for batch in BATCHES:
+                self._load(learnt, batch, self._given.learn, "learning")
+            self._texts("when it has learnt", judge, learnt)
+            reference.stop(grace=0)
+            if self._given.turns:
+                (verify_all,) = self._started(ALL)
+                for turn in range(self._given.turns):
+                    for batch in BATCHES:
+                        for server in (learnt, verify_all) if turn % 2 == 0 else (verify_all, learnt):
+                            self._load(server, batch, self._given.each, f"turn {turn}")
+                verify_all.stop(grace=0)
+            learnt.stop()
+            if self._given.again:
+                (again,) = self._started(AGAIN)
+                self.record["profiled"] = self._seen(again)
+                self._load(again, 16, self._given.each, "from the profile")
+        finally:
+            for server in list(start._STARTED):
+                server.stop(grace=0)
+            self._keep()
+
+    def _texts(self, when: str, judge: texts.Judge, server: Server) -> None:
+        for batch in texts.BATCHES:
+            answers = texts.ask(server.client, self._prompts[:batch], TEXT_TOKENS)
+            found = {"when": when, "batch": batch, "rounds": answers.rounds, "accepted": answers.accepted}
+            found |= judge.judge(batch, answers.outputs)
+            self.record.setdefault("texts", []).append(found)
+            counts = {name: found[name] for name in (texts.EQUAL, texts.TIE, texts.DIFFERENT, "rounds", "accepted")}
+            self._say(f"texts {when}, batch {batch}: {counts}")
+            self._keep()
+
+    def _load(self, server: Server, batch: int, seconds: float, when: str) -> None:
+        """Decode batches of *batch* for *seconds* at the least; keep the rate of each, and what was learnt by then."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._in_time()
+            done = load.run_list(server.client.url, 2 * batch, batch, partial(_body, 1000 * len(self.record["passes"])))
+            seen = self._seen(server)
+            rounds = sum(one["meta_info"].get("spec_verify_ct") or 0 for one in done.answers.values())
+            self.record["passes"].append({
+                "server": server.name, "when": when, "batch": batch, "seconds": done.seconds, "tokens": done.tokens,
+                "tokens_per_second": done.tokens / done.seconds, "failed": done.failed[:3],
+                "tokens_per_round": done.tokens / rounds if rounds else None, "dspark": seen,
+            })  # fmt: skip
+            self._say(f"{server.name}, {when}, batch {batch}: {done.tokens / done.seconds:.0f} tokens/s; {told(seen)}")
+            self._keep()
+
+    def _seen(self, server: Server) -> dict[str, Any] | None:
+        if not server.policy.ours:
+            return None
+        states = server.states()
+        return states[0].get("dspark") if states else None
+
+    def _in_time(self) -> None:
+        if time.monotonic() > self._end:
+            raise OutOfTime("the budget is spent")
+
+    def _say(self, line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+    def _keep(self) -> None:
+        write(self._given.results / "dspark.json", {**self.record, "summary": summary(self.record["passes"])})
+
+
+def _body(first: int, number: int, place: int) -> load.Body:
+    return load.request_body(first + number, NEW_TOKENS)
+
+
+def told(seen: Mapping[str, Any] | None) -> str:
+    """Return in a line what a server says that it has learnt."""
+    if seen is None:
+        return "nothing is learnt there"
+    times = {tokens: round(1000 * seconds, 3) for tokens, seconds in seen["seconds_by_tokens"].items()}
+    state = "on" if seen["budget_is_on"] else f"off ({seen['why_not']})"
+    return f"{seen['measured_rounds']} rounds measured, {seen['tried_rounds']} tried, budget {state}, ms {times}"
+
+
+def summary(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return tokens/s by batch and server of the turns, and what learning is worth."""
+    found: dict[str, Any] = {}
+    for batch in BATCHES:
+        rates: dict[str, float] = {}
+        for name in (ALL.name, LEARNT.name):
+            own = [one for one in passes if (one["server"], one["batch"]) == (name, batch) and "turn" in one["when"]]
+            if own:
+                rates[name] = sum(one["tokens"] for one in own) / sum(one["seconds"] for one in own)
+        if len(rates) == 2:
+            found[str(batch)] = {**rates, "gain": rates[LEARNT.name] / rates[ALL.name] - 1.0}
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run; returns 0 when no text differs and a table was learnt, else 1."""
+    given = parser().parse_args(argv)
+    run = Run(given, argv)
+    try:
+        run.all()
+    except (NotStarted, OutOfTime, OSError, RequestError, RuntimeError, KeyError, IndexError) as error:
+        run.record["error"] = f"{type(error).__name__}: {error}"
+        print(run.record["error"], file=sys.stderr)
+    run._keep()
+    print(summary(run.record["passes"]))
+    different = sum(one[texts.DIFFERENT] for one in run.record.get("texts", ()))
+    learnt = [one["dspark"] for one in run.record["passes"] if one["server"] == LEARNT.name and one["dspark"]]
+    return int("error" in run.record or bool(different) or not any(one["table"] for one in learnt))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.dspark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    start.add_options(made, 560.0)
+    made.add_argument("--target", choices=sorted(shapes.TARGETS), default="qwen3-8b")
+    made.add_argument("--attention", default="fa3", help="attention backend of target and draft (default fa3)")
+    made.add_argument("--learn", type=float, default=40.0, metavar="SECONDS", help="of load at each batch size")
+    made.add_argument("--each", type=float, default=8.0, metavar="SECONDS", help="of a turn at each batch size")
+    made.add_argument("--turns", type=int, default=2, help="against SGLang's own DSPARK; 0 for none")
+    made.add_argument("--again", action="store_true", help="start once more, from the saved table")
+    return made
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
