@@ -41,6 +41,7 @@ class Run:
 
     def __init__(self, given: argparse.Namespace, argv: Sequence[str]) -> None:
         self._given, self._end = given, start.begin(given) - STOPPING
+        given.results.mkdir(parents=True, exist_ok=True)
         shapes.write_pair(given.models, given.target)
         draft = given.models / f"{given.target}-dspark"
         self._host = start.gpu(

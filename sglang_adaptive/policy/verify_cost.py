@@ -28,7 +28,10 @@ ENOUGH = 8
 MOST_CELLS = 1024
 PULL = 0.5
 """Times that speak for no part of the requests' own, so that what nothing separates goes to the tokens."""
-SWEEPS = 40
+SWEEPS, SWEEPS_AGAIN = 40, 8
+"""Passes over the cells to find the parts: the first time, and from the parts that were found before."""
+MOST_FITTED = 256
+"""Cells that the parts are found from, those with the most times first: a fit takes milliseconds in the scheduler."""
 LEAST_GAIN = 0.01
 """What the smallest verify pass has to save of a round, before budgets are planned."""
 
@@ -77,13 +80,14 @@ class Additive:
         return _on_line(self.requests, requests) + _on_line(self.tokens, tokens) + extra
 
 
-def fit(known: Known, grid: Grid) -> Additive | None:
+def fit(known: Known, grid: Grid, before: Additive | None = None) -> Additive | None:
     """Return the sum that is nearest to *known* in weighted squares; None without a time.
 
-    Weighted by the times behind each cell. No part falls where requests or tokens grow.
+    Weighted by the times behind each cell. No part falls where requests or tokens grow. *before* is where to begin.
     """
     rows: list[tuple[int, int, bool, float, float]] = []
-    for (requests, tokens), (seconds, times) in sorted(known.items()):
+    fitted = sorted(known.items(), key=lambda cell: (-cell[1][1], cell[0]))[:MOST_FITTED]
+    for (requests, tokens), (seconds, times) in sorted(fitted):
         paid = grid.padded(requests * (grid.drafts + 1)) if tokens == WHOLE else tokens
         if paid is not None:
             rows.append((requests, paid, tokens != WHOLE, seconds, float(times)))
@@ -93,7 +97,10 @@ def fit(known: Known, grid: Grid) -> Additive | None:
     of_requests = dict.fromkeys((r for r, *_ in rows), 0.0)
     of_tokens = dict.fromkeys((m for _, m, *_ in rows), mean)
     planning = 0.0
-    for _ in range(SWEEPS):
+    if before is not None:
+        of_requests = {r: _on_line(before.requests, r) for r in of_requests}
+        planning = before.planning
+    for _ in range(SWEEPS if before is None else SWEEPS_AGAIN):
         of_tokens = _part([(m, s - of_requests[r] - planning * p, w) for r, m, p, s, w in rows], 0.0)
         of_requests = _part([(r, s - of_tokens[m] - planning * p, w) for r, m, p, s, w in rows], PULL)
         left = [(s - of_requests[r] - of_tokens[m], w) for r, m, p, s, w in rows if p]
@@ -183,13 +190,16 @@ class VerifyCosts:
 
     def export_cost(self) -> list[tuple[int, int, float, int]]:
         """Return (requests, tokens, median seconds, times) of every cell, for `import_cost` of each rank."""
-        found = {**self._start, **{at: (median(recent), len(recent)) for at, recent in self._recent.items()}}
+        found = {at: (median(recent), len(recent)) for at, recent in self._recent.items()}
+        for at, cell in self._start.items():
+            if at not in found or found[at][1] < ENOUGH:
+                found[at] = cell
         return [(*at, *cell) for at, cell in sorted(found.items())]
 
     def import_cost(self, shared: Iterable[tuple[int, int, float, int]], grid: Grid) -> None:
         """Base decisions on *shared*; the same on every rank gives the same decisions."""
         self._known = {(requests, tokens): (seconds, times) for requests, tokens, seconds, times in shared}
-        self._model = fit(self._known, grid)
+        self._model = fit(self._known, grid, self._model)
         self._rows.clear()
 
     # -- decisions, from what was shared -------------------------------------------------------------------------------
@@ -298,9 +308,9 @@ class Trials:
     """Tokens, and rounds left."""
 
     def next(self, requests: int, grid: Grid, runs: int | None) -> int | None:
-        """Return the tokens of the coming round if it is to be tried, of which WHOLE is none: None for no trial.
+        """Return the tier to try in the coming round of *requests*, None for no trial; called once for each round.
 
-        *runs* is the tier of rounds like this without a trial, where that is known beforehand.
+        *runs* is the tier of such rounds without a trial, which need none; None where that is not known beforehand.
         """
         self.launched += 1
         steady, self._requests = requests == self._requests, requests
@@ -308,9 +318,12 @@ class Trials:
         if left and steady:
             return self._take(requests, tokens, left)
         self._burst = (0, 0)
-        tiers = [tier for tier in grid.tried(requests) if tier != runs]
-        if not steady or not tiers or len(grid.of(requests)) < 2 or self.launched - self._last < SPACING:
+        if not steady or self.launched - self._last < SPACING:
             return None
+        tiers = grid.tried(requests)
+        if len(tiers) < 2:
+            return None
+        tiers = [tier for tier in tiers if tier != runs]
         least = min(tiers, key=lambda tier: (self._counts.get((requests, tier), 0), tier))
         done = self._counts.get((requests, least), 0) >= TRIED
         if self.tried + BURST > AT_FIRST + self.launched // (SHARE_LATER if done else SHARE):

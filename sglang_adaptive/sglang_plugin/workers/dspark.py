@@ -36,8 +36,8 @@ from sglang_adaptive.sglang_plugin.start.profiles import CostSharing, load_share
 
 logger = logging.getLogger(__name__)
 
-SHARE_EVERY = 32
-"""Rounds after which ranks share the first one's times, and the table is made anew."""
+SHARE_EVERY, SHARE_LATER, EARLY = 32, 256, 1024
+"""Rounds after which ranks share the first one's times, and the table is made anew: in the first rounds, and later."""
 MOST_PENDING = 64
 """Launched rounds whose results are awaited; overlap has two."""
 
@@ -101,7 +101,7 @@ class LearntTable:
         if grid is None:
             return
         self._last = requests
-        if self.trials.launched % SHARE_EVERY == 0:
+        if self.trials.launched % (SHARE_EVERY if self.trials.launched < EARLY else SHARE_LATER) == 0:
             self._hand_over(grid)
         if self.why_left_alone is not None:
             self.trials.launched += 1
