@@ -32,8 +32,8 @@ SWEEPS, SWEEPS_AGAIN = 40, 8
 """Passes over the cells to find the parts: the first time, and from the parts that were found before."""
 MOST_FITTED = 256
 """Cells that the parts are found from, those with the most times first: a fit takes milliseconds in the scheduler."""
-LEAST_GAIN = 0.01
-"""What the smallest verify pass has to save of a round, before budgets are planned."""
+LEAST_GAIN = 0.03
+"""What the smallest verify pass has to save, as a part of its round, before budgets are planned; medians err by 1%."""
 
 Cell = tuple[int, int]
 """Requests and tier; or `WHOLE`."""
@@ -148,7 +148,7 @@ class Costs:
 UNKNOWN = "too few rounds of this size were measured"
 ONE_TIER = "every verify pass of so many requests is padded to the same tokens"
 NOT_CAPTURED = "so many requests have no CUDA graph"
-TOO_LITTLE = "the smallest verify pass saves less than 1% of a round"
+TOO_LITTLE = "the smallest verify pass saves less than 3% of a round"
 
 
 class VerifyCosts:

@@ -63,7 +63,7 @@ def test_it_finds_the_cost_of_every_tier_of_measured_and_of_other_requests(outli
     costs = learnt(SOME, outliers=outliers)
     for requests in (2, 8, 12, 16, 24, 40, 64):
         found = costs.at(requests, GRID)
-        assert found.why_not is None
+        assert found.why_not == (TOO_LITTLE if requests == 2 else None)
         tiers = GRID.of(requests)
         assert list(found.seconds) == tiers
         wanted = [true_seconds(requests, tier) for tier in tiers[:-1]] + [true_seconds(requests, WHOLE)]
@@ -92,9 +92,9 @@ def test_why_no_budget_is_planned() -> None:
     assert costs.at(1, GRID).why_not == ONE_TIER
     assert costs.at(65, GRID).why_not == NOT_CAPTURED
     flat = learnt(SOME, a_token=0.0)
-    assert flat.at(16, GRID).why_not == TOO_LITTLE and flat.at(16, GRID).gain < 0.01
+    assert flat.at(16, GRID).why_not == TOO_LITTLE and flat.at(16, GRID).gain < 0.03
     dear = learnt(SOME, a_token=0.0001)
-    assert dear.at(16, GRID).why_not is None and dear.at(16, GRID).gain > 0.01
+    assert dear.at(16, GRID).why_not is None and dear.at(16, GRID).gain > 0.03
 
 
 def test_it_changes_its_mind_when_the_cost_changes() -> None:

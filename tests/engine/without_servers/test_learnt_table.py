@@ -1,0 +1,311 @@
+"""What DSPARK's planner, SGLang's own classes, makes of the table that is learnt from rounds whose times are known."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from sglang_adaptive.policy.verify_cost import AT_FIRST, ONE_TIER, SHARE, TOO_LITTLE, WHOLE, Grid, VerifyCosts
+from sglang_adaptive.runtime.round_times import RoundClock
+
+if TYPE_CHECKING:
+    from sglang_adaptive.sglang_plugin.workers.dspark import LearntTable
+
+pytestmark = pytest.mark.engine
+
+GAMMA = 7
+WIDTH = GAMMA + 1
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
+TIERS = [size * WIDTH for size in SIZES]
+GRID = Grid(TIERS, GAMMA)
+A_TOKEN = 0.00004
+
+
+class Served:
+    """Rounds of a worker with SGLang's planner, on a clock of their own; drafts are right with *confidence*."""
+
+    def __init__(self, planner: Any, monkeypatch: pytest.MonkeyPatch, share: Callable[[Any], Any] = lambda own: own,
+                 costs: VerifyCosts | None = None, **spec: Any) -> None:  # fmt: skip
+        from sglang_adaptive.sglang_plugin.workers import dspark
+
+        settings = SimpleNamespace(**{"speculative_dspark_sps_table_path": None, **spec})
+        monkeypatch.setattr(dspark, "get_spec", lambda: settings)
+        self.planner = planner
+        self.worker = SimpleNamespace(_forced_budget_frac=None, _simulate_acc_len=-1, model_runner=planner.model_runner)
+        costs = costs or VerifyCosts(GAMMA, SimpleNamespace(profile_dir=None))
+        self.table: LearntTable = dspark.LearntTable(self.worker, planner, costs, share)
+        self.now, self.a_token, self.planning = 0.0, A_TOKEN, 0.0001
+        self.table._clock = RoundClock(lambda: self.now)
+        self._draw = random.Random(2)
+        self._took: list[tuple[int, float]] = []
+        self.tokens: list[int] = []
+        """Of each round: what it paid for, `WHOLE` where everything was verified."""
+        self.budgets: list[tuple[torch.Tensor, int]] = []
+        """Of each round: the confidence, and drafts verified."""
+
+    def seconds(self, requests: int, tokens: int) -> float:
+        """Return what a round takes."""
+        paid = GRID.padded(requests * WIDTH) if tokens == WHOLE else tokens
+        assert paid is not None
+        return 0.006 + 0.00003 * requests + self.a_token * paid + (0.0 if tokens == WHOLE else self.planning)
+
+    def prefill(self) -> None:
+        """Launch a prefill, which takes long."""
+        self.table.interrupted()
+        self._arrive()
+        self.now += 0.3
+
+    def rounds(self, count: int, requests: int, confidence: float = 0.6, noise: float = 0.05) -> None:
+        """Run *count* rounds of *requests* as SGLang's scheduler does: a result arrives when the next is launched."""
+        for _ in range(count):
+            sure = torch.tensor([[self._draw.uniform(confidence - 0.3, confidence + 0.3) for _ in range(GAMMA)]
+                                 for _ in range(requests)])  # fmt: skip
+            batch = SimpleNamespace(
+                spec_info=SimpleNamespace(verify_token_budget=None), batch_size=lambda: requests,
+                forward_mode=SimpleNamespace(is_extend=lambda: False), is_extend_in_batch=False,
+                req_pool_indices_cpu=torch.arange(requests),
+            )  # fmt: skip
+            self.table.prepare(self.planner.prepare_verify_budget, batch, _Relay(sure))
+            layout = self.planner.schedule_layout(
+                req_pool_indices=torch.arange(requests), prefix_lens=torch.full((requests,), 100),
+                device=torch.device("cpu"), confidence=sure, budget=batch.spec_info.verify_token_budget,
+            )  # fmt: skip
+            self.table.launched(requests)
+            whole = self.planner._is_verify_all
+            tokens = WHOLE if whole else layout.graph_num_tokens
+            assert int(layout.verify_lens.sum()) <= layout.graph_num_tokens
+            assert not whole or int(layout.verify_lens.sum()) == requests * WIDTH
+            self.tokens.append(tokens)
+            self.budgets.append((sure, int(layout.verify_lens.sum()) - requests))
+            self._arrive()
+            self._took.append((requests, self.seconds(requests, tokens) * self._draw.uniform(1 - noise, 1 + noise)))
+
+    def _arrive(self) -> None:
+        for requests, took in self._took:
+            self.now += took
+            self.table.arrived(requests)
+        self._took.clear()
+
+    def rate(self, confidence: torch.Tensor, budget: int) -> float:
+        """Return the tokens that a round is expected to bring for a second of its true time."""
+        requests = confidence.shape[0]
+        likely = confidence.cumprod(dim=1).flatten().sort(descending=True).values
+        paid = GRID.padded(requests + budget)
+        assert paid is not None
+        tokens = WHOLE if paid == GRID.padded(requests * WIDTH) else paid
+        return (requests + float(likely[:budget].sum())) / self.seconds(requests, tokens)
+
+
+class _Relay:
+    """SGLang's FutureMap, as far as the planner asks it: the confidence of the requests."""
+
+    def __init__(self, confidence: torch.Tensor) -> None:
+        self._confidence = confidence
+
+    def resolve_confidence_cpu(self, batch: Any) -> Any:
+        ones = torch.ones(self._confidence.shape[0], dtype=torch.int64)
+        return SimpleNamespace(confidence=self._confidence, generation=ones)
+
+
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """SGLang's planner of a compact server on one GPU, with graphs as SGLang captures them and without a table."""
+    from sglang.srt.speculative.dspark_components import dspark_planner as theirs
+
+    monkeypatch.setenv("SGLANG_RAGGED_VERIFY_MODE", "compact")
+    spec = SimpleNamespace(
+        speculative_dspark_align_verify_tokens_to_graph_tier=False, speculative_dspark_confidence_sts_path=None,
+        speculative_dspark_sps_table_path=None,
+    )  # fmt: skip
+    schedule = SimpleNamespace(disable_overlap_schedule=False, max_running_requests=max(SIZES))
+    monkeypatch.setattr(theirs, "get_spec", lambda: spec)
+    monkeypatch.setattr(theirs, "get_schedule", lambda: schedule)
+    monkeypatch.setattr(theirs, "is_dp_attention_enabled", lambda: False)
+    graphs = SimpleNamespace(ragged_verify_mode=True, capture_num_tokens=TIERS, max_bs=max(SIZES))
+    generations = torch.ones(max(SIZES) + 1, dtype=torch.int64)
+    pool = SimpleNamespace(req_to_token=torch.zeros(max(SIZES) + 1, 1), req_generation=generations)
+    return theirs.DSparkVerifyPlanner(
+        draft_model=SimpleNamespace(confidence_head=object()), gamma=GAMMA,
+        model_runner=SimpleNamespace(decode_cuda_graph_runner=graphs, req_to_token_pool=pool), device="cpu", tp_rank=1,
+        verify_num_draft_tokens=WIDTH, tp_sync=SimpleNamespace(sync=lambda site, values: values),
+    )  # fmt: skip
+
+
+def test_it_verifies_everything_until_a_table_is_known_and_then_what_is_best(
+    planner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(planner, monkeypatch)
+    served.prefill()
+    served.rounds(32, 16)
+    assert set(served.tokens[:23]) == {WHOLE}, "nothing is known yet, and nothing is tried"
+    assert served.table.snapshot()["why_not"] is not None
+    served.rounds(1500, 16)
+    assert served.table.snapshot()["budget_is_on"]
+    tried = served.table.trials.tried
+    assert tried <= AT_FIRST + len(served.tokens) / SHARE
+
+    served.budgets.clear()
+    served.rounds(100, 16, confidence=0.5)
+    rates = [(served.rate(sure, budget), sure) for sure, budget in served.budgets]
+    best = [max(served.rate(sure, budget) for budget in range(16 * GAMMA + 1)) for _, sure in rates]
+    everything = [served.rate(sure, 16 * GAMMA) for _, sure in rates]
+    trials = served.table.trials.tried - tried
+    near = sum(rate > 0.98 * wanted for (rate, _), wanted in zip(rates, best, strict=True))
+    assert near >= len(rates) - trials, "all but the trials are within 2% of the best budget"
+    assert sum(rate for rate, _ in rates) > 1.1 * sum(everything)
+
+
+def test_sure_drafts_are_all_verified_by_sglangs_layout_of_everything(
+    planner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(planner, monkeypatch)
+    served.rounds(1500, 16)
+    served.tokens.clear()
+    served.rounds(100, 16, confidence=0.4)
+    planned = [tokens for tokens in served.tokens if tokens != WHOLE]
+    assert planned and max(planned) < 16 * WIDTH, "a round that pays for everything verifies everything"
+
+    served.tokens.clear()
+    before = served.table.trials.tried
+    monkeypatch.setattr(served._draw, "uniform", lambda low, high: 0.999)
+    served.rounds(50, 16)
+    assert served.tokens.count(WHOLE) >= 50 - (served.table.trials.tried - before) > 0
+
+
+def test_other_requests_are_planned_from_the_same_times(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(planner, monkeypatch)
+    for requests in (8, 32):
+        served.prefill()
+        served.rounds(1200, requests)
+    served.budgets.clear()
+    served.prefill()
+    served.rounds(20, 24, confidence=0.4)  # fewer than a trial waits for
+    rates = [(served.rate(sure, budget), sure) for sure, budget in served.budgets]
+    assert all(rate > 0.95 * max(served.rate(sure, b) for b in range(24 * GAMMA + 1)) for rate, sure in rates)
+
+
+def test_it_verifies_everything_where_that_costs_the_same_and_again_when_it_comes_to(
+    planner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(planner, monkeypatch)
+    served.a_token = 0.0
+    served.rounds(1500, 16)
+    assert served.table.snapshot()["why_not"] == TOO_LITTLE
+    before, served.a_token = served.table.trials.tried, A_TOKEN
+    served.tokens.clear()
+    served.rounds(8000, 16)
+    assert served.table.snapshot()["budget_is_on"], "verify passes have become dear"
+    assert sum(tokens != WHOLE for tokens in served.tokens[-100:]) > 50
+    served.a_token = 0.0
+    served.rounds(12_000, 16)
+    assert served.table.snapshot()["why_not"] == TOO_LITTLE
+    assert served.table.trials.tried > before
+
+
+def test_one_request_is_never_trimmed(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(planner, monkeypatch)
+    served.rounds(600, 1)
+    assert set(served.tokens) == {WHOLE} and served.table.trials.tried == 0
+    assert served.table.snapshot()["why_not"] == ONE_TIER
+
+
+def test_prefills_between_and_lost_results_are_no_times(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(planner, monkeypatch)
+    for _ in range(40):
+        served.prefill()
+        served.rounds(6, 16)
+    found = {
+        cell: seconds for *cell, seconds, _ in map(list, served.table.costs.export_cost()) for cell in [tuple(cell)]
+    }
+    assert found[16, WHOLE] == pytest.approx(served.seconds(16, WHOLE), rel=0.06)
+    measured = served.table.costs.rounds
+    served.table.arrived(16)  # of a round that was launched by nobody
+    served.table.arrived(7)
+    served.rounds(3, 16)
+    assert measured <= served.table.costs.rounds <= measured + 3
+    assert max(max(recent) for recent in served.table.costs._recent.values()) < 0.1
+
+
+def test_ranks_that_measure_other_times_decide_alike(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import copy
+
+    shared: list[Any] = []
+    second = copy.copy(planner)
+    second._budget_planner = copy.copy(planner._budget_planner)
+    second._uniform_layout_cache = {}
+    first = Served(planner, monkeypatch, lambda own: (shared.append(own), own)[1])
+    of_first = iter(shared)
+    other = Served(second, monkeypatch, lambda own: next(of_first))
+    other.planning, other.a_token = 0.002, 0.0001  # its clock says something else
+    for requests in (16, 8, 16):
+        for _ in range(500):
+            first.rounds(1, requests, noise=0.0)
+            other.rounds(1, requests, noise=0.0)
+    assert first.tokens == other.tokens and set(first.tokens) > {WHOLE}
+    assert first.table.costs.export_cost() != other.table.costs.export_cost()
+
+
+def test_a_share_that_is_asked_for_is_kept(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(planner, monkeypatch)
+    served.rounds(100, 16)
+    tried = served.table.trials.tried
+    served.worker._forced_budget_frac = 0.25  # as SGLang's /set_internal_state does
+    served.planner.set_forced_budget_frac(0.25)
+    served.budgets.clear()
+    served.rounds(100, 16)
+    assert {budget for _, budget in served.budgets} == {28}
+    assert served.table.trials.tried == tried
+
+
+def test_a_table_of_the_user_stays(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = planner._budget_planner.sps_table
+    served = Served(planner, monkeypatch, speculative_dspark_sps_table_path="table.json")
+    served.rounds(1500, 16)
+    assert planner._budget_planner.sps_table is given and planner._is_verify_all
+    found = served.table.snapshot()
+    assert not found["budget_is_on"] and "--speculative-dspark-sps-table-path" in found["why_not"]
+    assert found["tried_rounds"] == 0 and found["measured_rounds"] > 1400
+
+
+def test_without_graphs_nothing_is_learnt_and_one_line_says_so(
+    planner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served(planner, monkeypatch)
+    planner.model_runner.decode_cuda_graph_runner = None
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            served.table.begin(16)
+    assert [record.getMessage() for record in caplog.records] == [
+        "adaptive: DSPARK's table is not learnt: decode runs without CUDA graphs, so tokens are padded to nothing"
+    ]
+    assert "without CUDA graphs" in served.table.snapshot()["why_not"]
+
+
+def test_an_error_of_ours_leaves_the_planner_as_sglang_made_it(
+    planner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sglang_adaptive.sglang_plugin import guard
+
+    monkeypatch.setattr(guard, "require_of_all", lambda error: None)
+    own = planner._budget_planner.sps_table
+    served = Served(planner, monkeypatch)
+    served.rounds(1500, 16)
+    assert planner._budget_planner.sps_table is not own
+
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(served.table.costs, "at", fails)
+    with caplog.at_level(logging.ERROR):
+        served.rounds(1, 16)
+    assert planner._budget_planner.sps_table is own and planner._is_verify_all
+    monkeypatch.undo()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
+        "adaptive: learning what DSPARK's rounds cost failed; SGLang plans from its own table from here on"
+    ]
