@@ -62,11 +62,16 @@ _MEASURE = "`sglang-adaptive calibrate --dspark --output FILE` measures one, on 
 _TABLE = "--speculative-dspark-sps-table-path"
 
 
-def dspark_check(planner: Mapping[str, Any] | None) -> Check | None:
-    """Return the check of *planner*, a line's ``mode``, ``table`` and ``problem`` of reading it; None without one."""
+def dspark_check(planner: Mapping[str, Any] | None, learns: bool = False) -> Check | None:
+    """Return the check of *planner*, a line's ``mode``, ``table`` and ``problem`` of reading it; None without one.
+
+    *learns* says whether the line's server learns the table while it serves.
+    """
     if planner is None:
         return None
     mode, table, problem = planner["mode"], planner["table"], planner["problem"]
+    if table is None and learns:
+        return Check(DSPARK_TABLE, OK, "none: it is learnt from the rounds, and until then every draft is verified")
     if table is None:
         return Check(DSPARK_TABLE, NOTE, f"none, so every draft of every request is verified: {_MEASURE}, for {_TABLE}")
     if problem is not None:
@@ -74,7 +79,7 @@ def dspark_check(planner: Mapping[str, Any] | None) -> Check | None:
     if mode == "static":
         words = f"{table} is not read: its planner is off without SGLANG_RAGGED_VERIFY_MODE=compact"
         return Check(DSPARK_TABLE, NOTE, words)
-    return Check(DSPARK_TABLE, OK, f"{table}, from which SGLang plans how many drafts to verify")
+    return Check(DSPARK_TABLE, OK, f"{table}, from which SGLang plans how many drafts to verify, whatever is learnt")
 
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
@@ -151,6 +156,8 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
     if not launch["asked"]:
         words = "it does not ask for adaptive speculation: add --speculative-adaptive-config FILE"
         yield Check(LINE, PROBLEM, words)
+    elif launch.get("learns"):
+        yield Check(LINE, OK, f"it would run: {launch['reason']}")
     elif launch["reason"] is not None:
         yield Check(LINE, PROBLEM, f"it would serve without adapting: {launch['reason']}")
         if (words := advice(launch["reason"], launch.get("drafts", {}))) is not None:
@@ -166,7 +173,7 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check("long contexts", NOTE, launch["long_contexts"])
     for words in launch.get("left_out", ()) if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
-    if (table := dspark_check(launch.get("dspark"))) is not None:
+    if (table := dspark_check(launch.get("dspark"), bool(launch.get("learns")))) is not None:
         yield table
     if launch.get("attention_backend") is not None:
         backend, faster = f"{launch['attention_backend']} on {launch['device']}", launch.get("faster_backend")

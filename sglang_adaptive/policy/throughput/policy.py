@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, Outlook, ProbeTotals, RoundPrices, register
@@ -345,7 +345,7 @@ class ThroughputPolicy:
             "acceptance_by_level": self._acceptance.by_level(),
             "budget_shares": self._budgets.yields.as_list(),
             "rates": rates,
-            "cost_cells": [{**asdict(cell), "source": MEASURED} for cell in self._cells()],
+            "cost_cells": [{"budget": cell.budget, **cell.as_dict(), "source": MEASURED} for cell in self._cells()],
             "cost_table": self._cost.as_dict(row.padded),
             "cost_drift": math.exp(self._readings.drift) - 1.0,
             "probes": self._prober.as_dict(),

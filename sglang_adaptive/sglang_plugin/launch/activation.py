@@ -77,7 +77,7 @@ def _prepare(server_args: Any) -> None:
     setattr(server_args, NOTE, {"reason": None})
     reason = cannot_adapt(server_args)
     if reason == LEARNT:
-        logger.info("adaptive: %s", reason)
+        logger.info("adaptive: DSPARK plans widths of its own; what its rounds cost is learnt while serving")
         getattr(server_args, NOTE).update({"reason": reason, LEARNS: True})
         server_args.speculative_adaptive = False
         return

@@ -24,7 +24,8 @@ from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, hints, without_device
 from sglang_adaptive.sglang_plugin.launch.hints import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
-from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
+from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT
 
 ASKED = (
     Need(SRT + "plugins.load_plugins"),
@@ -104,6 +105,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
     - ``asked``: whether adaptive speculation is requested;
     - ``reason``: why it would be off, or None;
+    - ``learns``: whether it learns DSPARK's table instead;
     - ``drafts``: how the line speculates;
     - ``dspark``: see `hints.planner`;
     - ``left_out``: see `hints.left_out`;
@@ -141,7 +143,8 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         as_parsed = copy.deepcopy(server_args)
         reason = without_device.reason(server_args) if found["asked"] else None
         refused = draft_needs.refused(as_parsed, adapts=found["asked"] and reason is None)
-        return {**found, "reason": reason, "unresolved": unresolved} | ({"refused": refused} if refused else {})
+        found |= {"reason": reason, "learns": reason == LEARNT, "unresolved": unresolved}
+        return found | ({"refused": refused} if refused else {})
     try:
         server_args.resolve_once()
     except Exception as error:
@@ -168,6 +171,7 @@ def _resolved(server_args: Any) -> dict[str, Any]:
     note = getattr(server_args, NOTE, {})
     return {
         "reason": note.get("reason"),
+        "learns": bool(note.get(LEARNS)),
         "adaptive": bool(cfg.speculative_adaptive),
         "attention_backend": cfg.attention_backend,
         "faster_backend": hints.faster_backend(server_args, cfg.attention_backend),

@@ -23,19 +23,27 @@ def plans_widths(args: Any) -> bool:
     return (args.speculative_algorithm or "").upper() == "DSPARK"
 
 
-PLANS = "speculative_algorithm=DSPARK plans widths of its own"
-LEARNT = f"{PLANS}; what its rounds cost is learnt while serving"
+LEARNT = "speculative_algorithm=DSPARK plans widths of its own; what its rounds cost is learnt while serving"
 
 
 def planner_reason(args: Any, config: AdaptiveConfig) -> str:
     """Return why *args* with DSPARK do not adapt: `LEARNT` where its planner's table is learnt, else why it is not."""
     mode = os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static")
     if mode != "compact":
-        return f"{PLANS}, and learns no costs: SGLANG_RAGGED_VERIFY_MODE is {mode}, expected compact"
+        return (
+            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: SGLANG_RAGGED_VERIFY_MODE is "
+            f"{mode}, expected compact"
+        )
     if config.policy != "throughput":
-        return f"{PLANS}, and learns no costs: the policy is {config.policy}, expected throughput"
+        return (
+            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: the policy is "
+            f"{config.policy}, expected throughput"
+        )
     if getattr(args, "enable_dp_attention", False) or (getattr(args, "attn_dp_size", None) or 1) > 1:
-        return f"{PLANS}, and learns no costs: with attention DP all ranks pay for the largest verify pass"
+        return (
+            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: with attention DP all ranks "
+            "pay for the largest verify pass"
+        )
     return LEARNT
 
 

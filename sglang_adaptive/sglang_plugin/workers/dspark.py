@@ -149,7 +149,7 @@ class LearntTable:
             raise
         shared = self._share(payload)
         if shared is None:
-            raise RuntimeError("the first rank has no times to share")
+            raise RuntimeError("the first rank has no cost table to share")
         self.costs.import_cost(shared, grid)
         self._tables.clear()
 
