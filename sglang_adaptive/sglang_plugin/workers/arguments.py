@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sglang_adaptive.sglang_plugin import releases
+
 if TYPE_CHECKING:
     from sglang_adaptive.policy.config import AdaptiveConfig
 
@@ -43,6 +45,10 @@ def planner_reason(args: Any, config: AdaptiveConfig) -> str:
         return (
             "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: with attention DP all ranks "
             "pay for the largest verify pass"
+        )
+    if not releases.plans_from_learnt_tables():
+        return (
+            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: that was made for SGLang 0.5.23"
         )
     return LEARNT
 

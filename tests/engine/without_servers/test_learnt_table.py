@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import random
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from sglang_adaptive.policy.profile import ProfileKey
+from sglang_adaptive.policy.throughput.policy import ThroughputOptions
 from sglang_adaptive.policy.verify_cost import AT_FIRST, ONE_TIER, SHARE, TOO_LITTLE, WHOLE, Grid, VerifyCosts
 from sglang_adaptive.runtime.round_times import RoundClock
 
@@ -25,6 +29,7 @@ SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 TIERS = [size * WIDTH for size in SIZES]
 GRID = Grid(TIERS, GAMMA)
 A_TOKEN = 0.00004
+KEY = ProfileKey("target", "draft", "GPU", 1, 1, "fa3")
 
 
 class Served:
@@ -309,3 +314,104 @@ def test_an_error_of_ours_leaves_the_planner_as_sglang_made_it(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
         "adaptive: learning what DSPARK's rounds cost failed; SGLang plans from its own table from here on"
     ]
+
+
+@pytest.fixture
+def worker(planner: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Make workers of ours on one rank, with SGLang's constructor and its rounds left out."""
+    from sglang_adaptive.sglang_plugin import current
+    from sglang_adaptive.sglang_plugin.start import profiles
+    from sglang_adaptive.sglang_plugin.workers import dspark
+
+    def construct(self: Any, hosts: bool = True) -> None:
+        self._target_worker, self._hosts_draft, self._verify_planner = SimpleNamespace(), hosts, planner
+        self.gamma, self._simulate_acc_len, self._forced_budget_frac = GAMMA, -1.0, None
+        self.model_runner = planner.model_runner
+
+    def run(self: Any, batch: Any) -> str:
+        return "a result"
+
+    rank = SimpleNamespace(rank_in_group=0, broadcast_object=lambda found, src=0: found)
+    parallel = SimpleNamespace(attn_dp_enabled=False, attn_dp_size=1, tp_group=rank)
+    monkeypatch.setattr(dspark.DSparkWorkerV2, "__init__", construct)
+    monkeypatch.setattr(dspark.DSparkWorkerV2, "forward_batch_generation", run)
+    monkeypatch.setattr(dspark, "get_spec", lambda: SimpleNamespace(speculative_dspark_sps_table_path=None))
+    monkeypatch.setattr(dspark, "get_parallel", lambda: parallel)
+    monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: parallel)
+    monkeypatch.setattr(profiles, "profile_key", lambda: KEY)
+    options = ThroughputOptions(profile_dir=str(tmp_path))
+    monkeypatch.setattr(dspark, "configuration", lambda: SimpleNamespace(options=options))
+    monkeypatch.setattr(current, "_learnt_table", None)
+    profiles._store.cache_clear()
+    yield dspark.AdaptiveDSparkWorker
+    profiles._store.cache_clear()
+
+
+def batch_of(requests: int, extends: bool = False) -> Any:
+    mode = SimpleNamespace(is_extend=lambda: extends, is_idle=lambda: False)
+    return SimpleNamespace(forward_mode=mode, is_extend_in_batch=extends, seq_lens=torch.ones(requests))
+
+
+def test_a_worker_measures_its_rounds_and_the_next_start_begins_from_them(
+    worker: Callable[..., Any], planner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_adaptive.sglang_plugin import current
+    from sglang_adaptive.sglang_plugin.workers import dspark
+
+    first = worker()
+    table = first.learnt_table
+    assert current.learnt_table() is table and table.snapshot()["why_not"] == "no round has run yet"
+    assert first.get_confidence_budget_prepare().func == table.prepare
+    monkeypatch.setattr(dspark, "get_schedule", lambda: SimpleNamespace(disable_overlap_schedule=True))
+    ticks = iter(range(1000))
+    table._clock = RoundClock(lambda: float(next(ticks)))
+
+    def run(self: Any, batch: Any) -> str:
+        if not batch.is_extend_in_batch:
+            requests = batch.seq_lens.shape[0]
+            planner.schedule_layout(
+                req_pool_indices=torch.arange(requests), prefix_lens=None, device=torch.device("cpu"), confidence=None,
+                budget=None,
+            )  # fmt: skip
+        return "a result"
+
+    monkeypatch.setattr(dspark.DSparkWorkerV2, "forward_batch_generation", run)
+    assert first.forward_batch_generation(batch_of(4, extends=True)) == "a result"
+    for _ in range(12):
+        assert first.forward_batch_generation(batch_of(16)) == "a result"
+        first.on_verify_complete_cpu([0] * 16, batch_size=16)
+    assert table.costs.export_cost() == [(16, WHOLE, 1.0, 11)], "the first one follows a prefill"
+
+    sharing = table._share
+    assert sharing._saver.close(lambda: table.costs.export_profile(KEY, "measured"))
+    assert table.snapshot()["profile_saved_at"] is not None
+    again = worker()
+    assert again.learnt_table.costs.export_cost() == [(16, WHOLE, 1.0, 11)]
+    assert again.learnt_table.snapshot()["profiled_cells"] == 1
+    for one in (sharing, again.learnt_table._share):
+        atexit.unregister(one._close)
+
+
+def test_workers_that_learn_nothing(worker: Callable[..., Any], planner: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert worker(hosts=False).learnt_table is None  # a pipeline stage without the draft
+    planner._budget_planner = None  # static mode
+    with caplog.at_level(logging.WARNING):
+        made = worker()
+    assert made.learnt_table is None and made.forward_batch_generation(batch_of(1)) == "a result"
+    assert [record.getMessage() for record in caplog.records] == [
+        "adaptive: DSPARK's table is not learnt: this server plans no budgets for a rank alone"
+    ]
+
+
+def test_ours_is_used_where_the_launcher_says_so() -> None:
+    from sglang.srt.speculative.dspark_components.dspark_worker_v2 import DSparkWorkerV2
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
+    from sglang_adaptive.sglang_plugin.workers.choice import adaptive_class
+    from sglang_adaptive.sglang_plugin.workers.dspark import AdaptiveDSparkWorker
+
+    dspark, asked = SpeculativeAlgorithm.DSPARK, SimpleNamespace(**{NOTE: {"reason": "", LEARNS: True}})
+    assert adaptive_class(DSparkWorkerV2, dspark, asked) is AdaptiveDSparkWorker
+    assert adaptive_class(DSparkWorkerV2, dspark, SimpleNamespace()) is DSparkWorkerV2
+    assert adaptive_class(dict, dspark, asked) is dict, "a platform's own worker"
