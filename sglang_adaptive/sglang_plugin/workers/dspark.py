@@ -131,10 +131,11 @@ class LearntTable:
     def _find_grid(self) -> Grid | None:
         """Return the grid; None without CUDA graphs, where the padding of a round is not known."""
         if self._grid is None:
-            tiers = ragged_capture_num_tokens(model_runner=self._worker.model_runner)
-            if tiers is None:
+            runner = self._worker.model_runner
+            tiers = ragged_capture_num_tokens(model_runner=runner)
+            if tiers is None or not runner.decode_cuda_graph_runner.attn_backend.supports_ragged_verify_graph:
                 if self.why_left_alone is None:
-                    self.why_left_alone = "decode runs without CUDA graphs, so tokens are padded to nothing"
+                    self.why_left_alone = "verify passes of unequal lengths run without CUDA graphs"
                     logger.warning("adaptive: DSPARK's table is not learnt: %s", self.why_left_alone)
                 return None
             self._grid = Grid(tiers, self.costs.drafts)
@@ -189,9 +190,9 @@ class LearntTable:
             whole = self._planner._is_verify_all or budget is None
             self._ran = WHOLE if whole else int(layout.graph_num_tokens)
 
-    def launched(self, requests: int) -> None:
-        """Note a round of *requests* that has been launched."""
-        self._pending.append((requests, self._ran))
+    def launched(self, requests: int, from_graph: bool) -> None:
+        """Note a round of *requests* that has been launched, and whether its verify pass ran from a CUDA graph."""
+        self._pending.append((requests, self._ran if from_graph else None))
         self._ran = None
 
     def interrupted(self) -> None:
@@ -299,7 +300,7 @@ class AdaptiveDSparkWorker(DSparkWorkerV2):  # type: ignore[misc]  # SGLang's ty
         if get_schedule().disable_overlap_schedule:
             table.begin(requests)
         result = super().forward_batch_generation(batch, *args, **kwargs)
-        table.launched(requests)
+        table.launched(requests, result.can_run_cuda_graph)
         return result
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:

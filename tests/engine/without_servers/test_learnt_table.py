@@ -29,6 +29,7 @@ SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 TIERS = [size * WIDTH for size in SIZES]
 GRID = Grid(TIERS, GAMMA)
 A_TOKEN = 0.00004
+RESULT = SimpleNamespace(can_run_cuda_graph=True)
 KEY = ProfileKey("target", "draft", "GPU", 1, 1, "fa3")
 
 
@@ -81,7 +82,7 @@ class Served:
                 req_pool_indices=torch.arange(requests), prefix_lens=torch.full((requests,), 100),
                 device=torch.device("cpu"), confidence=sure, budget=batch.spec_info.verify_token_budget,
             )  # fmt: skip
-            self.table.launched(requests)
+            self.table.launched(requests, True)
             whole = self.planner._is_verify_all
             tokens = WHOLE if whole else layout.graph_num_tokens
             assert int(layout.verify_lens.sum()) <= layout.graph_num_tokens
@@ -132,7 +133,8 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(theirs, "get_spec", lambda: spec)
     monkeypatch.setattr(theirs, "get_schedule", lambda: schedule)
     monkeypatch.setattr(theirs, "is_dp_attention_enabled", lambda: False)
-    graphs = SimpleNamespace(ragged_verify_mode=True, capture_num_tokens=TIERS, max_bs=max(SIZES))
+    backend = SimpleNamespace(supports_ragged_verify_graph=True)
+    graphs = SimpleNamespace(attn_backend=backend, ragged_verify_mode=True, capture_num_tokens=TIERS, max_bs=max(SIZES))
     generations = torch.ones(max(SIZES) + 1, dtype=torch.int64)
     pool = SimpleNamespace(req_to_token=torch.zeros(max(SIZES) + 1, 1), req_generation=generations)
     return theirs.DSparkVerifyPlanner(
@@ -278,16 +280,20 @@ def test_a_table_of_the_user_stays(planner: Any, monkeypatch: pytest.MonkeyPatch
     assert found["tried_rounds"] == 0 and found["measured_rounds"] > 1400
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 def test_without_graphs_nothing_is_learnt_and_one_line_says_so(
-    planner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    graphs: bool, planner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = Served(planner, monkeypatch)
-    planner.model_runner.decode_cuda_graph_runner = None
+    if graphs:
+        planner.model_runner.decode_cuda_graph_runner.attn_backend.supports_ragged_verify_graph = False
+    else:
+        planner.model_runner.decode_cuda_graph_runner = None
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             served.table.begin(16)
     assert [record.getMessage() for record in caplog.records] == [
-        "adaptive: DSPARK's table is not learnt: decode runs without CUDA graphs, so tokens are padded to nothing"
+        "adaptive: DSPARK's table is not learnt: verify passes of unequal lengths run without CUDA graphs"
     ]
     assert "without CUDA graphs" in served.table.snapshot()["why_not"]
 
@@ -328,8 +334,8 @@ def worker(planner: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cal
         self.gamma, self._simulate_acc_len, self._forced_budget_frac = GAMMA, -1.0, None
         self.model_runner = planner.model_runner
 
-    def run(self: Any, batch: Any) -> str:
-        return "a result"
+    def run(self: Any, batch: Any) -> Any:
+        return RESULT
 
     rank = SimpleNamespace(rank_in_group=0, broadcast_object=lambda found, src=0: found)
     parallel = SimpleNamespace(attn_dp_enabled=False, attn_dp_size=1, tp_group=rank)
@@ -366,19 +372,19 @@ def test_a_worker_measures_its_rounds_and_the_next_start_begins_from_them(
     ticks = iter(range(1000))
     table._clock = RoundClock(lambda: float(next(ticks)))
 
-    def run(self: Any, batch: Any) -> str:
+    def run(self: Any, batch: Any) -> Any:
         if not batch.is_extend_in_batch:
             requests = batch.seq_lens.shape[0]
             planner.schedule_layout(
                 req_pool_indices=torch.arange(requests), prefix_lens=None, device=torch.device("cpu"), confidence=None,
                 budget=None,
             )  # fmt: skip
-        return "a result"
+        return RESULT
 
     monkeypatch.setattr(dspark.DSparkWorkerV2, "forward_batch_generation", run)
-    assert first.forward_batch_generation(batch_of(4, extends=True)) == "a result"
+    assert first.forward_batch_generation(batch_of(4, extends=True)) == RESULT
     for _ in range(12):
-        assert first.forward_batch_generation(batch_of(16)) == "a result"
+        assert first.forward_batch_generation(batch_of(16)) == RESULT
         first.on_verify_complete_cpu([0] * 16, batch_size=16)
     assert table.costs.export_cost() == [(16, WHOLE, 1.0, 11)], "the first one follows a prefill"
 
@@ -397,7 +403,7 @@ def test_workers_that_learn_nothing(worker: Callable[..., Any], planner: Any, ca
     planner._budget_planner = None  # static mode
     with caplog.at_level(logging.WARNING):
         made = worker()
-    assert made.learnt_table is None and made.forward_batch_generation(batch_of(1)) == "a result"
+    assert made.learnt_table is None and made.forward_batch_generation(batch_of(1)) == RESULT
     assert [record.getMessage() for record in caplog.records] == [
         "adaptive: DSPARK's table is not learnt: this server plans no budgets for a rank alone"
     ]
