@@ -177,8 +177,11 @@ def summary(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run; returns 0 when no text differs and a table was learnt, else 1."""
+    """Run; returns 0 when no text differs and a table was learnt, else 1; 2 without a GPU."""
     given = parser().parse_args(argv)
+    if given.host == "cpu":
+        print("DSPARK's worker needs a GPU: expected --host gpu", file=sys.stderr)
+        return 2
     run = Run(given, argv)
     try:
         run.all()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from benchmarks.harness import shapes
 from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions
 from sglang_adaptive.policy.verify_cost import AT_FIRST, ONE_TIER, SHARE, TOO_LITTLE, WHOLE, Grid, VerifyCosts
@@ -421,3 +422,24 @@ def test_ours_is_used_where_the_launcher_says_so() -> None:
     assert adaptive_class(DSparkWorkerV2, dspark, asked) is AdaptiveDSparkWorker
     assert adaptive_class(DSparkWorkerV2, dspark, SimpleNamespace()) is DSparkWorkerV2
     assert adaptive_class(dict, dspark, asked) is dict, "a platform's own worker"
+
+
+def test_sglang_reads_the_draft_of_the_benchmark() -> None:
+    from sglang.srt.models.dspark import DSparkConfidenceHead, build_confidence_head, build_markov_head
+    from sglang.srt.speculative.dspark_components.dspark_config import resolve_runtime_config
+    from transformers import Qwen3Config
+
+    shape = {**shapes.planned_draft_of(shapes.TARGETS["qwen3-8b"]), "hidden_size": 64, "vocab_size": 512}
+    shape["dflash_config"] = {**shape["dflash_config"], "mask_token_id": 511}
+    config = Qwen3Config(**shape)
+    found = resolve_runtime_config(draft_hf_config=config, speculative_num_draft_tokens=8, target_vocab_size=512)
+    assert (found.gamma, found.verify_num_draft_tokens) == (GAMMA, WIDTH)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SGLANG_RAGGED_VERIFY_MODE", "compact")
+        head = build_confidence_head(config)
+    assert isinstance(head, DSparkConfidenceHead)
+    confidence, _ = head.predict(
+        torch.zeros(2, GAMMA, 64), anchor_tokens=torch.zeros(2, dtype=torch.int64),
+        draft_tokens=torch.zeros(2, GAMMA, dtype=torch.int64), markov_head=build_markov_head(config),
+    )  # fmt: skip
+    assert confidence.shape == (2, GAMMA)
