@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import random
 from collections.abc import Callable
@@ -443,3 +444,64 @@ def test_sglang_reads_the_draft_of_the_benchmark() -> None:
         draft_tokens=torch.zeros(2, GAMMA, dtype=torch.int64), markov_head=build_markov_head(config),
     )  # fmt: skip
     assert confidence.shape == (2, GAMMA)
+
+
+@pytest.mark.parametrize("mode", ["compact", "static"])
+def test_the_launcher_lets_it_learn_and_keeps_speculation_static(
+    mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sglang_adaptive.sglang_plugin import env, hooks
+    from sglang_adaptive.sglang_plugin.launch import activation
+    from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
+
+    for name in ("problems", "warn_when_untested", "install_now", "of_launcher"):
+        monkeypatch.setattr(hooks, name, lambda *_: [])
+    for variable in (env.ACTIVE, env.VERIFY_BUDGET):  # the launcher sets them for its children
+        monkeypatch.setenv(variable.name, "before")
+    monkeypatch.setenv("SGLANG_RAGGED_VERIFY_MODE", mode)
+    config = tmp_path / "throughput.json"
+    config.write_text('{"policy": "throughput"}')
+    server_args = SimpleNamespace(
+        speculative_adaptive=False, speculative_adaptive_config=str(config), speculative_algorithm="DSPARK",
+        speculative_num_steps=None, disaggregation_mode="null", use_ray=False, enable_hisparse=False,
+        kv_canary="none", enable_lora=False, lora_paths=None, pp_size=1, attn_dp_size=1,
+    )  # fmt: skip
+    with caplog.at_level(logging.INFO):
+        activation._prepare(server_args)
+    note, (line,) = getattr(server_args, NOTE), [record.getMessage() for record in caplog.records]
+    assert not server_args.speculative_adaptive and env.ACTIVE.get() == "1"
+    assert note.get(LEARNS, False) == (mode == "compact")
+    if mode == "compact":
+        assert line == "adaptive: DSPARK plans widths of its own; what its rounds cost is learnt while serving"
+    else:
+        assert line.startswith("adaptive speculation is off") and "SGLANG_RAGGED_VERIFY_MODE is static" in line
+
+
+def test_server_info_says_what_was_learnt(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_adaptive.sglang_plugin import current
+    from sglang_adaptive.sglang_plugin.admin import server_info
+    from sglang_adaptive.sglang_plugin.notes import NOTE
+
+    served = Served(planner, monkeypatch)
+    served.rounds(1500, 16)
+    monkeypatch.setattr(current, "_learnt_table", served.table)
+    monkeypatch.setattr(server_info, "profile_key", lambda: KEY)
+    monkeypatch.setattr(server_info.ranks, "replica", lambda: 0)
+    args = SimpleNamespace(**{NOTE: {"reason": "so"}})
+    monkeypatch.setattr("sglang.srt.runtime_context.get_server_args", lambda: args)
+    state: dict[str, Any] = {}
+    server_info.add_adaptive(state)
+    told = json.loads(json.dumps(state["adaptive"]))
+    assert (told["active"], told["reason"], told["profile_key"]["draft_model"]) == (False, "so", "draft")
+    found = told["dspark"]
+    assert found["budget_is_on"] and found["why_not"] is None and found["requests"] == 16
+    assert found["launched_rounds"] == 1500 and 1400 < found["measured_rounds"] < 1500
+    assert list(map(int, found["seconds_by_tokens"])) == GRID.of(16)
+
+    from sglang.srt.speculative.dspark_components.dspark_sps import SpsAdditiveCostTable
+
+    table = SpsAdditiveCostTable(**found["table"])
+    for tier in GRID.of(16)[:-1]:
+        assert table.step_time(num_reqs=16, budget=tier - 16) == pytest.approx(served.seconds(16, tier), rel=0.03)
+    documented = Path(__file__).parents[3].joinpath("docs", "json.md").read_text().partition("## `dspark`")[2]
+    assert all(f"`{name}`" in documented for name in found)
