@@ -214,7 +214,11 @@ def test_it_verifies_everything_where_that_costs_the_same_and_again_when_it_come
     served.a_token = 0.0
     served.rounds(12_000, 16)
     assert served.table.snapshot()["why_not"] == TOO_LITTLE
-    assert served.table.trials.tried > before
+    assert (tried := served.table.trials.tried) > before
+    served.tokens.clear()
+    served.rounds(200, 16)
+    trimmed = sum(tokens != WHOLE for tokens in served.tokens)
+    assert trimmed <= served.table.trials.tried - tried, "all are verified again, whatever the table of then says"
 
 
 def test_one_request_is_never_trimmed(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
