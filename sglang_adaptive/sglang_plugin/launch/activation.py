@@ -157,7 +157,8 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
         expected = f"false with --speculative-algorithm {algorithm}"
         raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
     steps = args.speculative_num_steps
-    if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
+    says_nothing = drafts_blocks(args) or plans_widths(args)
+    if steps is not None and steps not in config.candidate_steps and not says_nothing:
         accepted = ", ".join(map(str, config.candidate_steps))
         raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
 

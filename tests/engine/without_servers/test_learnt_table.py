@@ -467,7 +467,7 @@ def test_the_launcher_lets_it_learn_and_keeps_speculation_static(
     config.write_text('{"policy": "throughput"}')
     server_args = SimpleNamespace(
         speculative_adaptive=False, speculative_adaptive_config=str(config), speculative_algorithm="DSPARK",
-        speculative_num_steps=None, disaggregation_mode="null", use_ray=False, enable_hisparse=False,
+        speculative_num_steps=99, disaggregation_mode="null", use_ray=False, enable_hisparse=False,
         kv_canary="none", enable_lora=False, lora_paths=None, pp_size=1, attn_dp_size=1,
     )  # fmt: skip
     with caplog.at_level(logging.INFO):
