@@ -40,7 +40,12 @@ VOCABULARY = 256
 
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
-SAMPLED_SIZES = (1, 3)
+NOTHING: Mapping[str, Any] = {}
+LOGPROBS: Mapping[str, Any] = {"return_logprob": True}
+"""Rounds with such requests are prepared by SGLang (``fast_path``), with kernels that others do not need."""
+
+FEW_SIZES = (1, 3)
+"""Of passes whose own kernels do not depend on the batch size beyond whether it is 1."""
 PREFILL_SIZES = (1, 3, 16)
 PREFILL_TOKENS = (32, 33)
 """Lengths of the last prompt; the others have the first of these. Triton specialises by whether the numbers of prompts
@@ -141,7 +146,7 @@ class _Server:
         return self._states()[0]["adaptive"]["startup"]["warm_up_seconds"] is not None
 
     def warm_up(self) -> None:
-        """Run all batch sizes greedily and a few sampled, then flush the cache."""
+        """Run all batch sizes greedily, a few with log-probabilities and sampled, then flush the cache."""
         begun = time.perf_counter()
         seconds: dict[str, float] = {}
         with Progress(lambda line: logger.info("adaptive: warm-up: %s", line)) as self._progress:
@@ -149,13 +154,15 @@ class _Server:
                 states = self._states()
                 tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
                 missed = []
-                for name, sampling, sizes in (
-                    ("greedy", GREEDY, batch_sizes(largest)),
-                    ("sampled", SAMPLED, SAMPLED_SIZES),
+                for name, sampling, more, sizes in (
+                    ("greedy", GREEDY, NOTHING, batch_sizes(largest)),
+                    ("logprobs", GREEDY, LOGPROBS, FEW_SIZES),
+                    ("sampled", SAMPLED, NOTHING, FEW_SIZES),
                 ):
                     pass_begun = time.perf_counter()
                     if sampling is GREEDY or self._can_sample(compile_ahead.compiler()):
-                        missed += self._pass(name, sampling, [size for size in sizes if size <= largest], tiers)
+                        few = [size for size in sizes if size <= largest]
+                        missed += self._pass(name, few, tiers, sampling, more)
                     seconds[name] = time.perf_counter() - pass_begun
                 self._progress.now("prefills")
                 for size in (size for size in PREFILL_SIZES if size <= largest):
@@ -165,12 +172,11 @@ class _Server:
                 self._set(END)
         self._send("POST", "/flush_cache", admin=True, params={"timeout": 10.0})
         logger.info(
-            "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (greedy %.1f, sampled %.1f), %d rounds%s",
+            "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (%s), %d rounds%s",
             tiers,
             largest,
             time.perf_counter() - begun,
-            seconds["greedy"],
-            seconds["sampled"],
+            ", ".join(f"{name} {spent:.1f}" for name, spent in seconds.items()),
             self._states()[0]["adaptive"]["startup"]["warm_up_rounds"],
             f"; not every depth ran at batch sizes {missed}" if missed else "",
         )
@@ -191,8 +197,15 @@ class _Server:
             self._generate([LONG], 2, SAMPLED)
             logger.info("adaptive: sampling kernels are compiled and loaded")
 
-    def _pass(self, name: str, sampling: Mapping[str, Any], sizes: Sequence[int], tiers: Sequence[int]) -> list[int]:
-        """Run every size with *sampling*; return the sizes at which not all steps ran."""
+    def _pass(
+        self,
+        name: str,
+        sizes: Sequence[int],
+        tiers: Sequence[int],
+        sampling: Mapping[str, Any],
+        more: Mapping[str, Any],
+    ) -> list[int]:
+        """Run every size with *sampling* and *more*; return the sizes at which not all steps ran."""
         self._set(BEGIN)
         missed = list(sizes)
         for attempt in range(ATTEMPTS):
@@ -202,18 +215,20 @@ class _Server:
                 self._progress.now(f"{name} batches of {size}, {done} of {len(missed)} sizes are done")
                 # One prompt is long and the others are short, so that prefills of several lengths run as well.
                 lengths = [5 + row % 12 if row else LONG + size for row in range(size)]
-                self._generate(lengths, tokens, sampling)
+                self._generate(lengths, tokens, sampling, more)
             missed = self._missed(missed)
             if not missed:
                 break
         return missed
 
-    def _generate(self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any]) -> None:
+    def _generate(
+        self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any], more: Mapping[str, Any] = NOTHING
+    ) -> None:
         """Run prompts of *lengths* tokens at once on each replica; one message makes them one batch."""
         # Drawn again each time, because a prompt in the prefix cache would be a shorter prefill.
         prompts = [[self._draw.randrange(VOCABULARY) for _ in range(length)] for length in [*lengths] * self._replicas]
         parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
-        self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters})
+        self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters, **more})
 
     def _missed(self, sizes: Iterable[int]) -> list[int]:
         """Return those of *sizes* at which not all steps have run on every replica."""

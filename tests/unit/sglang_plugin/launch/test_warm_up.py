@@ -76,15 +76,16 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     server = Noted()
     server.warm_up()
     loads = [body for path, body in server.sent if path == "/generate"]
-    # One request a replica; then one sampled pass; then prefills of either kind of length.
-    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2]
-    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 1, 1]
-    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 1.0, 0.0, 0.0]
-    assert [[len(ids) for ids in load["input_ids"]] for load in loads[3:]] == [[32, 32], [33, 33]]
+    # One request a replica; then a pass with log-probabilities, a sampled one, prefills of either kind of length.
+    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2, 2]
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 1, 1]
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+    assert [load.get("return_logprob", False) for load in loads] == [False, False, True, False, False, False]
+    assert [[len(ids) for ids in load["input_ids"]] for load in loads[4:]] == [[32, 32], [33, 33]]
     first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
     assert len(set(first_tokens)) == len(first_tokens)  # nothing that the prefix cache knows
     switches = [body["server_args"]["adaptive_warm_up"] for path, body in server.sent if path == "/set_internal_state"]
-    assert switches == [1, 1, 0]
+    assert switches == [1, 1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache"
 
 
