@@ -29,6 +29,8 @@ _DEFAULTS: tuple[tuple[str, str], ...] = (
     ("--host", "127.0.0.1"),
     # SGLang would size the pool by the machine's memory.
     ("--max-total-tokens", "65536"),
+    # It takes what other programs fill meanwhile for its weights, and ends where that leaves less than the rest.
+    ("--mem-fraction-static", "0.95"),
     ("--max-running-requests", "32"),
     # An idle SGLang scheduler polls without a pause otherwise.
     ("--sleep-on-idle", ""),
@@ -124,7 +126,8 @@ def parser() -> CommandParser:
         "not fast, and it does dense Llama-like models only (multi-head or grouped-query attention).\n\n"
         "Every argument but --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless given "
         f"there or in a file of --config, these are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, "
-        "--host 127.0.0.1, --max-total-tokens 65536, --max-running-requests 32, --sleep-on-idle, and no CUDA graphs.",
+        "--host 127.0.0.1, --max-total-tokens 65536, --mem-fraction-static 0.95, --max-running-requests 32, "
+        "--sleep-on-idle, and no CUDA graphs.",
         [
             ("--model-path MODEL --port 30000", "a server without speculation"),
             ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "
