@@ -28,6 +28,10 @@ def test_gaps_are_those_of_the_output_at_the_end() -> None:
     assert gaps(read, [6, 7]) == pytest.approx([0.0, 0.3])
 
 
+def test_the_last_token_of_a_vocabulary_is_told_as_0() -> None:
+    assert gaps(answer([5, 0], [0.0, -0.25], [0.0, 0.0]), [4095]) == pytest.approx([0.25])
+
+
 def test_gaps_of_other_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="other tokens"):
         gaps(answer([5, 6], [0.0, 0.0], [0.0, 0.0]), [7])
