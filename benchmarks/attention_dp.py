@@ -52,8 +52,25 @@ _SMALL = (
 HUNG_SECONDS = 60.0
 
 
+COUNTED = (
+    "policy", "active", "reason", "launch_steps", "tiers", "switches", "rounds_by_tier", "drafted_by_tier",
+    "accepted_by_tier", "tokens_by_tier", "degraded", "degraded_reason", "startup", "rounds", "probes", "dp_rank",
+)  # fmt: skip
+"""Of what a rank says of itself, that which a file keeps."""
+
+
 class Hung(OSError):
     """No rank has run a round for too long."""
+
+
+def launched(server: Server) -> dict[str, Any]:
+    """Return how *server* was started."""
+    return {name: told for name, told in server.described().items() if name in ("command", "plugins", "startup")}
+
+
+def counted(server: Server) -> list[dict[str, Any]]:
+    """Return what each rank of *server* has counted."""
+    return [{name: state.get(name) for name in COUNTED} for state in server.states()]
 
 
 # -- servers --------------------------------------------------------------------------------------------------------
@@ -230,10 +247,10 @@ def equality(run: Run, report: Report) -> str:
     wanted = texts.prompts(REQUESTS, vocabulary)
     report.add(acceptance=REAL, new_tokens=NEW_TOKENS, layouts=list(LAYOUTS))
     with run.place.up("adaptive", run.end) as server:
-        report.add(adaptive_before=server.described())
+        report.add(adaptive_before=launched(server))
         runs = collect(server.client, wanted, vocabulary, report.say)
         agreed = round_log.compare(round_log.logs(run.place.log("adaptive")))
-        report.add(agreement=agreed, adaptive=server.states())
+        report.add(agreement=agreed, adaptive=counted(server))
     with run.place.up("reference", run.end) as server:
         judge = texts.Judge(server.client, wanted)
         for layout in reversed(LAYOUTS):  # what differs is counted against the first
@@ -265,9 +282,9 @@ def agreement(run: Run, report: Report, name: str = "liar") -> str:
     """Serve ``--rounds`` rounds with the server whose second rank's clock lies."""
     report.add(acceptance=SIMULATED)
     with run.place.up(name, run.end) as server:
-        report.add(server=server.described())
+        report.add(server=launched(server))
         _serve(server, run, report, name)
-        report.add(ranks=server.states())
+        report.add(ranks=counted(server))
     found = report.content
     if not found["identical"] or found["errors"] or any(found["degraded"]):
         return "not alike"
@@ -522,13 +539,13 @@ def rates(run: Run, report: Report) -> str:
         return [POLICY, *best]
 
     with run.place.up("rated", run.end) as server:
-        report.add(server=server.described())
+        report.add(server=launched(server))
         # Without speculation a scene takes a window, and the changing load one turn of it.
         constant, changing = len(CONSTANT[:scenes]), len(CHANGING[:scenes])
         reserve = constant * (times.window + SETUP_SECONDS) + changing * times.phase + SETUP_SECONDS
         Rated(server, times, report, scenes).race(taking_part, run.end - reserve)
         agreed = round_log.compare(round_log.logs(run.place.log("rated")))
-        report.add(agreement=agreed, ranks=server.states())
+        report.add(agreement=agreed, ranks=counted(server))
     with run.place.up("none", run.end) as server:
         Rated(server, times, report, scenes).race(lambda case, number: ["none"], run.end)
     return "well" if agreed["identical"] else "the ranks ran different steps"

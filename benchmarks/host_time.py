@@ -34,6 +34,8 @@ from sglang_adaptive.client import Client, RequestError
 Events = list[dict[str, Any]]
 DEVICE, HOST = ("kernel", "gpu_memcpy", "gpu_memset"), ("cpu_op",)
 SHOWN = 14
+LEAST_SHARE = 0.005
+"""Of the busy time: names with less are not kept."""
 TRACE_SECONDS = 120.0
 
 
@@ -111,7 +113,9 @@ def tally(events: Iterable[dict[str, Any]], rounds: int, kinds: tuple[str, ...])
         "idle_us": (wall - busy) / rounds,
         "launches": len(spans) / rounds,
         "by_name": {
-            name: {"us": total / rounds, "launches": counts[name] / rounds} for name, total in by_name.most_common()
+            name: {"us": total / rounds, "launches": counts[name] / rounds}
+            for name, total in by_name.most_common()
+            if total >= LEAST_SHARE * busy
         },
     }
 
