@@ -237,16 +237,18 @@ def race(content: Content) -> Lines:
     means = {size: mean_rates(turns) for size, turns in found.items()}
     one = best_single([{name: rate for name, rate in each.items() if drafts(name)} for each in means.values()])
     every = f"over {title(one) if one else 'a single depth'}, the best over all"
-    heads = ["over the best static depth of this batch size", every, *(f"over {title(name)}" for name in (NONE, EMA))]
+    raced = {OURS, *(name for rate in means.values() for name in rate)}
+    against = [name for name in (NONE, EMA) if name in raced]
+    heads = ["over the best static depth of this batch size", every, *(f"over {title(name)}" for name in against)]
     yield from table("batch", "tokens/s", *heads, "turns")
     columns: list[list[Ratio]] = [[] for _ in heads]
     for size, turns in found.items():
         rate = means[size]
         best = max(filter(drafts, rate), key=lambda name: rate[name], default=None)
-        against = [over(turns, name, OURS) if name else None for name in (best, one, NONE, EMA)]
-        for column, value in zip(columns, against, strict=True):
+        ratios = [over(turns, name, OURS) if name else None for name in (best, one, *against)]
+        for column, value in zip(columns, ratios, strict=True):
             column.extend([value] if value else [])
-        cells = [str(value) if value else "" for value in against]
+        cells = [str(value) if value else "" for value in ratios]
         cells[0] += f" ({title(best)})" if best else ""
         yield row(size, f"{rate[OURS]:.0f}", *cells, len(turns))
     whole = (mean_ratio(column) if len(column) == len(found) > 0 else "" for column in columns)
@@ -258,7 +260,7 @@ def every_rate(content: Content) -> Lines:
     found = {size: mean_rates(turns) for size, turns in batches(content).items()}
     names = dict.fromkeys(name for rate in found.values() for name in rate)
     yield from table("", *(f"batch {size}" for size in found))
-    for name in sorted(names, key=lambda name: (name == OURS, name == EMA, name != NONE, name)):
+    for name in sorted(names, key=lambda name: (name == OURS, name == EMA, name != NONE, len(name), name)):
         yield row(title(name), *(f"{rate[name]:.0f}" if name in rate else "" for rate in found.values()))
 
 
@@ -340,6 +342,8 @@ SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
     "served-replay": ("replay", race),
     "served-replay-rates": ("replay", every_rate),
     "served-long": ("replay-16000", race),
+    "served-blocks": ("replay-blocks", race),
+    "served-blocks-rates": ("replay-blocks", every_rate),
 }
 """By the name of the place in the page, the phase's file and what makes its table."""
 
@@ -435,6 +439,17 @@ def long_contexts() -> Lines:
         yield row(file.removeprefix("real-").removesuffix(".json"), f"{length:,}", *shown)
 
 
+def long_rounds() -> Lines:
+    """Yield the milliseconds of a round by batch size and context, without a window and with one, and their ratio."""
+    cells = load("long_contexts", "times-fa3.json")["cells"]
+    found = {tuple(cell[key] for key in ("batch", "context", "steps", "seen")): cell["round_ms"] for cell in cells}
+    yield from table("batch", "tokens", *(f"{steps(depth)}: everything, window, ms" for depth in (1, 3, 7)))
+    for batch, context in dict.fromkeys((batch, context) for batch, context, _, _ in found):
+        pairs = ([found[batch, context, depth, seen] for seen in ("whole", "window-1024")] for depth in (1, 3, 7))
+        cells = (f"{whole:.2f}, {window:.2f} ({window / whole:.3f})" for whole, window in pairs)
+        yield row(batch, f"{context:,}", *cells)
+
+
 def budgets_served() -> Lines:
     """Yield by batch size what the policy serves without and with verify budgets, and the best pair that is held, over
     the best static depth of that batch size, with standard errors."""
@@ -491,8 +506,13 @@ def performance() -> dict[str, Lines]:
     served = _served("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
     return {
         **served, "start-up": start_up(load("start_up", "start-up.json")), "verify-budget-served": budgets_served(),
-        "long-contexts": long_contexts(), "attention-dp-served": attention_dp(),
+        "long-contexts": long_contexts(), "long-rounds": long_rounds(), "attention-dp-served": attention_dp(),
     }  # fmt: skip
+
+
+def block_drafters() -> dict[str, Lines]:
+    """Return the tables of docs/block-drafters.md."""
+    return _served("served-blocks", "served-blocks-rates")
 
 
 def measurements() -> dict[str, Lines]:
@@ -500,7 +520,7 @@ def measurements() -> dict[str, Lines]:
     return {
         "real-gates": gates(), "simulation": simulation(), "demo": demo(), "h200": h200(), "h200-cells": h200_cells(),
         "switching": switching(), "open-loop": open_loop(), "ablation": ablation(), "draft-reach": draft_reaches(),
-        **_served(*(SERVED.keys() - performance().keys())),
+        **_served(*(SERVED.keys() - performance().keys() - block_drafters().keys())),
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from scripts import launch_lines, of_results, of_source  # noqa: E402
 Parts = Mapping[str, Iterable[str]]
 PAGES: dict[str, Callable[[], Parts]] = {
     "README.md": lambda: {"real": of_results.first_figure()},
+    "docs/block-drafters.md": of_results.block_drafters,
     "docs/cli.md": of_source.commands,
     "docs/compatibility.md": lambda: {
         "campaign": of_results.campaign(), "architectures": of_results.architectures(),
