@@ -27,7 +27,13 @@ REASONS = {
     "sglang_plugin/workers/arguments.py": ("fixed_block_reason", "planner_reason"),
     "sglang_plugin/workers/dspark.py": ("_why_left_alone",),
     "sglang_plugin/attention_dp.py": ("unsupported_reason",),
-    "sglang_plugin/zero_steps/setup_check.py": ("why_every_round", "_of_the_worker", "_of_the_server"),
+    "sglang_plugin/zero_steps/setup_check.py": (
+        "why_every_round",
+        "_of_the_tiers",
+        "_of_the_pool",
+        "_of_the_worker",
+        "_of_the_server",
+    ),
     "sglang_plugin/verify_budget/setup_check.py": (
         "why_rectangles",
         "_of_the_target",

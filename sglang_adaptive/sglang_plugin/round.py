@@ -38,6 +38,7 @@ from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRow
 from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
 from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
+from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Round:
         self.longest_rows = LongestRows()
         self.deferred: DeferredDraftExtend | None = None
         """Leaves draft extends of zero-step rounds for later; None where they run in every round."""
+        self.left_for_later: LeftForLater | None = None
+        """The same, or what does so for a block drafter."""
         self.ranks: JointSteps | None = None
         """Agrees on the steps with other ranks; None where this rank chooses alone."""
         self.budgets: PackedRounds | None = None
@@ -137,7 +140,7 @@ class Round:
             build(worker)
             self.lookups = LookupRounds.where_it_can(worker, self.controller)
         self.ranks = attention_dp.joint_steps(self.controller)
-        self.deferred = DeferredDraftExtend.where_it_can(worker, self.controller)
+        self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
         self.draft_window = DraftWindow.where_it_can(worker)
         if verify_budget.asked():
             self.budgets = PackedRounds.where_it_can(worker, self.controller, self.longest_rows, self.all_verify_alike)
@@ -356,8 +359,8 @@ class Round:
         self.controller.interrupt()
 
     def owned_length(self, owned: int, req: Any) -> int:
-        """Leave tokens whose draft extend is pending out of what the prefix cache keeps of a leaving request."""
-        return owned if self.deferred is None else self.deferred.owned_length(owned, req)
+        """Leave tokens with pending rows of the draft out of what the prefix cache keeps of a leaving request."""
+        return owned if self.left_for_later is None else self.left_for_later.owned_length(owned, req)
 
     def released(self, req: Any) -> None:
         """Let the text of a request that has given back its KV be counted and audited, if it is done."""

@@ -23,6 +23,9 @@ from tests.engine.stepping import Stepped
 ARRIVALS = {0: ("a", 60), 4: ("b", 5), 9: ("c", 40), 10: ("d", 70)}
 """By turn: who arrives, and for how many tokens."""
 ABORTED = ("d", 14)
+ARRIVAL_NAMES = tuple(name for name, _ in ARRIVALS.values())
+AGAIN, AFTER = ("e", 30), "b"
+"""A request that goes on with all of what another was asked and wrote, which the prefix cache has most of."""
 
 
 class BlockStepper(Stepped):
@@ -49,7 +52,10 @@ class BlockStepper(Stepped):
                 self.ask(name, self.encode(models.prompts("easy")[len(self.reqs)] * (1 + now // 9)), tokens)
             if now == ABORTED[1]:
                 self.abort(ABORTED[0])
-            return now > max(ARRIVALS) + 4 and self.done()
+            if self.reqs.keys() == {*ARRIVAL_NAMES} and now > ABORTED[1] and self.done(AFTER):
+                before = self.reqs[AFTER]
+                self.ask(AGAIN[0], [*before.origin_input_ids, *before.output_ids_through_stop], AGAIN[1])
+            return AGAIN[0] in self.reqs and self.done()
 
         self.play(step, overlap)
         after = self.controller.snapshot()
@@ -60,8 +66,16 @@ class BlockStepper(Stepped):
             "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.get(tier, 0)],
             "accepted": sum(after.accepted_by_tier.values()),
             "degraded": after.degraded,
+            "left_for_later": self._left_for_later(),
             "free_slots": self.free_slots(),
         }
+
+    def _left_for_later(self) -> tuple[int, int]:
+        """Return how many zero-step rounds left the draft's keys and values for later so far, and what made them."""
+        deferred = self.worker.deferred
+        assert deferred is not None and deferred.guard.error is None and deferred._pending.rounds <= deferred._every
+        found = deferred.snapshot()
+        return found["held_rounds"], found["extends"]
 
     def write_without_features(self, depths: Sequence[int]) -> dict[str, Any]:
         """The same where the draft gets no keys and values of what zero-step rounds write."""
@@ -107,7 +121,11 @@ class BlockStepper(Stepped):
 
 def main() -> None:
     lab = BlockStepper(Path(sys.argv[1]))
-    ladders = {False: ((0,), BLOCK_DEPTHS, (15, 0)), True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3))}
+    long = (*[0] * 11, 15, 15)  # zero-step rounds beyond what is kept at a time
+    ladders = {
+        False: ((0,), BLOCK_DEPTHS, (15, 0), (0, 0, 0, 7)),
+        True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3), (0, 0, 15), long),
+    }
     runs = [lab.write(depths, overlap) for overlap in ladders for depths in ladders[overlap]]
     print(json.dumps({"runs": runs, "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}))
 

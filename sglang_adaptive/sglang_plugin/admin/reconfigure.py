@@ -99,8 +99,8 @@ class Reconfigure:
         if isinstance(retiring, CostSharing):
             retiring.retire()
         now = current()
-        if now is not None and now.deferred is not None:
-            now.deferred.set_every(config.zero_step_extend_every)
+        if now is not None and now.left_for_later is not None:
+            now.left_for_later.set_every(config.zero_step_extend_every)
         if now is not None and now.audits is not None:
             now.audits.change(config.audit)
         trace_rounds(controller, config.trace)

@@ -15,7 +15,7 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key
 from sglang_adaptive.sglang_plugin.start.warm_up_switch import WARM_UP_KEY, WarmUpSwitch
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import asked
-from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
+from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,8 @@ def _adaptive() -> dict[str, Any]:
             static |= {"dspark": table.snapshot(), "profile_key": profile_key().as_dict()}
         return static
     found = {**now.controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
-    if now.deferred is not None:
-        found["zero_steps"] = now.deferred.snapshot()
+    if now.left_for_later is not None:
+        found["zero_steps"] = now.left_for_later.snapshot()
     if now.draft_window is not None:
         found["draft_window"] = now.draft_window.snapshot()
     if now.worker.device == "cuda":
@@ -110,7 +110,7 @@ def handlers() -> dict[str, Any]:
         BUDGET_KEY: ForceBudget(controller),
         CONFIG_KEY: Reconfigure(controller),
         WARM_UP_KEY: WarmUpSwitch(controller),
-        EXTEND_KEY: ExtendEvery(None if now is None else now.deferred),
+        EXTEND_KEY: ExtendEvery(None if now is None else now.left_for_later),
         REPORT_KEY: TakeReport(None if now is None else now.audits),
     }
 
@@ -201,7 +201,7 @@ class ForceBudget:
 class ExtendEvery:
     """Handler of ``adaptive_zero_step_extend_every``: how many zero-step rounds share one draft extend."""
 
-    def __init__(self, deferred: DeferredDraftExtend | None) -> None:
+    def __init__(self, deferred: LeftForLater | None) -> None:
         self._deferred = deferred
 
     def validate(self, key: str, value: Any) -> None:

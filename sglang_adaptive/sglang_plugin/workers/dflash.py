@@ -5,9 +5,10 @@ accepted one, and a mask for each draft. Here n steps are a block of n + 1 token
 verify graph for each number of steps. The block of the launch is the widest. What a round hands to the next one, the
 bonus token and the request's length, does not depend on its width.
 
-The draft attends to keys and values that it makes of the target's hidden states. They are made of every accepted token
-right after its verify, by two projections and without a pass of the draft. So nothing is owed when drafting resumes. At
-zero steps the block is the last accepted token alone, and the draft's model does not run.
+The draft attends to keys and values that it makes of the target's hidden states, by a few projections and without a
+pass of the draft. SGLang makes them right after each verify. At zero steps the block is the last accepted token alone,
+the draft's model does not run, and they are made of the tokens of several rounds together, at the latest before a block
+is drafted.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.graphs.states import new_backend, target_parts
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds, parts_of
+from sglang_adaptive.sglang_plugin.zero_steps.deferred_append import DeferredAppend
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,10 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         """By width, what ``_take_width`` keeps of those that are not live."""
         self._samplers: dict[int, Any] = {}
         """By width, what takes the likeliest tokens inside the draft's graphs."""
+        self.deferred: DeferredAppend | None = None
+        self._zero_step_batch: Any = None
+        """That of the round that is running, if it drafts nothing."""
+        self._appended = True
         self.round = begin_rounds(self)
         if most not in self.adaptive_controller.candidate_steps:
             logger.warning(
@@ -68,6 +74,12 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             )
 
     # -- start-up ---------------------------------------------------------------------------------------------
+
+    def init_cuda_graphs(self) -> None:
+        """Build the runtime states, and decide whether zero-step rounds leave something for later."""
+        super().init_cuda_graphs()
+        self.deferred = DeferredAppend.where_it_can(self, self.adaptive_controller)
+        self.round.left_for_later = self.deferred
 
     def _launch_state(self) -> SpecRuntimeState:
         self._samplers[self.block_size] = self._draft_sampler
@@ -139,9 +151,25 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             return super().forward_batch_generation(batch, *args, **kwargs)
         self.activate_step_by_batch(batch.seq_lens.shape[0])
         if self.speculative_num_steps:
+            if self.deferred is not None:
+                self.deferred.before_draft(super()._append_target_hidden_to_draft_kv_by_loc, batch)
             return super().forward_batch_generation(batch, *args, **kwargs)
-        with _without_a_pass(self.draft_model_runner):
-            return super().forward_batch_generation(batch, *args, **kwargs)
+        self._zero_step_batch, self._appended = batch, True
+        try:
+            with _without_a_pass(self.draft_model_runner):
+                result = super().forward_batch_generation(batch, *args, **kwargs)
+        finally:
+            self._zero_step_batch = None
+        self.round.note(result).extended = self._appended
+        return result
+
+    def _append_target_hidden_to_draft_kv_by_loc(self, **rows: Any) -> None:
+        """Make the draft's keys and values of hidden states; in a zero-step round, leave that for later."""
+        append = super()._append_target_hidden_to_draft_kv_by_loc
+        if self.deferred is None or self._zero_step_batch is None:
+            append(**rows)
+        else:
+            self._appended = self.deferred.after_verify(append, self._zero_step_batch, **rows)
 
 
 def reserve(original: Callable[..., None], draft_input: Any, batch: Any) -> None:

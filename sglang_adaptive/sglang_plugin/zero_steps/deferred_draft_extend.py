@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.pending_drafts import CatchUp, PendingDrafts, extend_schedule
+from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import env
@@ -22,6 +22,7 @@ from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.zero_steps import catch_up
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_state, has_graph, run_catch_up
+from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
 from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
 from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
 
@@ -30,29 +31,25 @@ logger = logging.getLogger(__name__)
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """Fields of EagleDraftInput from which a draft starts, one row a request."""
 
-_Key = tuple[int, int]
 
-
-class DeferredDraftExtend:
+class DeferredDraftExtend(LeftForLater):
     """Keeps the pending rows of one worker's draft, and runs the draft extend over them."""
 
     def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
         """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept."""
         self._worker = worker
         self._draft = worker._draft_worker
-        self._states = states
-        self._every = min(every, self.max_every)
-        self._pending = PendingDrafts()
+        guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
+        pairs = worker.speculative_algorithm.is_eagle()
+        super().__init__(guard, self._draft.req_to_token_pool, states, every, pairs)
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
         self._running = False  # SGLang's extend is called from here
-        self.guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
         self._can_write = catch_up.fits(self._draft)
-        self._pairs = int(worker.speculative_algorithm.is_eagle())  # the prefix cache's keys are pairs of tokens
         self._alone = _is_alone(self._draft)
         self._device_waits = False  # it had done all that it was given when this round began
         self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
-        self._rounds = self._extends = self._writes = 0
+        self._writes = 0
 
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredDraftExtend | None:
@@ -69,24 +66,9 @@ class DeferredDraftExtend:
             return None
         return cls(worker, controller.states, configuration().zero_step_extend_every)
 
-    @property
-    def max_every(self) -> int:
-        """The most rounds that one draft extend can process."""
-        return self._states[-1].speculative_num_draft_tokens
-
-    def set_every(self, rounds: int) -> None:
-        """From the next round on, keep at most *rounds* pending; 1 runs the draft extend in every round."""
-        self._every = min(rounds, self.max_every)
-
     def snapshot(self) -> dict[str, Any]:
         """Return JSON builtins for /server_info."""
-        return {
-            "extend_every": 1 if self.guard.closed else self._every,
-            "reason": self.guard.error,
-            "held_rounds": self._rounds,
-            "extends": self._extends,
-            "writes": self._writes,
-        }
+        return {**super().snapshot(), "writes": self._writes}
 
     def applies(self, draft: Any, batch: Any) -> bool:
         """Whether this object handles a draft extend that SGLang is about to run."""
@@ -150,35 +132,14 @@ class DeferredDraftExtend:
             due = self._pending.rounds + 1 >= self._every
             self._device_waits = due and self._alone and torch.cuda.current_stream().query()
 
-    def owned_length(self, owned: int, req: Any) -> int:
-        """Return how many of a leaving request's *owned* tokens the prefix cache may keep.
-
-        The prefix cache keeps the KV of target and draft in the same slots, so it must not keep tokens with pending
-        rows; the next request with this prefix computes these few tokens again. With overlap one pending row belongs
-        to a round that is not committed yet, so one more token is left out. Of n tokens, which are n - 1 pairs, the
-        prefix cache keeps n - 1. It must never get fewer than it protects already: SGLang then ends the scheduler.
-        """
-        try:
-            owed = self._owed(req.kv.req_pool_idx)
-            if not owed:
-                return owned
-            kept: int = max(req.kv.cache_protected_len, req.kv.kv_committed_len - owed)
-            return min(owned, kept + self._pairs)
-        except Exception as error:
-            self._give_up(error)
-            return owned
-
-    def _owed(self, row: int | None) -> int:
-        return 0 if row is None else self._pending.owed((row, int(self._draft.req_to_token_pool.req_generation[row])))
-
-    def _hold(self, result: Any, keys: list[_Key]) -> None:
+    def _hold(self, result: Any, keys: list[Key]) -> None:
         block = HeldRound.of(result)  # may raise, so first
         self._pending.hold(keys)
         self._held.append(block)
         self._rounds += 1
 
     def _run(
-        self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[_Key], ahead: int
+        self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[Key], ahead: int
     ) -> ShadowDrafts | None:
         """Run the pending rows of the requests *keys* of *batch*; write the output into their rows of *draft_input*.
 
@@ -197,9 +158,7 @@ class DeferredDraftExtend:
         self._held.clear()
         return shadow_drafts
 
-    def _write(
-        self, extend: Callable[..., None], batch: Any, keys: list[_Key], ahead: int, whole: bool = False
-    ) -> None:
+    def _write(self, extend: Callable[..., None], batch: Any, keys: list[Key], ahead: int, whole: bool = False) -> None:
         """Write the keys and values of the pending rows of the requests *keys* of *batch*.
 
         Each request has a row of the latest round. It stays pending, for the output of a full draft extend. A *whole*
@@ -232,12 +191,6 @@ class DeferredDraftExtend:
         if not batch.enable_overlap:  # with overlap, missing rows of the relay keep their values
             self._worker._stub_skipped_draft_extend(batch, result)
 
-    def _keys(self, batch: Any) -> list[_Key]:
-        """Identify each request by its row of the pool and the row's generation, which grows when the row is reused."""
-        rows = batch.req_pool_indices_cpu
-        generations = self._draft.req_to_token_pool.req_generation[rows]
-        return list(zip(rows.tolist(), generations.tolist(), strict=True))
-
     def _take_over_read_event(self) -> None:
         """Let the scheduler write to the shared pools as soon as the verify pass has read them.
 
@@ -248,10 +201,9 @@ class DeferredDraftExtend:
         self._draft.draft_runner.shared_read_done_event = event
 
     def _give_up(self, error: Exception) -> None:
-        self._pending.settle()
         self._held.clear()
         self._shadow_drafts = None
-        self.guard.close(error)
+        super()._give_up(error)
 
 
 def _is_alone(draft: Any) -> bool:

@@ -112,7 +112,7 @@ def test_a_block_width_a_turn_in_both_loops(blocks: dict[str, Any]) -> None:
     without_drafts, *others = blocks["runs"]
     assert without_drafts["ran"] == [0] and without_drafts["accepted"] == 0
     assert {tier for run in others for tier in run["ran"]} == set(BLOCK_DEPTHS)
-    assert others[-1]["accepted"] > 100
+    assert others[-3]["accepted"] > 100
     for found in blocks["runs"]:
         assert found["outputs"] == without_drafts["outputs"]
         assert (found["free_slots"], found["degraded"]) == (SLOTS, None)
@@ -134,6 +134,8 @@ def test_a_block_depends_on_the_text_and_on_its_width_alone(blocks: dict[str, An
         if (request, position, len(block)) in known
     ]
     assert sum(wanted != block for wanted, block in forgetful) > 10
+    held, appends = blocks["runs"][-1]["left_for_later"]
+    assert held > 2 * appends > 0
     assert blocks["forgetful"]["outputs"] == blocks["runs"][0]["outputs"]
 
 

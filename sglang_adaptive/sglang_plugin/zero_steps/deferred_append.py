@@ -1,0 +1,102 @@
+"""Leaves the keys and values of a block drafter's zero-step rounds for later.
+
+SGLang 0.5.23 makes them of the target's hidden states after every verify, layer by layer of the draft. Those of a token
+depend on its own hidden states alone, so the rows of several rounds are made together as well as one round's: after
+eight rounds, and before a block is drafted. What a prefix keeps is as in `left_for_later.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.zero_steps.catch_up import on_device
+from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
+from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_append
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+Append = Callable[..., None]
+"""SGLang's ``_append_target_hidden_to_draft_kv_by_loc``."""
+
+
+class DeferredAppend(LeftForLater):
+    """Keeps hidden states of zero-step rounds, and appends them to the draft's KV together."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._held: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Of each pending round: hidden states [requests, features], KV slots and positions [requests]."""
+
+    @classmethod
+    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredAppend | None:
+        """Return what defers the appends of *worker*; None, after a log line, where each round has its own."""
+        if 0 not in controller.tiers:
+            return None
+        pool = worker.model_runner.req_to_token_pool
+        reason = why_every_append(pool, controller.tiers)
+        if reason is not None:
+            logger.info("adaptive: the draft's keys and values are made in every zero-step round: %s", reason)
+            return None
+        guard = Guard(
+            "adaptive: the draft's keys and values are made in every zero-step round from now on", ranks_alike=True
+        )
+        return cls(guard, pool, controller.states, configuration().zero_step_extend_every)
+
+    def after_verify(
+        self, append: Append, batch: Any, *, target_hidden: Tensor, cache_loc: Tensor, positions: Tensor, **more: Any
+    ) -> bool:
+        """Instead of *append* at the end of a zero-step round of *batch*: keep its rows, and append those that are due.
+
+        Return whether the draft's KV has all of them.
+        """
+        if not self.guard.closed and (self._every > 1 or self._pending.rounds):
+            try:
+                keys = self._keys(batch)
+                # Copies, because the next round writes into the same tensors. Rows past the slots are padding.
+                rows = target_hidden[: len(keys)].clone(), cache_loc.clone(), positions.clone()
+                self._pending.hold(keys)
+                self._held.append(rows)
+                self._rounds += 1
+                if self._pending.rounds < self._every:
+                    return False
+                self._run(append, keys)
+                return True
+            except Exception as error:
+                self._give_up(error)
+        append(target_hidden=target_hidden, cache_loc=cache_loc, positions=positions, **more)
+        return True
+
+    def before_draft(self, append: Append, batch: Any) -> None:
+        """Before a block is drafted for *batch*: append the pending rows of its requests."""
+        if self._pending.rounds:
+            try:
+                self._run(append, self._keys(batch))
+            except Exception as error:
+                self._give_up(error)
+
+    def _run(self, append: Append, keys: list[Key]) -> None:
+        plan = self._pending.catch_up(keys)
+        if plan is not None:
+            hidden, slots, positions = (torch.cat(parts) for parts in zip(*self._held, strict=True))
+            if not plan.is_one_of_each([len(slots) for _, slots, _ in self._held]):
+                places = [place for own in plan.sources for place in own]
+                (sources,) = on_device([places], hidden.device)
+                hidden, slots, positions = hidden[sources], slots[sources], positions[sources]
+            append(target_hidden=hidden, cache_loc=slots, positions=positions)
+            self._extends += 1
+        self._pending.settle(keys)
+        self._held.clear()
+
+    def _give_up(self, error: Exception) -> None:
+        self._held.clear()
+        super()._give_up(error)
