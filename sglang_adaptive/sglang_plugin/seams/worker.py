@@ -244,6 +244,7 @@ needs(
         ),
     ),
     Need(_DFLASH + "._maybe_build_draft_sampler", ("self",)),
+    Need(_DFLASH + "._append_target_hidden_to_draft_kv_by_loc", ("target_hidden", "cache_loc", "positions")),
     Need(
         _DSPARK + "dspark_worker_v2.DSparkWorkerV2",
         attributes=(
