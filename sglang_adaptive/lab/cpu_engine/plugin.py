@@ -32,7 +32,7 @@ def register() -> None:
     )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from sglang_adaptive.lab.cpu_engine import block_drafts, layers
+    from sglang_adaptive.lab.cpu_engine import block_drafts, layers, pools
     from sglang_adaptive.lab.cpu_engine.kernels.slots import last_slots
 
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
@@ -46,6 +46,7 @@ def register() -> None:
     HookRegistry.register(ALGORITHMS, block_drafts.resolve_as_on_gpu, HookType.AROUND)
     HookRegistry.register(SAMPLED_BLOCKS, block_drafts.samples, HookType.REPLACE)
     HookRegistry.register(GIVEN_EMBEDDINGS, block_drafts.in_model_dtype, HookType.AROUND)
+    HookRegistry.register(pools.BUFFERS, pools.create_buffers, HookType.AROUND)
     HookRegistry.register(layers.NORM, layers.norm, HookType.AROUND)
     HookRegistry.register(layers.ROTATE, layers.rotate, HookType.AROUND)
     HookRegistry.register(DISPATCH, _waiting_for_requests, HookType.AROUND)
