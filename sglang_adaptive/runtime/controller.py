@@ -22,7 +22,7 @@ from sglang_adaptive.runtime.budgets import Calibration, budget_report
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.runtime.round_times import RoundClock
+from sglang_adaptive.runtime.round_times import RoundClock, of_the_first_rank
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.snapshot import ControllerSnapshot, MeterReading, RegionReading, forecast
 from sglang_adaptive.runtime.start_up import Device
@@ -252,16 +252,8 @@ class AdaptiveController(RuntimeStates):
         return "acceptance" if batch_size == self._last_batch_size else "batch size"
 
     def _hand_over_cost(self, policy: LearnsCost) -> None:
-        """Broadcast the first rank's table; a rank that fails still takes part, because the others wait for it."""
-        try:
-            payload = policy.export_cost()
-        except Exception:
-            self.share_cost(None)
-            raise
-        shared = self.share_cost(payload)
-        if shared is None:
-            raise RuntimeError("the first rank has no cost table to share")
-        policy.import_cost(shared)
+        """Broadcast the first rank's table."""
+        policy.import_cost(of_the_first_rank(policy.export_cost, self.share_cost))
 
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
         """Stop asking the policy, and log why; *steps* run until another policy replaces it, None for the launch's."""

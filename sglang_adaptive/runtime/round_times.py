@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
+
+T = TypeVar("T")
 
 # Measures round times from the arrival times of results.
 
@@ -104,3 +106,23 @@ class RoundTimes:
             for (batch_size, steps, budget), cell in sorted(self._cells.items())
             if cell.recent
         ]
+
+
+# Between ranks, which decide from the first one's times.
+
+
+def of_the_first_rank(export: Callable[[], T], share: Callable[[T | None], T | None]) -> T:
+    """Return what *export* returns on the first rank; *share* gives every rank the first one's argument.
+
+    A rank that fails still takes part, because the others wait for it. Raises what its *export* raised, and
+    RuntimeError where the first rank's did.
+    """
+    try:
+        own = export()
+    except Exception:
+        share(None)
+        raise
+    shared = share(own)
+    if shared is None:
+        raise RuntimeError("the first rank has no cost table to share")
+    return shared

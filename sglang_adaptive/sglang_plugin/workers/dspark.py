@@ -28,7 +28,7 @@ from sglang.srt.speculative.dspark_components.dspark_sps import SpsAdditiveCostT
 from sglang.srt.speculative.dspark_components.dspark_worker_v2 import DSparkWorkerV2
 
 from sglang_adaptive.policy.verify_cost import WHOLE, Costs, Grid, Trials, VerifyCosts, steps
-from sglang_adaptive.runtime.round_times import RoundClock
+from sglang_adaptive.runtime.round_times import RoundClock, of_the_first_rank
 from sglang_adaptive.sglang_plugin import current
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -142,15 +142,8 @@ class LearntTable:
         return self._grid
 
     def _hand_over(self, grid: Grid) -> None:
-        """Share the first rank's times; a rank that fails still takes part, because the others wait for it."""
-        try:
-            payload = self.costs.export_cost()
-        except Exception:
-            self._share(None)
-            raise
-        shared = self._share(payload)
-        if shared is None:
-            raise RuntimeError("the first rank has no cost table to share")
+        """Share the first rank's times."""
+        shared = of_the_first_rank(self.costs.export_cost, self._share)
         self.costs.import_cost(shared, grid)
         self._tables.clear()
 
