@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ COMPACT = {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
 REFERENCE = Policy("none", speculate=False)
 ALL = Policy("dspark-all", variables=COMPACT)
 LEARNT = Policy("dspark-learnt", config={"policy": "throughput"}, ours=True, saved_profile=True, variables=COMPACT)
-AGAIN = Policy("dspark-again", config={"policy": "throughput"}, ours=True, saved_profile=True, variables=COMPACT)
+AGAIN = replace(LEARNT, name="dspark-again")
 STOPPING = 15.0
 
 

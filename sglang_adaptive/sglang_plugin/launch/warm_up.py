@@ -161,8 +161,8 @@ class _Server:
                 ):
                     pass_begun = time.perf_counter()
                     if sampling is GREEDY or self._can_sample(compile_ahead.compiler()):
-                        few = [size for size in sizes if size <= largest]
-                        missed += self._pass(name, few, tiers, sampling, more)
+                        fitting = [size for size in sizes if size <= largest]
+                        missed += self._pass(name, fitting, tiers, sampling, more)
                     seconds[name] = time.perf_counter() - pass_begun
                 self._progress.now("prefills")
                 for size in (size for size in PREFILL_SIZES if size <= largest):

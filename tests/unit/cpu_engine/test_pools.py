@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psutil
+import pytest
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
@@ -13,17 +14,14 @@ WHOLE = 2 * SLOTS * HEADS * SIZE * LAYERS * 4
 """Bytes of all buffers, 537 MB."""
 
 
-def test_a_pool_takes_the_memory_that_is_written() -> None:
+def test_a_pool_takes_the_memory_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, create = torch.zeros, MHATokenToKVPool._create_buffers
-    MHATokenToKVPool._create_buffers = lambda pool: create_buffers(create, pool)
-    try:
-        before = psutil.Process().memory_info().rss
-        pool = MHATokenToKVPool(
-            SLOTS, 1, torch.float32, HEADS, SIZE, LAYERS, "cpu", enable_memory_saver=False, enable_alt_stream=False
-        )
-        taken = psutil.Process().memory_info().rss - before
-    finally:
-        MHATokenToKVPool._create_buffers = create
+    monkeypatch.setattr(MHATokenToKVPool, "_create_buffers", lambda pool: create_buffers(create, pool))
+    before = psutil.Process().memory_info().rss
+    pool = MHATokenToKVPool(
+        SLOTS, 1, torch.float32, HEADS, SIZE, LAYERS, "cpu", enable_memory_saver=False, enable_alt_stream=False
+    )
+    taken = psutil.Process().memory_info().rss - before
     assert taken < WHOLE / 8
     assert torch.zeros is usual
     assert len(pool.k_buffer) == LAYERS and pool.k_buffer[0].shape[1:] == (HEADS, SIZE)
