@@ -55,6 +55,7 @@ HTTP_APPLICATION = Variable(
 ATTENTION_DP = Switch("SGLANG_ADAPTIVE_ATTENTION_DP", "adaptive steps with attention DP")
 RESERVE_AHEAD = Switch("SGLANG_ADAPTIVE_RESERVE_AHEAD", "KV slots reserved for several rounds at once")
 HOST_LENGTHS = Switch("SGLANG_ADAPTIVE_HOST_LENGTHS", "lengths known after a zero-step round without a wait")
+DEVICE_PLANS = Switch("SGLANG_ADAPTIVE_DEVICE_PLANS", "FlashInfer's passes planned on the device, without a wait")
 DECODE_KERNEL = Switch("SGLANG_ADAPTIVE_DECODE_KERNEL", "a plain decode's attention kernel in zero-step rounds")
 ZERO_STEP_CHOICE = Switch("SGLANG_ADAPTIVE_ZERO_STEP_CHOICE", "the kernels that choose tokens in zero-step rounds")
 NGRAM_ROOTS = Switch("SGLANG_ADAPTIVE_NGRAM_ROOTS", "NGRAM's zero-step rounds prepared on the device")

@@ -44,6 +44,7 @@ from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.audit.finished import Audits
     from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
+    from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
     from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
     from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
     from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
@@ -94,6 +95,13 @@ class Round:
         from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
 
         return Fa3()
+
+    @cached_property
+    def device_plans(self) -> DevicePlans:
+        """What plans FlashInfer's passes; its kernel needs Triton as well."""
+        from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
+
+        return DevicePlans()
 
     @cached_property
     def likeliest(self) -> LikeliestTokens:
@@ -193,6 +201,14 @@ class Round:
             self.audits.before_round(found)
         return found
 
+    def resolve_lengths(self, resolve: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
+        """Bring the lengths of requests to the host; without a wait where they are known, or nobody reads them."""
+        self.lengths.resolve(resolve, future_map, batch, partial(self._lengths_unread, batch), **kwargs)
+
+    def _lengths_unread(self, batch: Any) -> bool:
+        whole = self.drafts_whole and batch.spec_info is not None and batch.seq_lens.is_cuda
+        return whole and self.device_plans.cover(self.worker, batch)
+
     def choose_steps(self, batch_size: int) -> None:
         """Choose the steps of the coming round, and its verify budget; make the steps live."""
         self.controller.activate_step_by_batch(batch_size)
@@ -222,7 +238,7 @@ class Round:
             if self.lookups.live:
                 return self.lookups.drafted(drafter, batch, self.short_draft.linked)
         found = None
-        if self._drafts_whole and batch.seq_lens.is_cuda and not kwargs:
+        if self.drafts_whole and batch.seq_lens.is_cuda and not kwargs:
             found = self.short_draft.drafted(drafter, batch)
         return draft(drafter, batch, **kwargs) if found is None else found
 
@@ -313,13 +329,13 @@ class Round:
             self._extend(extend, drafter, batch, result, **kwargs)
 
     @property
-    def _drafts_whole(self) -> bool:
+    def drafts_whole(self) -> bool:
         """Whether drafts read the whole of each request, and nobody asks for more of them than the tokens."""
         return self.budgets is None and self.draft_window is None
 
     def _extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         if batch.seq_lens.is_cuda:
-            if self._drafts_whole and self.short_draft.extended(drafter, batch, result):
+            if self.drafts_whole and self.short_draft.extended(drafter, batch, result):
                 return
             self.short_verify.take_slots(batch, drafter.speculative_num_draft_tokens)
         extend(drafter, batch, result, **kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine.workload import Case
-from tests.gpu.servers import answers, serving, tiny_pair
+from tests.gpu.servers import answers, serving, smollm2_pair, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 STATIC = (3, 7)
@@ -21,12 +21,22 @@ def rounds(found: list[dict[str, Any]]) -> int:
     return sum(answer["meta_info"]["spec_verify_ct"] for answer in found)
 
 
+def pair(backend: str, folder: Path) -> tuple[str, ...]:
+    """Return the pair that *backend* serves: flashinfer has no kernel for the tiny pair's heads."""
+    return smollm2_pair() if backend == "flashinfer" else tiny_pair(folder, backend)
+
+
+@pytest.fixture(scope="module", params=["fa3", "flashinfer"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list[dict[str, Any]]]:
+def ours(backend: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """What one adaptive server answers at each static depth, one request at a time and all at once."""
     folder = tmp_path_factory.mktemp("ours")
     found = {}
-    with serving(folder / "adaptive.log", tiny_pair(folder, "fa3"), "fa3", TIERS) as client:
+    with serving(folder / "adaptive.log", pair(backend, folder), backend, TIERS) as client:
         for at_once in (1, len(CASES)):
             for steps in (*STATIC, *reversed(STATIC)):  # a second turn of each follows other depths
                 client.force_steps(steps)
@@ -36,9 +46,10 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list
 
 @pytest.mark.parametrize("steps", STATIC)
 def test_accept_lengths_and_outputs_are_those_of_a_stock_server(
-    steps: int, ours: dict[tuple[int, int], Any], tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    with serving(tmp_path / "static.log", tiny_pair(tmp_path, "fa3"), "fa3", steps) as client:
+    steps: int, backend: str, ours: dict[tuple[int, int], Any], tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:  # fmt: skip
+    with serving(tmp_path / "static.log", pair(backend, tmp_path), backend, steps) as client:
         for at_once in (1, len(CASES)):
             mine, theirs = ours[steps, at_once], answers(client, CASES, at_once)
             record_property(f"rounds_{at_once}", [rounds(mine), rounds(theirs)])

@@ -11,16 +11,13 @@ from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, FA3, SRT, Process, aro
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
 
-_DECODING = (
-    SRT + "layers.attention.triton_backend.TritonAttnBackend.",
-    SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend.",
-)
+_TRITON = SRT + "layers.attention.triton_backend.TritonAttnBackend."
+_FLASHINFER = SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend."
+_DECODING = (_TRITON, _FLASHINFER)
 """Backends that can run a zero-step round with the kernel of a plain decode."""
 
-_DRAFTING = (
-    SRT + "layers.attention.triton_backend.TritonMultiStepDraftBackend.",
-    SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend.",
-)
+_FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
+_DRAFTING = (SRT + "layers.attention.triton_backend.TritonMultiStepDraftBackend.", _FLASHINFER_DRAFT)
 """Backends of the draft's steps that take a request's length from its position."""
 
 
@@ -59,6 +56,24 @@ def _init_metadata(
     original(backend, now.decode_kernel.seen(backend, forward_batch), *args, **kw)
 
 
+def _plan(now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kw: Any) -> None:
+    """Plan a pass of FlashInfer that runs without a graph."""
+    from sglang_adaptive.sglang_plugin.fast_path.flashinfer import with_lengths
+
+    _init_metadata(now, original, backend, with_lengths(forward_batch), *args, **kw)
+
+
+def _plan_replay(
+    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, in_capture: bool = False
+) -> None:
+    """Plan a pass of FlashInfer that is captured or replayed."""
+    from sglang_adaptive.sglang_plugin.fast_path.flashinfer import with_lengths
+
+    decodes = now.decode_kernel.runs(backend, forward_batch)
+    if in_capture or not now.drafts_whole or not now.device_plans.planned(backend, forward_batch, decodes):
+        _init_metadata(now, original, backend, with_lengths(forward_batch), in_capture)
+
+
 def _forward_extend(
     now: Round, original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any,
     *args: Any, **kwargs: Any,
@@ -77,13 +92,41 @@ def _draft_indices(
     original(backend, seen, *args, **kwargs)
 
 
+def _plan_draft(
+    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Plan a draft of FlashInfer that runs without a graph."""
+    from sglang_adaptive.sglang_plugin.fast_path.flashinfer import with_lengths
+
+    original(backend, with_lengths(forward_batch), *args, **kwargs)
+
+
+def _plan_draft_replay(
+    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, in_capture: bool = False
+) -> None:
+    """Plan all passes of a draft of FlashInfer that is captured or replayed."""
+    if in_capture or not now.drafts_whole or not now.device_plans.draft_planned(backend, forward_batch):
+        _plan_draft(now, original, backend, forward_batch, in_capture)
+
+
 for _backend in _DRAFTING:
     event(_backend + "common_template", "self", "forward_batch", process=Process.SCHEDULER_CUDA)(_draft_indices)
 
 
+_EAGER, _GRAPH = "init_forward_metadata", "init_forward_metadata_out_graph"
+_MADE: dict[str, Callable[..., None]] = {
+    _TRITON + _EAGER: _init_metadata,
+    _TRITON + _GRAPH: _init_metadata,
+    _FLASHINFER + _EAGER: _plan,
+    _FLASHINFER + _GRAPH: _plan_replay,
+    _FLASHINFER_DRAFT + _EAGER: _plan_draft,
+    _FLASHINFER_DRAFT + _GRAPH: _plan_draft_replay,
+}
+for _maker, _made in _MADE.items():
+    event(_maker, "self", "forward_batch", process=Process.SCHEDULER_CUDA)(_made)
+
+
 for _backend in _DECODING:
-    for _maker in ("init_forward_metadata", "init_forward_metadata_out_graph"):
-        event(_backend + _maker, "self", "forward_batch", process=Process.SCHEDULER_CUDA)(_init_metadata)
     event(
         _backend + "forward_extend",
         *("self", "q", "k", "v", "layer", "forward_batch"),

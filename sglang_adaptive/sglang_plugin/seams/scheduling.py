@@ -57,8 +57,8 @@ def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence
 
 @event(SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
 def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
-    """Bring the lengths of requests to the host; without a wait where they are known."""
-    now.lengths.resolve(original, future_map, batch, **kwargs)
+    """Bring the lengths of requests to the host; without a wait where they are known, or nobody reads them."""
+    now.resolve_lengths(original, future_map, batch, **kwargs)
 
 
 @event(

@@ -30,10 +30,15 @@ class KnownLengths:
         if batch.seq_lens_cpu is not None:
             self.guard.attempt(self._expect, batch.reqs, batch.seq_lens_cpu.tolist())
 
-    def resolve(self, original: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
-        """Give *batch* its lengths on the host where they are known, without SGLang's wait in *original*."""
+    def resolve(
+        self, original: Callable[..., None], future_map: Any, batch: Any, unread: Callable[[], bool], **kwargs: Any
+    ) -> None:
+        """Give *batch* its lengths on the host where they are known, without SGLang's wait in *original*.
+
+        Where they are not, *unread* says whether nobody will read them; then the batch has none.
+        """
         known = self.guard.attempt(self._known, batch) if future_map.needs_cpu_seq_lens else None
-        if known is None:
+        if not future_map.needs_cpu_seq_lens or (known is None and not unread()):
             original(future_map, batch, **kwargs)
             return
         future_map.needs_cpu_seq_lens = False
@@ -41,7 +46,8 @@ class KnownLengths:
             original(future_map, batch, **kwargs)
         finally:
             future_map.needs_cpu_seq_lens = True
-        batch.seq_lens_cpu, batch.seq_lens_sum = known, int(known.sum())
+        if known is not None:
+            batch.seq_lens_cpu, batch.seq_lens_sum = known, int(known.sum())
 
     def _expect(self, requests: Sequence[Any], before: Sequence[int]) -> None:
         self._after = {request: length + 1 for request, length in zip(requests, before, strict=True)}

@@ -23,6 +23,7 @@ MODULES: dict[str, dict[str, str]] = {
     "choice_checks": INTERPRETED,
     "commit_checks": INTERPRETED,
     "graph_input_checks": INTERPRETED,
+    "tile_checks": INTERPRETED,
     "layer_checks": INTERPRETED,
     "decode_kernel_checks": INTERPRETED,
 }

@@ -35,8 +35,10 @@ def _batch(*requests: str, lengths: list[int] | None = None, prefill: bool = Fal
     return SimpleNamespace(reqs=list(requests), spec_info=spec_info, seq_lens_cpu=on_host, seq_lens_sum=None)
 
 
-def _resolved(lengths: KnownLengths, future_map: FutureMap, batch: Any) -> tuple[list[int] | None, int | None]:
-    lengths.resolve(FutureMap.resolve, future_map, batch)
+def _resolved(
+    lengths: KnownLengths, future_map: FutureMap, batch: Any, unread: bool = False
+) -> tuple[list[int] | None, int | None]:
+    lengths.resolve(FutureMap.resolve, future_map, batch, lambda: unread)
     return None if batch.seq_lens_cpu is None else batch.seq_lens_cpu.tolist(), batch.seq_lens_sum
 
 
@@ -79,6 +81,15 @@ def test_lengths_that_the_backend_does_not_need_stay_away(lengths: KnownLengths)
     assert _resolved(lengths, future_map, _batch("a")) == (None, None)
 
 
+def test_lengths_that_nobody_reads_are_not_waited_for(lengths: KnownLengths) -> None:
+    """Those that are known are there all the same."""
+    future_map = FutureMap()
+    assert _resolved(lengths, future_map, _batch("a"), unread=True) == (None, None)
+    lengths.expect(_batch("a", lengths=[5]))
+    assert _resolved(lengths, future_map, _batch("a"), unread=True) == ([6], 6)
+    assert future_map.waits == 0 and future_map.needs_cpu_seq_lens
+
+
 def test_after_a_fault_every_round_is_waited_for(lengths: KnownLengths) -> None:
     future_map = FutureMap()
     lengths.expect(_batch("a", "b", lengths=[5]))  # fewer lengths than requests
@@ -94,5 +105,5 @@ def test_an_error_of_sglangs_leaves_its_setting(lengths: KnownLengths) -> None:
     future_map = FutureMap()
     lengths.expect(_batch("a", lengths=[5]))
     with pytest.raises(RuntimeError, match="no device"):
-        lengths.resolve(fails, future_map, _batch("a"))
+        lengths.resolve(fails, future_map, _batch("a"), lambda: False)
     assert future_map.needs_cpu_seq_lens

@@ -1,0 +1,151 @@
+"""Plans FlashInfer's passes of a round on the device, so that nothing waits for the lengths of requests.
+
+FlashInfer plans each pass on the host, by the lengths of its requests. How many tokens a round brings is known when it
+ends. So SGLang 0.5.23 waits for the end of a round before it prepares the next one, and three times more for lengths
+that it reads back from the device, while the device has nothing to do. Where a pass is replayed from a CUDA graph, one
+kernel lays it out from the lengths on the device (`tile_kernel.py`), and rounds follow each other as on fa3. A pass
+that is not planned here reads the lengths back first, and is planned by SGLang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.fast_path import plain
+from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import Layout, lay_out
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
+
+
+class DevicePlans:
+    """The plans of FlashInfer's passes of one worker."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("adaptive: FlashInfer's passes are planned on the host from now on", env.DEVICE_PLANS)
+        self.passes = 0
+        self._plans: plain.Plans[Any] = plain.Plans()
+        self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
+
+    def cover(self, worker: Any, batch: Any) -> bool:
+        """Whether nobody reads the lengths of *batch* on the host in the coming round of *worker*."""
+        return bool(self.guard.attempt(self._cover, worker, batch))
+
+    def _cover(self, worker: Any, batch: Any) -> bool:
+        graphs = worker.target_worker.model_runner.decode_cuda_graph_runner
+        if not graphs or not batch.forward_mode.is_decode() or batch.seq_lens.shape[0] > graphs.max_bs:
+            return False
+        target = worker.target_worker.model_runner.attn_backend
+        return self._plans.may(target, "FlashInfer's rounds", partial(_why_not_a_round, worker, target))
+
+    # -- passes ---------------------------------------------------------------------------------------------------
+
+    def planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
+        """Plan the pass of *forward_batch*, which *backend* is about to replay; False where SGLang has to.
+
+        *decodes* says whether it is a round of zero steps, which is run as a plain decode.
+        """
+        return bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
+
+    def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
+        """The same of all passes of a draft."""
+        return bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
+
+    def _planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
+        mode, given = forward_batch.forward_mode, forward_batch.spec_info
+        if not self._may(backend) or forward_batch.encoder_lens is not None:
+            return False
+        if decodes:
+            return self._lay_out(backend, backend.decode_cuda_graph_metadata, forward_batch, 1, 1)
+        if mode.is_draft_extend_v2():
+            width = given.num_tokens_per_req
+            return self._lay_out(backend, backend.draft_extend_cuda_graph_metadata, forward_batch, 0, width)
+        if mode.is_target_verify() and type(given).__name__ == "EagleVerifyInput" and given.topk == 1:
+            width = given.draft_token_num
+            return self._lay_out(backend, backend.prefill_cuda_graph_metadata, forward_batch, width, width)
+        return False
+
+    def _draft_planned(self, backends: Any, forward_batch: Any) -> bool:
+        if backends.topk != 1 or backends.draft_window_size or not all(map(self._may, backends.attn_backends)):
+            return False
+        return all(
+            self._lay_out(one, one.decode_cuda_graph_metadata, forward_batch, step + 1, 1)
+            for step, one in enumerate(backends.attn_backends)
+        )
+
+    def _may(self, backend: Any) -> bool:
+        return self._plans.may(backend, "FlashInfer's passes", partial(_why_not, backend))
+
+    def _lay_out(self, backend: Any, wrappers: Any, forward_batch: Any, more: int, width: int) -> bool:
+        """Plan a pass of *width* queries a request, which reads *more* tokens than the lengths say."""
+        requests = forward_batch.batch_size
+        wrapper = wrappers[requests][0]
+        layout = self._layouts.get(wrapper)
+        if layout is None:
+            layout = self._layouts[wrapper] = _layout(backend, wrapper, requests)
+        if layout.width != width:
+            return False
+        mask = getattr(wrapper, "_custom_mask_buf", None)
+        lay_out(
+            layout, forward_batch.req_pool_indices[:requests], forward_batch.seq_lens[:requests],
+            backend.kv_index_translator.req_to_token, more, wrapper._paged_kv_indptr_buf, wrapper._paged_kv_indices_buf,
+            wrapper._qo_indptr_buf if layout.has_queries else None, mask,
+            None if mask is None else wrapper._mask_indptr_buf,
+        )  # fmt: skip
+        self.passes += 1
+        return True
+
+
+def with_lengths(forward_batch: Any) -> Any:
+    """Return *forward_batch* for a plan of SGLang's: with its lengths on the host, read back where they are not."""
+    if forward_batch.seq_lens_cpu is None:
+        lengths = forward_batch.seq_lens[: forward_batch.batch_size].cpu()
+        forward_batch.seq_lens_cpu, forward_batch.seq_lens_sum = lengths, int(lengths.sum())
+    return forward_batch
+
+
+def _layout(backend: Any, wrapper: Any, requests: int) -> Layout:
+    heads = backend.indices_updater_decode
+    processors = torch.cuda.get_device_properties(wrapper.device).multi_processor_count
+    layout = Layout.of(wrapper, requests, heads.num_qo_heads, heads.num_kv_heads, processors)
+    table = backend.kv_index_translator.req_to_token
+    assert table.dtype == torch.int32 and table.stride(1) == 1
+    return layout
+
+
+def _why_not(backend: Any) -> Iterator[str]:
+    """Yield what *backend* needs of a replay beside the layout of whole requests in one pool."""
+    if type(backend).__name__ != "FlashInferAttnBackend":
+        yield f"{type(backend).__name__} plans its passes otherwise"
+    if backend.prefill_backend != "fa2" or backend.decode_backend != "fa2":
+        yield "a kernel has another planner"
+    if backend.dispatch_reason is not None or backend.use_sliding_window_kv_pool:
+        yield "attention is to a window, or to an encoder"
+    if backend.enable_deterministic or backend.disable_cuda_graph_kv_split:
+        yield "keys are split otherwise"
+    if backend.prefill_uses_dequant_workspace or backend.decode_uses_dequant_workspace or backend.is_dllm_model:
+        yield "keys and values are unpacked first"
+    if backend.kv_index_translator.is_translating or backend.kv_index_translator.reads_are_translated:
+        yield "the KV pool is virtual"
+
+
+def _why_not_a_round(worker: Any, target: Any) -> Iterator[str]:
+    """Yield why a round of *worker* may read lengths on the host; *target* is its target's attention backend."""
+    from sglang.srt.runtime_context import get_exec
+
+    yield from plain.of_the_server()
+    yield from plain.of_a_model(worker.target_worker.model_runner)
+    if not is_eagle_or_standalone(worker):
+        yield f"{type(worker).__name__} prepares rounds otherwise"
+    drafter = worker._draft_worker
+    if worker.plan_stream is not None or worker.topk != 1 or get_exec().overlap.enable_two_batch_overlap:
+        yield "rounds are prepared otherwise"
+    yield from _why_not(target)
+    if type(drafter.draft_attn_backend).__name__ not in ("FlashInferMultiStepDraftBackend", "NoneType"):
+        yield f"{type(drafter.draft_attn_backend).__name__} plans drafts"
+    yield from _why_not(drafter.draft_extend_attn_backend)

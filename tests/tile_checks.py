@@ -1,0 +1,226 @@
+"""What the kernel that lays out FlashInfer's tiles writes, held against its planner's rules, written down one by one.
+
+``TRITON_INTERPRET=1 python -m tests.tile_checks`` runs the kernel without a device and prints one JSON object: null for
+a check that holds, else why not. tests/gpu/test_flashinfer.py holds it against the planner itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import LEAST_KEYS, Layout, lay_out
+from tests import checks
+
+POISON = 113
+ROWS, COLUMNS = 20, 1700
+PROCESSORS = 8
+
+
+@dataclass
+class Pass:
+    """A pass of a graph: what it reads, and where FlashInfer would lay it out."""
+
+    wrapper: Any
+    layout: Layout
+    lengths: Tensor
+    more: int
+    rows: Tensor
+    table: Tensor
+    ends: Tensor
+    keys: Tensor
+    query_ends: Tensor
+    mask: Tensor
+    mask_ends: Tensor
+
+    @property
+    def read(self) -> list[int]:
+        """Return how many keys each request reads."""
+        return [int(length) + self.more for length in self.lengths]
+
+    def laid_out(self, masked: bool = False) -> Pass:
+        """Return the pass, laid out by the kernel."""
+        lay_out(
+            self.layout, self.rows, self.lengths, self.table, self.more, self.ends, self.keys,
+            self.query_ends if self.layout.has_queries else None, *((self.mask, self.mask_ends) if masked else ()),
+        )  # fmt: skip
+        return self
+
+    def ints(self, place: int, size: int) -> list[int]:
+        """Return *size* numbers of the array at *place* of the layout's places."""
+        start = self.layout.places[place]
+        return list(map(int, self.layout.ints[start : start + size]))
+
+    def lives(self) -> list[int]:
+        """Return which blocks are used."""
+        start = self.layout.places[6]
+        return list(map(int, self.layout.live[start : start + self.layout.blocks]))
+
+
+def keys_lie_where_the_requests_do() -> None:
+    """All of a request side by side, one request behind the other, and nothing behind the last."""
+    for one in _passes():
+        one.laid_out()
+        wanted = [one.table[row, :size] for row, size in zip(one.rows, one.read, strict=True)]
+        total = sum(one.read)
+        assert torch.equal(one.keys[:total], torch.cat(wanted)) and bool((one.keys[total:] == POISON).all())
+        assert one.ends.tolist() == _sums(one.read)
+
+
+def each_block_has_its_part() -> None:
+    """A request's keys are split into the fewest parts of a size for which there are enough blocks."""
+    for one in _passes():
+        parts = _parts(one)
+        one.laid_out()
+        wanted = [
+            (request, tile, part)
+            for request, count in enumerate(parts)
+            for tile in range(one.layout.tiles)
+            for part in range(count)
+        ]
+        requests, tiles, split = ([block[place] for block in wanted] for place in range(3))
+        assert one.ints(0, len(wanted)) == requests and one.ints(2, len(wanted)) == split
+        if one.layout.has_queries:
+            assert one.ints(1, len(wanted)) == tiles
+        assert one.lives() == [1] * len(wanted) + [0] * (one.layout.blocks - len(wanted))
+        assert one.ints(5, 1) == [_size(one)]
+
+
+def parts_of_a_query_are_added_up_side_by_side() -> None:
+    """Where each query's first output lies, and where each request's does."""
+    for one in _passes():
+        parts, width = _parts(one), one.layout.width
+        one.laid_out()
+        requests = len(parts)
+        assert one.ints(4, requests + 1) == _sums([width * count for count in parts])
+        if one.layout.has_queries:
+            assert one.ints(3, requests * width + 1) == _sums([count for count in parts for _ in range(width)])
+            assert one.query_ends.tolist() == _sums([width] * requests)
+
+
+def a_query_sees_itself_and_what_is_before_it() -> None:
+    """As torch packs the mask, a request's from a new byte on."""
+    for one in _passes():
+        if not one.layout.has_queries or one.more < one.layout.width:
+            continue
+        one.laid_out(masked=True)
+        packed = [_packed(size, one.layout.width) for size in one.read]
+        assert one.mask_ends.tolist() == _sums([len(part) for part in packed])
+        total = sum(map(len, packed))
+        assert one.mask[:total].tolist() == [byte for part in packed for byte in part]
+        assert bool((one.mask[total:] == POISON).all())
+
+
+def a_pass_that_is_not_split_has_its_keys_alone() -> None:
+    """FlashInfer's decodes of many requests: a block reads a whole request, whatever its length."""
+    for one in _passes():
+        if one.layout.has_queries:
+            continue
+        alone = replace(one, layout=replace(one.layout, split=False))
+        before = one.layout.live.clone()
+        alone.laid_out()
+        assert one.ends.tolist() == _sums(one.read) and torch.equal(one.layout.live, before)
+
+
+def a_plan_of_another_kind_is_refused() -> None:
+    """One without a graph, and one of a planner that is not known."""
+    for info in ([4] * 13 + [0, 1], [4] * 12 + [1, 1]):
+        wrapper = SimpleNamespace(_plan_info=info, _int_workspace_buffer=None)
+        try:
+            Layout.of(wrapper, 1, 8, 2, PROCESSORS)
+        except AssertionError:
+            continue
+        raise AssertionError(info)
+
+
+# -- passes ----------------------------------------------------------------------------------------------------------
+
+
+def _passes() -> Iterator[Pass]:
+    """Yield passes of a draft, a verify and a draft extend, short and long, by both planners."""
+    generator = torch.Generator().manual_seed(7)
+    for requests, width, longest in ((1, 1, 40), (1, 4, 1600), (3, 4, 700), (9, 1, 1600), (5, 8, 130), (16, 2, 1500)):
+        lengths = torch.randint(1, longest, (requests,), generator=generator)
+        for queries, heads in ((True, 8), (False, 4)):
+            if queries or width == 1:
+                yield _pass(lengths, width if queries else 1, queries, heads)
+
+
+def _pass(lengths: Tensor, width: int, queries: bool, heads: int) -> Pass:
+    requests, device = len(lengths), _device()
+    table = torch.randperm(ROWS * COLUMNS, generator=torch.Generator().manual_seed(3)).view(ROWS, COLUMNS).int()
+    wrapper = _wrapper(requests, width, queries, heads)
+    return Pass(
+        wrapper, Layout.of(wrapper, requests, heads, 2, PROCESSORS), lengths.to(device), width,
+        torch.randperm(ROWS)[:requests].to(device), table.to(device), _poison(requests + 1), _poison(60_000),
+        _poison(requests + 1), _poison(60_000, torch.uint8), _poison(requests + 1),
+    )  # fmt: skip
+
+
+def _wrapper(requests: int, width: int, queries: bool, heads: int) -> Any:
+    """Return what FlashInfer's planners leave of a graph: their arrays, one behind the other, from multiples of 16."""
+    tile = 16
+    rows, enough = requests * width, 2 * PROCESSORS // 2
+    blocks = max(enough, -(-rows * (heads // 2) // tile) + requests - 1) if queries else max(12, requests)
+    places, end = [], 0
+    sizes = [blocks, blocks, blocks, requests + 1, 1, 1, rows + 1, blocks] if queries else [blocks] * 4
+    for size in sizes:
+        places.append(end)
+        end += -(-4 * size // 16) * 16
+    if queries:
+        request, query, part, outputs, keys, total, first_rows, live = places
+        info = [blocks, rows, total, tile, request, query, part, first_rows, outputs, keys, 0, 0, live, 1, 1]
+    else:
+        request, part, outputs, live = places
+        info = [blocks, 0, 0, request, part, outputs, live, end, 1, 1]
+    return SimpleNamespace(_plan_info=info, _int_workspace_buffer=_poison(end + 16, torch.uint8))
+
+
+def _poison(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    return torch.full((size,), POISON, dtype=dtype, device=_device())
+
+
+# -- the planner's rules ---------------------------------------------------------------------------------------------
+
+
+def _size(one: Pass) -> int:
+    """Return the keys of a part."""
+    longest = max(one.read)
+    for size in range(LEAST_KEYS, longest):
+        if one.layout.tiles * sum(-(-read // size) for read in one.read) <= one.layout.enough:
+            return size
+    return max(LEAST_KEYS, longest)
+
+
+def _parts(one: Pass) -> list[int]:
+    return [-(-read // _size(one)) for read in one.read]
+
+
+def _packed(size: int, width: int) -> list[int]:
+    bits = [key <= size - width + query for query in range(width) for key in range(size)]
+    return [sum(bit << place for place, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8)]
+
+
+def _sums(sizes: Sequence[int]) -> list[int]:
+    found = [0]
+    for size in sizes:
+        found.append(found[-1] + size)
+    return found
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main() -> None:
+    """Run the checks and print what came out."""
+    checks.tell("tile_checks", globals())
+
+
+if __name__ == "__main__":
+    main()
