@@ -58,7 +58,7 @@ def long_contexts(server_args: Any) -> str | None:
 
 
 WORTH_OF_FA3 = {
-    "flashinfer": "a round of 3 steps took 12.3 ms with it and 7.6 with fa3 at batch 1, and 17.3 and 11.2 at 64 (8B "
+    "flashinfer": "a round of 3 steps took 7.8 ms with it and 7.5 with fa3 at batch 1, and 12.5 and 10.5 at 64 (8B "
     "shape, one H100)",
     "triton": "a round of 3 steps took 9.3 ms with it and 7.6 with fa3 at batch 1, and 19.9 and 11.2 at 64 (8B shape, "
     "one H100)",

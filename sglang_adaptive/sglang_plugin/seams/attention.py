@@ -213,6 +213,20 @@ needs(
         SRT + "layers.attention.base_attn_backend.AttentionBackend",
         attributes=("prefill_attention_backend_str", "decode_attention_backend_str"),
     ),
+    Need(
+        SRT + "mem_cache.kv_index_translator.KVIndexTranslator",
+        attributes=("is_translating", "reads_are_translated", "req_to_token"),
+    ),
+    Need(
+        _FLASHINFER.rstrip("."),
+        attributes=(
+            *("prefill_backend", "decode_backend", "dispatch_reason", "use_sliding_window_kv_pool", "is_dllm_model"),
+            *("prefill_uses_dequant_workspace", "decode_uses_dequant_workspace", "enable_deterministic"),
+            *("disable_cuda_graph_kv_split", "indices_updater_decode", "kv_index_translator"),
+            *("decode_cuda_graph_metadata", "prefill_cuda_graph_metadata", "draft_extend_cuda_graph_metadata"),
+        ),
+    ),
+    Need(_FLASHINFER_DRAFT.rstrip("."), attributes=("topk", "draft_window_size", "attn_backends")),
     Need(SRT + "environ.envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM"),
     *(Need(backend + "forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")) for backend in _DECODING),
     Need("sglang.kernels.ops.memory.common.write_req_to_token_pool_triton"),
