@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import importlib
 import json
 import os
 import signal
@@ -118,8 +117,7 @@ _farm()  # made before threads ask for it at the same time
 
 
 def _serve() -> None:
-    for name in start.MODULES:
-        importlib.import_module(name)
+    start.import_sglang()
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)

@@ -205,11 +205,16 @@ def install(wanted: Iterable[Hook]) -> None:
         HookRegistry.register(hook.target, hook.function, HookType(hook.kind))
 
 
-def place_at_once() -> None:
-    """Let SGLang's registry find by an index of all modules where the functions that it hooks next were imported."""
+def place_at_once() -> Importers:
+    """Let SGLang's registry find by an index of all modules where the functions that it hooks next were imported.
+
+    Returns the index, which may have been there before.
+    """
     from sglang.srt.plugins import hook_registry
 
-    hook_registry._propagate_patch = Importers()
+    if not isinstance(hook_registry._propagate_patch, Importers):
+        hook_registry._propagate_patch = Importers()
+    return hook_registry._propagate_patch
 
 
 def install_now(wanted: Iterable[Hook]) -> None:

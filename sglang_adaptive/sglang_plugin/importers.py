@@ -19,6 +19,7 @@ class Importers:
         """Where each function and class is held, by its id."""
         self._seen: dict[str, tuple[ModuleType, int]] = {}
         """The modules that are in the index, and how many attributes they had."""
+        self._shared = False
 
     def __call__(self, original: object, wrapped: object, source_module: object) -> int:
         """Put *wrapped* wherever a module but *source_module* holds *original*; return in how many places."""
@@ -36,8 +37,15 @@ class Importers:
                     replaced += 1
         return replaced
 
+    def share(self) -> None:
+        """Take in all modules that there are, for the forks of this process, which have no copy and keep it."""
+        self._look()
+        self._shared = True
+
     def forget(self) -> None:
-        """Give the index back, some 20 MB in a scheduler; the next hook makes it anew."""
+        """Give the index back, some 20 MB in a scheduler, unless it is shared; the next hook makes it anew."""
+        if self._shared:
+            return
         self._places.clear()
         self._seen.clear()
 

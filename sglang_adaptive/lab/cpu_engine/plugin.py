@@ -34,7 +34,9 @@ def register() -> None:
 
     from sglang_adaptive.lab.cpu_engine import block_drafts, layers, pools
     from sglang_adaptive.lab.cpu_engine.kernels.slots import last_slots
+    from sglang_adaptive.sglang_plugin.hooks import place_at_once
 
+    place_at_once()  # SGLang would go through every module for each hook below, a third of a second in all
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
         add_attention_backend_choices([ATTENTION_BACKEND])
         add_draft_attention_backend_choices([ATTENTION_BACKEND])
