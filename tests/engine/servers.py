@@ -42,7 +42,9 @@ JUMPY_SLOT: dict[str, Any] = {"candidate_steps": [3, 7], "ema_alpha": 1.0, "upda
 """A policy that follows every round at once, so that few rounds show many switches."""
 
 _COMMON = ("--chunked-prefill-size", str(CHUNK), "--served-model-name", "tiny")
-# SGLang's own checks of its KV accounts, after every loop of the scheduler.
+# SGLang's own checks of its KV accounts, after every loop of the scheduler. They sort the free slots three times: those
+# of the CPU engine's pool, 65536, take as long as a round does. Four requests of 4900 tokens have to decode together.
+_FEW_SLOTS = ("--max-total-tokens", "24576")
 _CHECKED = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 # Without the plugin's answer the scheduler would end at its first verify.
 _PLAN_STREAM = {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
@@ -95,7 +97,8 @@ def faulty(folder: Path) -> CpuServer:
     """The same with the package, and a policy that raises after some rounds."""
     plugins = write_fault_plugin(folder / "plugins", after_rounds=FAULT_AFTER, steps=JUMPY_SLOT["candidate_steps"][-1])
     path = os.pathsep.join([environment()["PYTHONPATH"], str(plugins)])
-    return _server(folder, "faulty", *_jumpy(folder, "faulty"), "--enable-metrics", PYTHONPATH=path, **_CHECKED)
+    arguments = (*_jumpy(folder, "faulty"), "--enable-metrics", *_FEW_SLOTS)
+    return _server(folder, "faulty", *arguments, PYTHONPATH=path, **_CHECKED)
 
 
 def tree(folder: Path) -> CpuServer:
@@ -160,7 +163,7 @@ def standalone(folder: Path) -> CpuServer:
     draft = cut.write(folder / "cut", 2, Path(models.target_path()))
     config = _config(folder, "standalone", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
     speculation = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", str(draft))
-    return _server(folder, "standalone", *speculation, "--speculative-adaptive-config", config, **_CHECKED)
+    return _server(folder, "standalone", *speculation, "--speculative-adaptive-config", config, *_FEW_SLOTS, **_CHECKED)
 
 
 def frozen_kv(folder: Path) -> CpuServer:
@@ -169,7 +172,7 @@ def frozen_kv(folder: Path) -> CpuServer:
     target, draft = assistant.write(folder / "frozen")
     speculation = ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft)
     # SGLang turns overlap off on a CPU for EAGLE alone; the last --model-path counts.
-    more = ("--disable-overlap-schedule", "--model-path", target)
+    more = ("--disable-overlap-schedule", "--model-path", target, *_FEW_SLOTS)
     return _server(folder, "frozen_kv", *speculation, "--speculative-adaptive-config", config, *more, **_CHECKED)
 
 
@@ -177,13 +180,13 @@ def ngram(folder: Path) -> CpuServer:
     """What was written before drafts, without a model, under the throughput policy."""
     config = _config(folder, "ngram", {"throughput": {"candidate_steps": list(WIDTHS)}, "warm_up": False})
     speculation = ("--speculative-algorithm", "NGRAM", "--speculative-adaptive-config", config)
-    return _server(folder, "ngram", *speculation, **_CHECKED)
+    return _server(folder, "ngram", *speculation, *_FEW_SLOTS, **_CHECKED)
 
 
 def layers(folder: Path) -> CpuServer:
     """Multi-layer EAGLE, three times the same layer, under the throughput policy as no file gives it."""
     config = _config(folder, "layers", {"policy": "throughput", "warm_up": False})
-    many = ("--enable-multi-layer-eagle", "--speculative-num-steps", str(LAYERS))
+    many = ("--enable-multi-layer-eagle", "--speculative-num-steps", str(LAYERS), *_FEW_SLOTS)
     return _server(folder, "layers", *_speculation("--speculative-adaptive-config", config), *many, **_CHECKED)
 
 
@@ -191,7 +194,7 @@ def blocks(folder: Path) -> CpuServer:
     """Whole blocks of drafts from one pass, which sees the latest tokens, at the widths of no list."""
     config = _config(folder, "blocks", {"policy": "throughput", "warm_up": False})
     speculation = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", models.block_draft_path())
-    window = ("--speculative-draft-window-size", "64")
+    window = ("--speculative-draft-window-size", "64", *_FEW_SLOTS)
     return _server(folder, "blocks", *speculation, "--speculative-adaptive-config", config, *window, **_CHECKED)
 
 
