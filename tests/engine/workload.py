@@ -19,6 +19,9 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 DEADLINE = 240.0
 """Seconds after which a wait is given up; a quiet machine needs a few at most."""
 
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.15
+"""A look at a server takes it 20 ms of a core, so a long wait looks ever less often."""
+
 SWITCHES = 40
 """Of the depth that a test of unchanged output wants, at least."""
 
@@ -167,11 +170,12 @@ def require_while_switching(
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of *condition*; fail after DEADLINE."""
-    end = time.monotonic() + DEADLINE
+    end, pause = time.monotonic() + DEADLINE, POLL_SECONDS
     while time.monotonic() < end:
         if found := condition():
             return found
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.3 * pause, LONGEST_POLL_SECONDS)
     raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}")
 
 
