@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from sglang_adaptive.lab.models.folders import ModelError
-from sglang_adaptive.lab.models.packed import PACKED
+from sglang_adaptive.lab.models.folders import PACKED, ModelError
 from sglang_adaptive.lab.models.smollm2 import target_folder
 from train.smollm2.answers import answer
 from train.smollm2.clock import Clock

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
-from sglang_adaptive.lab.models.packed import PACKED, Rounded, read_draft, write_packed
+from sglang_adaptive.lab.models.folders import PACKED
+from sglang_adaptive.lab.models.packed import Rounded, read_draft, write_packed
 from train.smollm2.plan import STEPS
 from train.smollm2.store import Documents
 

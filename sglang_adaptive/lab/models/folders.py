@@ -19,6 +19,9 @@ class ModelError(RuntimeError):
     """A model cannot be had; the message is one line that says what to do."""
 
 
+WEIGHTS, PACKED = "model.safetensors", "model.packed"
+"""Files that hold a draft's weights: SGLang's, and ours."""
+
 # Hashes of files and of weights, whatever wrote them.
 
 

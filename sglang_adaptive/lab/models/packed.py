@@ -16,10 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from sglang_adaptive.lab.models.folders import ModelError
-
-WEIGHTS, PACKED = "model.safetensors", "model.packed"
-"""Files that hold a draft's weights: SGLang's, and ours."""
+from sglang_adaptive.lab.models.folders import PACKED, WEIGHTS, ModelError
 
 _STEP = ".step"
 

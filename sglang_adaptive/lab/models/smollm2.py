@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.lab.models.folders import ModelError, cache_folder, make_whole, sha256_of_file, sha256_of_weights
-from sglang_adaptive.lab.models.packed import PACKED, WEIGHTS, read_draft, widen
+from sglang_adaptive.lab.models.folders import (
+    PACKED,
+    WEIGHTS,
+    ModelError,
+    cache_folder,
+    make_whole,
+    sha256_of_file,
+    sha256_of_weights,
+)
 
 # SmolLM2-135M-Instruct: where its weights come from, and how they are known to be right.
 
@@ -158,12 +165,16 @@ def get_draft(given: Path | None = None) -> Path | None:
     check_fits(source)
     if given is None and not is_measured_one(source):
         raise ModelError(f"{source}: the SHA-256 of its weights is not the expected one; check it out again")
+    from sglang_adaptive.lab.models.packed import widen  # imports PyTorch, a second and a half for a command's help
+
     make_whole(folder, lambda partial: widen(source, partial), DRAFT_MEGABYTES)
     return folder
 
 
 def is_measured_one(folder: Path) -> bool:
     """Return whether *folder* holds the draft whose accept lengths are published, packed or widened."""
+    from sglang_adaptive.lab.models.packed import read_draft
+
     weights = read_draft(folder)
     values = {name: (one.float() if one.is_floating_point() else one).numpy() for name, one in weights.items()}
     return sha256_of_weights(values) == DRAFT_SHA256

@@ -20,8 +20,8 @@ from benchmarks.traces.repetition import LONGEST_BLOCK, SHORTEST_COPY, first_cop
 from benchmarks.traces.weights import ModelError, fingerprint
 from benchmarks.traces.writing import write
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.models.folders import sha256_of_file
-from sglang_adaptive.lab.models.packed import PACKED, write_packed
+from sglang_adaptive.lab.models.folders import PACKED, sha256_of_file
+from sglang_adaptive.lab.models.packed import write_packed
 from sglang_adaptive.lab.traces import CHAIN, read
 from train import checkpoint, evaluate
 
