@@ -1,4 +1,4 @@
-"""Several processes that train one draft, joined as torchrun joins them; on the CPU."""
+"""Several processes that train one draft, joined as torchrun joins them; on the CPU, in forks that have PyTorch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 
 import pytest
 import torch
-import torch.multiprocessing as processes
 from torch import nn
 
+from tests import launch_lab
 from train.smollm2.together import Together
 
 WORLD = 2
@@ -50,4 +50,11 @@ def test_two_processes_share_batches_and_take_the_mean_of_their_gradients() -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes.spawn(one_of_two, (port,), nprocs=WORLD)
+    script = f"""
+from torch.multiprocessing import start_processes
+from tests.unit.train.test_smollm2_together import WORLD, one_of_two
+start_processes(one_of_two, ({port},), nprocs=WORLD, start_method="fork")
+raise SystemExit(0)
+"""
+    done = launch_lab.shared().launch([], script)
+    assert done.code == 0, done.output
