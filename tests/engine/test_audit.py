@@ -119,9 +119,7 @@ def test_what_stock_speculation_leaves_out_is_found(
     assert "EAGLE3, beside " in capsys.readouterr().out
 
 
-def test_what_cannot_be_compared_is_said(
-    static: CpuServer, ema: CpuServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_compared_is_said(static: CpuServer, ema: CpuServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--url", static.url]) == 1
     assert f"{static.url} does not adapt: expected --reference URL" in capsys.readouterr().err
     assert main(["audit", "--url", static.url, "--reference", ema.url]) == 1

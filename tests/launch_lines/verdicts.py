@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sglang_adaptive.policy.config import load_config
+from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.launch import checkup
 from sglang_adaptive.sglang_plugin.seams import arguments
 
@@ -101,7 +103,10 @@ def verdict(line: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def launcher() -> Iterator[None]:
-    """Let SGLang's command line go through the package's door, as in a process that loaded its plugins."""
+    """Let SGLang's command line go through the package's door, as in a process that loaded its plugins.
+
+    Whether the installed SGLang fits is looked up once, and not for each of 200 lines.
+    """
     from sglang.srt.server_args import ServerArgs
 
     original = ServerArgs.from_cli_args.__func__  # type: ignore[attr-defined]
@@ -110,7 +115,8 @@ def launcher() -> Iterator[None]:
         lambda cls, args: arguments.from_command_line(original, cls, args)
     )
     try:
-        yield
+        with patch.object(hooks, "problems", functools.cache(hooks.problems)):
+            yield
     finally:
         ServerArgs.from_cli_args = classmethod(original)  # type: ignore[method-assign]
         logging.root.handlers[:], logging.root.level = handlers, level  # SGLang's parser sets its own
