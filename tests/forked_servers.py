@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,8 @@ from sglang_adaptive.serve_cpu import environment
 
 ROOT = Path(__file__).parents[1]
 MODULE = ["-m", "sglang_adaptive.lab.cpu_engine.start"]
+FARM = [sys.executable, "-m", "tests.forked_servers"]
+"""The process that forks."""
 POLL_SECONDS = 0.05
 
 
@@ -100,7 +103,7 @@ class _Farm:
 
     def _started(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.forked_servers"],
+            FARM,
             cwd=ROOT,
             env=self.variables,
             stdin=subprocess.PIPE,
@@ -116,8 +119,9 @@ _farm = functools.cache(_Farm)
 _farm()  # made before threads ask for it at the same time
 
 
-def _serve() -> None:
-    start.import_sglang()
+def serve(prepare: Callable[[], None] = start.import_sglang) -> None:
+    """Fork for every line of standard input, with what *prepare* has imported."""
+    prepare()
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
@@ -184,5 +188,5 @@ def _become(variables: dict[str, str], log: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    serve()
     os._exit(0)  # taking SGLang's modules down in order costs seconds

@@ -14,9 +14,11 @@ ROOT = Path(__file__).parents[3]
 STARTS = """
 import signal, sys
 from pathlib import Path
-from tests.forked_servers import ForkedServer
+from tests import forked_servers
 
-server = ForkedServer(["--model-path", "none"], log=Path(sys.argv[1]))
+# The server is another program, and needs nothing of SGLang.
+forked_servers.FARM[1:] = ["-c", "from tests import forked_servers; forked_servers.serve(lambda: None)"]
+server = forked_servers.ForkedServer(["--model-path", "none"], log=Path(sys.argv[1]))
 server.command = ["/bin/sleep", "1000"]
 server.launch()
 print(server.pid, flush=True)
