@@ -34,7 +34,7 @@ from sglang_adaptive.lab import traces
 
 TRACES = Path(__file__).parent / "traces"
 TRACE = TRACES / "smollm2-greedy.npz"
-QUESTIONS = TRACES / "spec_bench" / "question.jsonl"
+QUESTIONS = TRACES / "spec_bench" / "question.jsonl.gz"
 SMOLLM2, REPLAY = "smollm2", "replay"
 OURS, NONE = "throughput", "none"
 SCENES = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -22,20 +24,26 @@ def load(path: Path) -> list[Prompt]:
     """Read prompts, taking turns between the categories, so that the first ones stand for all.
 
     A ``.jsonl`` has a `category` and `turns` in each line, as Spec-Bench (the first turn is taken); a ``.json`` maps
-    categories to lists of prompts. Raises ValueError, a single line, for anything else.
+    categories to lists of prompts; either may be a ``.gz``. Raises ValueError, a single line, for anything else.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".jsonl":
+        text = text_of(path)
+        if ".jsonl" in path.suffixes:
             prompts = [_question(json.loads(line)) for line in text.splitlines()]
         else:
             prompts = [Prompt(category, str(one)) for category, several in json.loads(text).items() for one in several]
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {type(error).__name__} {error}; expected questions as in Spec-Bench") from error
     grouped = defaultdict(list)
     for prompt in prompts:
         grouped[prompt.category].append(prompt)
     return [prompt for prompt in chain.from_iterable(zip_longest(*grouped.values())) if prompt is not None]
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text, a ``.gz`` unpacked. Raises OSError; EOFError or zlib.error where that is damaged."""
+    raw = path.read_bytes()
+    return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
 
 
 def _question(line: dict) -> Prompt:

@@ -25,7 +25,7 @@ from train.smollm2.store import Documents, Shards, read
 from train.smollm2.together import Together
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC_BENCH = ROOT / "benchmarks" / "traces" / "spec_bench" / "question.jsonl"
+SPEC_BENCH = ROOT / "benchmarks" / "traces" / "spec_bench" / "question.jsonl.gz"
 SHIPPED = ROOT / "train" / "smollm2" / "draft3"
 SIZES = ("asked", "contexts", "translations", "passages", "wave", "answer_tokens", "write_tokens", "vocabulary")
 MORE_SIZES = ("train_tokens", "rate", "measured", "positions", "record_tokens", "seed")

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.traces.prompts import text_of
+
 RUN = 12
 """Words in a row that a question may not share with a held-out one; a shorter one may not be contained whole."""
 
@@ -33,9 +35,9 @@ class HeldOut:
 
     @classmethod
     def of(cls, file: Path) -> HeldOut:
-        """Read every turn of a file of questions, as Spec-Bench's ``.jsonl`` or the ``.json`` of `prompts.load`."""
-        text = file.read_text(encoding="utf-8")
-        if file.suffix == ".jsonl":
+        """Read every turn of a file of questions, as `benchmarks.traces.prompts.load` takes one."""
+        text = text_of(file)
+        if ".jsonl" in file.suffixes:
             return cls(turn for line in text.splitlines() for turn in json.loads(line)["turns"])
         return cls(prompt for several in json.loads(text).values() for prompt in several)
 

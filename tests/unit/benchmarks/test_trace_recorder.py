@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -238,22 +240,36 @@ def test_short_outputs_do_not_repeat() -> None:
     assert first_copy([1] * (SHORTEST_COPY + 1)) == 1
 
 
-def test_categories_take_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", [bytes, gzip.compress])
+def test_categories_take_turns(written: Callable[[bytes], bytes], tmp_path: Path) -> None:
     lines = [("writing", "a"), ("coding", "b"), ("qa", "c"), ("qa", "d"), ("qa", "e")]
-    path = tmp_path / "questions.jsonl"
-    path.write_text("".join(json.dumps({"category": kind, "turns": [text, "x"]}) + "\n" for kind, text in lines))
+    path = tmp_path / ("questions.jsonl" if written is bytes else "questions.jsonl.gz")
+    text = "".join(json.dumps({"category": kind, "turns": [text, "x"]}) + "\n" for kind, text in lines)
+    path.write_bytes(written(text.encode()))
     assert [(p.category, p.text) for p in load(path)] == [
         *[("mt_bench", "a"), ("qa", "c"), ("mt_bench", "b")],
         *[("qa", "d"), ("qa", "e")],
     ]
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"category": "qa"}', '{"category": "qa", "turns": []}'])
+PACKED_LINE = gzip.compress(b'{"category": "qa", "turns": ["a"]}')
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(
+            ("questions.jsonl", one)
+            for one in (b"{", b"[1]", b'{"category": "qa"}', b'{"category": "qa", "turns": []}')
+        ),
+        *(("questions.jsonl.gz", one) for one in (b"{}", PACKED_LINE[:-9], PACKED_LINE[:10] + bytes(30))),
+    ],
+)
 def test_prompts_that_cannot_be_read_end_in_one_line(
-    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "questions.jsonl"
-    path.write_text(content)
+    path = tmp_path / name
+    path.write_bytes(content)
     arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / "t.npz"]
     with pytest.raises(SystemExit) as caught:
         main([str(word) for word in arguments])
