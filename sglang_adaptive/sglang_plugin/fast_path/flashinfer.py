@@ -48,12 +48,17 @@ class DevicePlans:
     def planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
         """Plan the pass of *forward_batch*, which *backend* is about to replay; False where SGLang has to.
 
-        *decodes* says whether it is a round of zero steps, which is run as a plain decode.
+        *decodes* says whether it is a round of zero steps, which is run as a plain decode. SGLang plans a pass whose
+        lengths are on the host.
         """
+        if forward_batch.seq_lens_cpu is not None:
+            return False
         return bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
 
     def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
         """The same of all passes of a draft."""
+        if forward_batch.seq_lens_cpu is not None:
+            return False
         return bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
 
     def _planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:

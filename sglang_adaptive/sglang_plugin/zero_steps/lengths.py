@@ -35,10 +35,13 @@ class KnownLengths:
     ) -> None:
         """Give *batch* its lengths on the host where they are known, without SGLang's wait in *original*.
 
-        Where they are not, *unread* says whether nobody will read them; then the batch has none.
+        *unread* says whether nobody will read them; then the batch has none.
         """
-        known = self.guard.attempt(self._known, batch) if future_map.needs_cpu_seq_lens else None
-        if not future_map.needs_cpu_seq_lens or (known is None and not unread()):
+        needed = future_map.needs_cpu_seq_lens
+        known = self.guard.attempt(self._known, batch) if needed else None
+        if needed and unread():
+            known = None
+        elif known is None:
             original(future_map, batch, **kwargs)
             return
         future_map.needs_cpu_seq_lens = False
