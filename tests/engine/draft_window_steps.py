@@ -175,7 +175,7 @@ def _configured(config: Any, of_draft: dict[str, Any] | None = None) -> Iterator
     """Let *config* be the server's, and *of_draft* what the draft's folder says."""
     with (
         mock.patch.object(setup_check, "configuration", lambda: config),
-        mock.patch.object(setup_check.without_device, "configuration", lambda path: of_draft or {}),
+        mock.patch.object(setup_check, "model_config", lambda path: of_draft or {}),
     ):
         yield
 

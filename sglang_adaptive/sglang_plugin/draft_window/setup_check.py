@@ -7,7 +7,7 @@ from typing import Any
 from sglang_adaptive.policy.config import AUTO
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.draft_window.rows import Shape, are_doubled
-from sglang_adaptive.sglang_plugin.launch import without_device
+from sglang_adaptive.sglang_plugin.model_config import model_config
 from sglang_adaptive.sglang_plugin.workers.choice import is_eagle
 
 BACKENDS = frozenset(
@@ -38,7 +38,7 @@ def trained_length(draft: str | None) -> int | None:
     SGLang writes the target's context into the draft's configuration, so the file is read again.
     """
     found: int | None = configuration().draft_trained_on
-    return found or without_device.configuration(draft).get("max_position_embeddings")
+    return found or model_config(draft).get("max_position_embeddings")
 
 
 def _shape(worker: Any) -> Shape | str:

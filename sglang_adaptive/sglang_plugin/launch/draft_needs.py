@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.launch.without_device import configuration
+from sglang_adaptive.sglang_plugin.model_config import model_config
 from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
 _DRAFT = "add --speculative-draft-model-path DRAFT"
@@ -111,9 +111,9 @@ class _Drafts:
         self.algorithm = (server_args.speculative_algorithm or "").upper()
         self.itself = draft is None or Path(draft).resolve() == Path(target).resolve()
         """Whether the target's own checkpoint drafts."""
-        self.target = (configuration(target).get("architectures") or [None])[0]
+        self.target = (model_config(target).get("architectures") or [None])[0]
         """The target's architecture; None where it is not on this machine."""
-        self.architecture = _as_draft(configuration(target if self.itself else draft), self.algorithm)
+        self.architecture = _as_draft(model_config(target if self.itself else draft), self.algorithm)
         """That of the model that SGLang loads as the draft."""
 
 

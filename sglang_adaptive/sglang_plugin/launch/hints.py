@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from sglang_adaptive.policy.config import load_config
-from sglang_adaptive.sglang_plugin.launch.without_device import configuration
+from sglang_adaptive.sglang_plugin.model_config import model_config
 
 
 def left_out(server_args: Any) -> list[str]:
@@ -41,8 +41,8 @@ WORTH_OF_A_WINDOW = "SmolLM2's draft, trained on 2048 tokens, brings 6% to 20% m
 
 def long_contexts(server_args: Any) -> str | None:
     """Return what to set for long requests; None where nothing is lost, or nothing is known of the models here."""
-    draft = configuration(server_args.speculative_draft_model_path)
-    target = configuration(server_args.model_path)
+    draft = model_config(server_args.speculative_draft_model_path)
+    target = model_config(server_args.model_path)
     config = server_args.speculative_adaptive_config
     asked = None if config is None else load_config(config)
     if not draft or (server_args.speculative_algorithm or "").upper() not in ("EAGLE", "EAGLE3"):
@@ -74,7 +74,7 @@ def faster_backend(server_args: Any, backend: str | None) -> str | None:
     if backend not in WORTH_OF_FA3 or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
         return None
     # SGLang has fa3 for the GPUs of these generations, and with latent attention (MLA) for Hopper alone.
-    generations = (9,) if configuration(server_args.model_path).get("kv_lora_rank") else (8, 9)
+    generations = (9,) if model_config(server_args.model_path).get("kv_lora_rank") else (8, 9)
     if torch.cuda.get_device_capability()[0] not in generations:
         return None
     return f"{WORTH_OF_FA3[backend]}: try --attention-backend fa3, which this GPU runs"

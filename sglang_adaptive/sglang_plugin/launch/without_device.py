@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.launch import activation
+from sglang_adaptive.sglang_plugin.model_config import model_config
 
 
 def reason(server_args: Any) -> str | None:
@@ -45,7 +46,7 @@ def _algorithm(named: str, draft: str | None) -> str:
     """Return SGLang's algorithm for the *named* one; a Gemma 4 draft has its own."""
     from sglang.srt.arg_groups.speculative_hook import _resolve_speculative_algorithm_alias
 
-    if configuration(draft):
+    if model_config(draft):
         try:
             return str(_resolve_speculative_algorithm_alias(named, draft))
         except Exception:  # a configuration with its own code, which does not run here
@@ -58,7 +59,7 @@ def _settle_multi_layer(server_args: Any) -> None:
     from sglang.srt.arg_groups.overrides import collect_model_override_declarations, declare_resolution
     from transformers import PretrainedConfig
 
-    target = configuration(server_args.model_path)
+    target = model_config(server_args.model_path)
     for architecture in target.get("architectures") or ():
         try:
             found = collect_model_override_declarations(architecture, server_args, PretrainedConfig(**target))
@@ -68,16 +69,3 @@ def _settle_multi_layer(server_args: Any) -> None:
             if "enable_multi_layer_eagle" in fields:
                 many = fields["enable_multi_layer_eagle"]
                 declare_resolution(server_args, source, enable_multi_layer_eagle=many)
-
-
-def configuration(path: str | None) -> dict[str, Any]:
-    """Return the configuration file of the model at *path*; empty where it is not on this machine."""
-    from transformers import PretrainedConfig
-
-    if path is None:
-        return {}
-    try:
-        found: dict[str, Any] = PretrainedConfig.get_config_dict(path, local_files_only=True)[0]
-    except OSError:
-        return {}
-    return found

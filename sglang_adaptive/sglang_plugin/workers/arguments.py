@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.sglang_plugin import releases
+from sglang_adaptive.sglang_plugin.model_config import model_config
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.config import AdaptiveConfig
@@ -69,9 +70,7 @@ def fixed_block_reason(server_args: Any) -> str | None:
     """Return why the width of this draft's blocks may not change; None where it may, or nothing is known of it."""
     from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
 
-    from sglang_adaptive.sglang_plugin.launch.without_device import configuration
-
-    found = configuration(server_args.speculative_draft_model_path)
+    found = model_config(server_args.speculative_draft_model_path)
     draft = parse_dflash_draft_config(draft_hf_config=found)
     if draft.selector_rank:
         return "the draft chooses among candidates (DFlash2), and no width of that has been tried"
