@@ -69,7 +69,7 @@ def keys_lie_where_the_requests_do() -> None:
         wanted = [one.table[row, :size] for row, size in zip(one.rows, one.read, strict=True)]
         total = sum(one.read)
         assert torch.equal(one.keys[:total], torch.cat(wanted)) and bool((one.keys[total:] == POISON).all())
-        assert one.ends.tolist() == _sums(one.read)
+        assert one.ends.tolist() == sums(one.read)
 
 
 def each_block_has_its_part() -> None:
@@ -97,10 +97,10 @@ def parts_of_a_query_are_added_up_side_by_side() -> None:
         parts, width = _parts(one), one.layout.width
         one.laid_out()
         requests = len(parts)
-        assert one.ints(4, requests + 1) == _sums([width * count for count in parts])
+        assert one.ints(4, requests + 1) == sums([width * count for count in parts])
         if one.layout.has_queries:
-            assert one.ints(3, requests * width + 1) == _sums([count for count in parts for _ in range(width)])
-            assert one.query_ends.tolist() == _sums([width] * requests)
+            assert one.ints(3, requests * width + 1) == sums([count for count in parts for _ in range(width)])
+            assert one.query_ends.tolist() == sums([width] * requests)
 
 
 def a_query_sees_itself_and_what_is_before_it() -> None:
@@ -110,7 +110,7 @@ def a_query_sees_itself_and_what_is_before_it() -> None:
             continue
         one.laid_out(masked=True)
         packed = [_packed(size, one.layout.width) for size in one.read]
-        assert one.mask_ends.tolist() == _sums([len(part) for part in packed])
+        assert one.mask_ends.tolist() == sums([len(part) for part in packed])
         total = sum(map(len, packed))
         assert one.mask[:total].tolist() == [byte for part in packed for byte in part]
         assert bool((one.mask[total:] == POISON).all())
@@ -124,7 +124,7 @@ def a_pass_that_is_not_split_has_its_keys_alone() -> None:
         alone = replace(one, layout=replace(one.layout, split=False))
         before = one.layout.live.clone()
         alone.laid_out()
-        assert one.ends.tolist() == _sums(one.read) and torch.equal(one.layout.live, before)
+        assert one.ends.tolist() == sums(one.read) and torch.equal(one.layout.live, before)
 
 
 def a_plan_of_another_kind_is_refused() -> None:
@@ -154,15 +154,23 @@ def _passes() -> Iterator[Pass]:
 def _pass(lengths: Tensor, width: int, queries: bool, heads: int) -> Pass:
     requests, device = len(lengths), _device()
     table = torch.randperm(ROWS * COLUMNS, generator=torch.Generator().manual_seed(3)).view(ROWS, COLUMNS).int()
-    wrapper = _wrapper(requests, width, queries, heads)
+    wrapper = wrapper_of(requests, width, queries, heads)
     return Pass(
         wrapper, Layout.of(wrapper, requests, heads, 2, PROCESSORS), lengths.to(device), width,
-        torch.randperm(ROWS)[:requests].to(device), table.to(device), _poison(requests + 1), _poison(60_000),
-        _poison(requests + 1), _poison(60_000, torch.uint8), _poison(requests + 1),
+        torch.randperm(ROWS)[:requests].to(device), table.to(device), poison(requests + 1), poison(60_000),
+        poison(requests + 1), poison(60_000, torch.uint8), poison(requests + 1),
     )  # fmt: skip
 
 
-def _wrapper(requests: int, width: int, queries: bool, heads: int) -> Any:
+@dataclass(eq=False)
+class Wrapper:
+    """What is read of FlashInfer's wrappers."""
+
+    _plan_info: list[int]
+    _int_workspace_buffer: Any
+
+
+def wrapper_of(requests: int, width: int, queries: bool, heads: int) -> Any:
     """Return what FlashInfer's planners leave of a graph: their arrays, one behind the other, from multiples of 16."""
     tile = 16
     rows, enough = requests * width, 2 * PROCESSORS // 2
@@ -178,10 +186,10 @@ def _wrapper(requests: int, width: int, queries: bool, heads: int) -> Any:
     else:
         request, part, outputs, live = places
         info = [blocks, 0, 0, request, part, outputs, live, end, 1, 1]
-    return SimpleNamespace(_plan_info=info, _int_workspace_buffer=_poison(end + 16, torch.uint8))
+    return Wrapper(info, poison(end + 16, torch.uint8))
 
 
-def _poison(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+def poison(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
     return torch.full((size,), POISON, dtype=dtype, device=_device())
 
 
@@ -206,7 +214,7 @@ def _packed(size: int, width: int) -> list[int]:
     return [sum(bit << place for place, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8)]
 
 
-def _sums(sizes: Sequence[int]) -> list[int]:
+def sums(sizes: Sequence[int]) -> list[int]:
     found = [0]
     for size in sizes:
         found.append(found[-1] + size)

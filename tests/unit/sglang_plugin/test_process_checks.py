@@ -24,6 +24,7 @@ MODULES: dict[str, dict[str, str]] = {
     "commit_checks": INTERPRETED,
     "graph_input_checks": INTERPRETED,
     "tile_checks": INTERPRETED,
+    "device_plan_checks": INTERPRETED,
     "layer_checks": INTERPRETED,
     "decode_kernel_checks": INTERPRETED,
 }

@@ -1,0 +1,168 @@
+"""Which of FlashInfer's passes are planned on the device, and by which lengths; what is left to SGLang.
+
+What the kernel writes: tests/tile_checks.py. ``TRITON_INTERPRET=1 python -m tests.device_plan_checks`` runs the kernel
+without a device and prints one JSON object: null for a check that holds, else why not.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from sglang_adaptive.sglang_plugin.fast_path import flashinfer
+from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans, with_lengths
+from tests import checks
+from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
+
+LENGTHS = (5, 700, 33)
+WIDTH, STEPS = 4, 3
+HEADS, KEY_HEADS = 8, 2
+
+DECODES, VERIFIES, EXTENDS = (
+    "decode_cuda_graph_metadata",
+    "prefill_cuda_graph_metadata",
+    "draft_extend_cuda_graph_metadata",
+)
+
+
+class FlashInferAttnBackend:
+    """What the plans read of SGLang's class of this name, with wrappers as FlashInfer's planner left them."""
+
+    def __init__(self, **other: Any) -> None:
+        false = (
+            *("use_sliding_window_kv_pool", "enable_deterministic", "disable_cuda_graph_kv_split", "is_dllm_model"),
+            *("prefill_uses_dequant_workspace", "decode_uses_dequant_workspace"),
+        )
+        table = torch.arange(ROWS * COLUMNS, dtype=torch.int32).view(ROWS, COLUMNS)
+        translator = SimpleNamespace(is_translating=False, reads_are_translated=False, req_to_token=table)
+        heads = SimpleNamespace(num_qo_heads=HEADS, num_kv_heads=KEY_HEADS)
+        self.__dict__ |= dict.fromkeys(false, False) | {DECODES: self._of(1), VERIFIES: self._of(WIDTH, mask=True)}
+        self.__dict__ |= {EXTENDS: self._of(WIDTH), "prefill_backend": "fa2", "decode_backend": "fa2"}
+        self.__dict__ |= {"dispatch_reason": None, "kv_index_translator": translator, "indices_updater_decode": heads}
+        self.__dict__ |= other
+
+    def _of(self, width: int, mask: bool = False) -> dict[int, list[Any]]:
+        requests = len(LENGTHS)
+        wrapper = wrapper_of(requests, width, True, HEADS)
+        wrapper.device = "cpu"
+        wrapper._paged_kv_indptr_buf, wrapper._qo_indptr_buf = poison(requests + 1), poison(requests + 1)
+        wrapper._paged_kv_indices_buf = poison(4 * sum(LENGTHS))
+        wrapper._custom_mask_buf = poison(4 * sum(LENGTHS), torch.uint8) if mask else None
+        wrapper._mask_indptr_buf = poison(requests + 1) if mask else None
+        return {requests: [wrapper]}
+
+    def ends(self, of: str) -> list[int]:
+        """Return the prefix sums of the keys that a kind of passes reads."""
+        found: list[int] = getattr(self, of)[len(LENGTHS)][0]._paged_kv_indptr_buf.tolist()
+        return found
+
+
+def each_pass_reads_what_it_read_on_the_host() -> None:
+    """A verify reads its drafts too, an extend has them in its lengths, and a round of zero steps reads one token."""
+    backend = FlashInferAttnBackend()
+    for kind, decodes, more in ((VERIFIES, False, WIDTH), (EXTENDS, False, 0), (DECODES, True, 1)):
+        assert _planned(backend, _pass(kind), decodes)
+        assert backend.ends(kind) == sums([length + more for length in LENGTHS]), kind
+
+
+def each_step_of_a_draft_reads_one_token_more() -> None:
+    """All of them are planned at once."""
+    steps = [FlashInferAttnBackend() for _ in range(STEPS - 1)]
+    assert _draft_planned(steps)
+    for place, one in enumerate(steps):
+        assert one.ends(DECODES) == sums([length + place + 1 for length in LENGTHS])
+
+
+def lengths_on_the_host_are_planned_by_sglang() -> None:
+    """Somebody needs them there, so nothing is won."""
+    backend, steps = FlashInferAttnBackend(), [FlashInferAttnBackend()]
+    known = _pass(VERIFIES)
+    known.seq_lens_cpu = known.seq_lens
+    assert not _planned(backend, known) and _untouched(backend)
+    assert not DevicePlans().draft_planned(_draft(steps), known) and _untouched(*steps)
+
+
+def other_passes_are_left_to_sglang() -> None:
+    """Other kernels, windows, trees, encoders, and a width that the graph was not captured for."""
+    translating = SimpleNamespace(is_translating=True, reads_are_translated=False, req_to_token=None)
+    others = (
+        *({name: True} for name in ("enable_deterministic", "use_sliding_window_kv_pool", "is_dllm_model")),
+        *({name: True} for name in ("prefill_uses_dequant_workspace", "disable_cuda_graph_kv_split")),
+        *({"prefill_backend": "fa3"}, {"decode_backend": "fa3"}, {"dispatch_reason": "a sliding window"}),
+        {"kv_index_translator": translating},
+    )
+    for other in others:
+        backend = FlashInferAttnBackend(**other)
+        assert not _planned(backend, _pass(VERIFIES)) and _untouched(backend), other
+        assert not _draft_planned([backend]) and _untouched(backend), other
+    tree, encoder, wide = _pass(VERIFIES), _pass(VERIFIES), _pass(VERIFIES)
+    tree.spec_info.topk, encoder.encoder_lens, wide.spec_info.draft_token_num = 2, torch.ones(3), WIDTH + 1
+    for one in (tree, encoder, wide):
+        backend = FlashInferAttnBackend()
+        assert not _planned(backend, one) and _untouched(backend)
+    assert not _draft_planned([FlashInferAttnBackend()], topk=2)
+    assert not _draft_planned([FlashInferAttnBackend()], draft_window_size=64)
+
+
+def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
+    """A plan of another kind than FlashInfer's was."""
+    plans, backend, one = DevicePlans(), FlashInferAttnBackend(), _pass(VERIFIES)
+    getattr(backend, VERIFIES)[len(LENGTHS)][0]._plan_info = [1, 2, 3]
+    assert not _planned(backend, one, plans=plans) and plans.guard.closed
+    assert not _planned(FlashInferAttnBackend(), _pass(EXTENDS), plans=plans)
+    told = with_lengths(one)
+    assert told.seq_lens_cpu.tolist() == list(LENGTHS) and told.seq_lens_sum == sum(LENGTHS)
+    told.seq_lens = None  # they are not read again
+    assert with_lengths(told).seq_lens_sum == sum(LENGTHS)
+
+
+def _planned(backend: Any, one: Any, decodes: bool = False, plans: DevicePlans | None = None) -> bool:
+    with _a_gpu():
+        return (plans or DevicePlans()).planned(backend, one, decodes)
+
+
+def _draft_planned(steps: list[Any], **other: Any) -> bool:
+    plans = DevicePlans()
+    with _a_gpu():
+        planned = plans.draft_planned(_draft(steps, **other), _pass(DECODES))
+    assert not plans.guard.closed
+    return planned
+
+
+def _draft(steps: list[Any], **other: Any) -> Any:
+    return SimpleNamespace(**{"topk": 1, "draft_window_size": 0, "attn_backends": steps} | other)
+
+
+def _a_gpu() -> Any:
+    properties = SimpleNamespace(multi_processor_count=PROCESSORS)
+    return mock.patch.object(flashinfer.torch.cuda, "get_device_properties", lambda device: properties)
+
+
+def _pass(kind: str) -> Any:
+    """Return a pass of SGLang's over all requests, whose lengths are on the device alone."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+    from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+    verified = object.__new__(EagleVerifyInput)
+    verified.topk, verified.draft_token_num, verified.num_tokens_per_req = 1, WIDTH, WIDTH
+    mode = ForwardMode.DRAFT_EXTEND_V2 if kind == EXTENDS else ForwardMode.TARGET_VERIFY
+    return SimpleNamespace(
+        forward_mode=mode, batch_size=len(LENGTHS), spec_info=verified, encoder_lens=None, seq_lens_cpu=None,
+        seq_lens_sum=None, seq_lens=torch.tensor(LENGTHS), req_pool_indices=torch.tensor([4, 0, 7]),
+    )  # fmt: skip
+
+
+def _untouched(*backends: Any) -> bool:
+    return all(set(one.ends(kind)) == {POISON} for one in backends for kind in (DECODES, VERIFIES, EXTENDS))
+
+
+def main() -> None:
+    """Run the checks and print what came out."""
+    checks.tell("device_plan_checks", globals())
+
+
+if __name__ == "__main__":
+    main()
