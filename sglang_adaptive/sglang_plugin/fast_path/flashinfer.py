@@ -28,7 +28,6 @@ class DevicePlans:
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: FlashInfer's passes are planned on the host from now on", env.DEVICE_PLANS)
-        self.passes = 0
         self._plans: plain.Plans[Any] = plain.Plans()
         self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
 
@@ -102,7 +101,6 @@ class DevicePlans:
             wrapper._qo_indptr_buf if layout.has_queries else None, mask,
             None if mask is None else wrapper._mask_indptr_buf,
         )  # fmt: skip
-        self.passes += 1
         return True
 
 

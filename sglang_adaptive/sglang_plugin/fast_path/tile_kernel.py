@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -152,15 +153,8 @@ class Layout:
             assert split and rows == width * requests and requests * tiles <= blocks, info
         assert not split or not any(start % 4 for start in (request, query, part, first_rows, outputs, keys)), info
         places = (request // 4, query // 4, part // 4, first_rows // 4, outputs // 4, keys // 4, live)
-        return cls(
-            width, tiles, split, len(info) == 15, blocks, enough, workspace.view(dtype=_int32()), workspace, places
-        )
-
-
-def _int32() -> Any:
-    import torch
-
-    return torch.int32
+        ints = workspace.view(torch.int32)
+        return cls(width, tiles, split, len(info) == 15, blocks, enough, ints, workspace, places)
 
 
 def lay_out(

@@ -67,11 +67,9 @@ def _plan_replay(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, in_capture: bool = False
 ) -> None:
     """Plan a pass of FlashInfer that is captured or replayed."""
-    from sglang_adaptive.sglang_plugin.fast_path.flashinfer import with_lengths
-
     decodes = now.decode_kernel.runs(backend, forward_batch)
     if in_capture or not now.drafts_whole or not now.device_plans.planned(backend, forward_batch, decodes):
-        _init_metadata(now, original, backend, with_lengths(forward_batch), in_capture)
+        _plan(now, original, backend, forward_batch, in_capture)
 
 
 def _forward_extend(
