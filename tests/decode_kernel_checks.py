@@ -46,27 +46,27 @@ def other_passes_are_left_to_sglang() -> None:
         "prefill_uses_dequant_workspace": True,
         "decode_uses_dequant_workspace": True,
     }
-    for made, others in ((_backend, of_both | of_triton), (_flashinfer, of_both | of_flashinfer)):
+    for made, others in ((triton_backend, of_both | of_triton), (_flashinfer, of_both | of_flashinfer)):
         for name, value in others.items():
             backend = made()
             setattr(backend, name, value)
-            assert not _decodes(backend, _batch()), name
-        wider, drafting, block, subclass = _batch(), _batch(), _batch(), made()
+            assert not _decodes(backend, a_batch()), name
+        wider, drafting, block, subclass = a_batch(), a_batch(), a_batch(), made()
         block.spec_info = object.__new__(DFlashVerifyInput)
         block.spec_info.draft_token_num = 1
         wider.spec_info.draft_token_num = 2
         drafting.forward_mode = type(drafting.forward_mode).DECODE
         subclass.__class__ = type("OfAnotherKernel", (type(subclass),), {})
-        assert not _decodes(made(), wider) and not _decodes(made(), drafting) and not _decodes(subclass, _batch())
+        assert not _decodes(made(), wider) and not _decodes(made(), drafting) and not _decodes(subclass, a_batch())
         assert not _decodes(made(), block)  # its lengths on the host are bounds
-        assert _decodes(made(), _batch())
+        assert _decodes(made(), a_batch())
 
 
 def flashinfer_plans_and_runs_a_plain_decode() -> None:
     """When a graph is captured and when it is replayed: each request's slots, with that of the token it verifies."""
-    backend, batch, now = _flashinfer(), _batch(), _round()
+    backend, batch, now = _flashinfer(), a_batch(), round_of_nothing()
     ends = [0, *itertools.accumulate(length + 1 for length in LENGTHS.values())]
-    slots = torch.cat([_rows()[row, : length + 1] for row, length in LENGTHS.items()])
+    slots = torch.cat([slots_of_rows()[row, : length + 1] for row, length in LENGTHS.items()])
     for in_capture in (True, False):
         make = type(backend).init_forward_metadata_out_graph
         attention._init_metadata(now, make, backend, batch if in_capture else _replayed(batch), in_capture=in_capture)
@@ -74,17 +74,17 @@ def flashinfer_plans_and_runs_a_plain_decode() -> None:
         assert planned["ends"] == ends and not backend.planned
         assert planned["ends on the host"] == (None if in_capture else ends)
         torch.testing.assert_close(planned["slots"][: ends[-1]], slots.int())
-    q, k, v = _inputs()
-    written = attention._forward_extend(now, type(backend).forward_extend, backend, q, k, v, _layer(), batch)
+    q, k, v = drawn_inputs()
+    written = attention._forward_extend(now, type(backend).forward_extend, backend, q, k, v, a_layer(), batch)
     torch.testing.assert_close(written, q)  # of the stand-in for the decode kernel
     torch.testing.assert_close(backend.token_to_kv_pool.keys[batch.out_cache_loc].flatten(1), k.flatten(1))
 
 
 def the_batch_is_left_as_it_was() -> None:
     """SGLang goes on with its lengths and its mode."""
-    batch = _batch()
+    batch = a_batch()
     seen: list[Any] = []
-    attention._init_metadata(_round(), lambda _, given: seen.append(given), _backend(), batch)
+    attention._init_metadata(round_of_nothing(), lambda _, given: seen.append(given), triton_backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     for lengths in (batch.seq_lens, batch.seq_lens_cpu):
         assert lengths.tolist() == list(LENGTHS.values())
@@ -94,21 +94,21 @@ def the_batch_is_left_as_it_was() -> None:
 
 def a_backend_keeps_its_kernel() -> None:
     """A graph that was captured with one kernel is not replayed with the other one's metadata, also after a fault."""
-    backend, now = _backend(), _round()
-    seen = [_decodes(backend, _batch(), now)]
-    assert not _decodes(object.__new__(type(backend)), _batch(), now) and now.decode_kernel.guard.closed
-    seen += [_decodes(backend, _batch(), now), _decodes(_backend(), _batch(), now)]
+    backend, now = triton_backend(), round_of_nothing()
+    seen = [_decodes(backend, a_batch(), now)]
+    assert not _decodes(object.__new__(type(backend)), a_batch(), now) and now.decode_kernel.guard.closed
+    seen += [_decodes(backend, a_batch(), now), _decodes(triton_backend(), a_batch(), now)]
     assert seen == [True, True, False], seen
 
 
 def a_fault_leaves_rounds_to_sglang() -> None:
     """From then on, and without an exception."""
-    now, backend = _round(), object.__new__(type(_backend()))  # has none of the backend's attributes
-    assert [_decodes(backend, _batch(), now) for _ in range(2)] == [False, False]
+    now, backend = round_of_nothing(), object.__new__(type(triton_backend()))  # has none of the backend's attributes
+    assert [_decodes(backend, a_batch(), now) for _ in range(2)] == [False, False]
     assert now.decode_kernel.guard.closed
 
 
-def _round() -> Any:
+def round_of_nothing() -> Any:
     """Return the round of a process in which nothing has happened."""
     return Round(None, None)
 
@@ -116,38 +116,38 @@ def _round() -> Any:
 def _decodes(backend: Any, batch: Any, now: Any = None) -> bool:
     """Return whether the pass over *batch* gets a plain decode's metadata."""
     seen: list[Any] = []
-    attention._init_metadata(now or _round(), lambda _, given: seen.append(given), backend, batch)
+    attention._init_metadata(now or round_of_nothing(), lambda _, given: seen.append(given), backend, batch)
     assert seen[0].forward_mode.is_decode() or seen == [batch]
     return seen[0] is not batch
 
 
 def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
     """Return what the round's attention wrote, (requests, heads * dim), and its metadata's query offsets."""
-    backend, batch = _backend(), _batch()
+    backend, batch = triton_backend(), a_batch()
     make: Callable[..., Any] = getattr(type(backend), MAKERS[captured])
     if captured:
         backend.init_cuda_graph_state(ROWS, ROWS)
     more = {"in_capture": True} if captured else {}
     if ours:
-        now = _round()
+        now = round_of_nothing()
         attention._init_metadata(now, make, backend, batch, **more)
         run: Callable[..., Any] = attention._forward_extend
-        written = run(now, type(backend).forward_extend, backend, *_inputs(), _layer(), batch)
+        written = run(now, type(backend).forward_extend, backend, *drawn_inputs(), a_layer(), batch)
     else:
         make(backend, batch, **more)
-        written = backend.forward_extend(*_inputs(), _layer(), batch)
+        written = backend.forward_extend(*drawn_inputs(), a_layer(), batch)
     return written.view(len(LENGTHS), HEADS * DIM), backend.forward_metadata.qo_indptr
 
 
 def _expected() -> torch.Tensor:
     """Return the same by the formula of attention."""
-    backend, batch = _backend(), _batch()
-    q, k, v = _inputs()
+    backend, batch = triton_backend(), a_batch()
+    q, k, v = drawn_inputs()
     pool = backend.token_to_kv_pool
     pool.keys[batch.out_cache_loc], pool.values[batch.out_cache_loc] = k, v
     found = []
     for index, (row, length) in enumerate(LENGTHS.items()):
-        slots = _rows()[row, : length + 1].long()
+        slots = slots_of_rows()[row, : length + 1].long()
         keys, values = (side[slots].repeat_interleave(HEADS // KV_HEADS, 1) for side in (pool.keys, pool.values))
         shares = torch.einsum("hd,nhd->hn", q.view(-1, HEADS, DIM)[index], keys * DIM**-0.5).softmax(-1)
         found.append(torch.einsum("hn,nhd->hd", shares, values).flatten())
@@ -182,11 +182,11 @@ class _Translator:
         self, plan: Any, *, req_pool_indices: Any, seq_lens: Any, indptr: Any, out: Any, **more: Any
     ) -> bool:
         for row, length, begin in zip(req_pool_indices, seq_lens, indptr[:-1], strict=True):
-            out[begin : begin + length] = _rows()[row, :length]
+            out[begin : begin + length] = slots_of_rows()[row, :length]
         return True
 
 
-def _backend() -> Any:
+def triton_backend(width: int = 1) -> Any:
     """Return SGLang's backend with what these passes read of it; its constructor asks for a device."""
     from sglang.kernels.ops.attention.decode_attention import (
         decode_attention_fwd,
@@ -205,7 +205,7 @@ def _backend() -> Any:
     )
     backend.__dict__.update(
         **dict.fromkeys(none), **dict.fromkeys(false, False),
-        dcp_size=1, page_size=1, num_draft_tokens=1, target_verify_num_tokens_per_req=1, static_kv_splits=True,
+        dcp_size=1, page_size=1, num_draft_tokens=width, target_verify_num_tokens_per_req=width, static_kv_splits=True,
         device="cpu", device_core_count=0, max_context_len=CONTEXT, max_kv_splits=8, v_head_dim=DIM,
         num_head=HEADS, num_kv_head=KV_HEADS, lean_total_programs=1, lean_block_m=16,
         kv_indptr=torch.zeros(ROWS + 1, dtype=torch.int32),
@@ -251,7 +251,7 @@ def _flashinfer() -> Any:
     return backend
 
 
-def _batch() -> Any:
+def a_batch(width: int = 1) -> Any:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -260,8 +260,8 @@ def _batch() -> Any:
         forward_mode=ForwardMode.TARGET_VERIFY, batch_size=len(LENGTHS), spec_algorithm=SpeculativeAlgorithm.EAGLE,
         seq_lens=lengths, seq_lens_cpu=lengths.clone(), seq_lens_sum=int(lengths.sum()),
         req_pool_indices=torch.tensor(list(LENGTHS)), positions=lengths, kv_loc_plan=None, encoder_lens=None,
-        spec_info=SimpleNamespace(num_tokens_per_req=1, kv_indptr=None, custom_mask=None, draft_token_num=1),
-        out_cache_loc=torch.tensor([int(_rows()[row, length]) for row, length in LENGTHS.items()]),
+        spec_info=SimpleNamespace(num_tokens_per_req=width, kv_indptr=None, custom_mask=None, draft_token_num=width),
+        out_cache_loc=torch.cat([slots_of_rows()[row, length : length + width] for row, length in LENGTHS.items()]),
         out_cache_loc_is_physical=True, mha_one_shot=False, attn_attend_prefix_cache=None, extend_seq_lens_cpu=None,
     )  # fmt: skip
 
@@ -281,7 +281,7 @@ def _replayed(batch: Any) -> Any:
     )  # fmt: skip
 
 
-def _layer() -> Any:
+def a_layer() -> Any:
     from sglang.srt.layers.radix_attention import AttentionType
 
     return SimpleNamespace(
@@ -292,13 +292,13 @@ def _layer() -> Any:
     )  # fmt: skip
 
 
-def _inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q = _drawn(3, len(LENGTHS), HEADS * DIM)
-    k, v = (_drawn(side, len(LENGTHS), KV_HEADS, DIM) for side in (4, 5))
+def drawn_inputs(width: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q = _drawn(3, len(LENGTHS) * width, HEADS * DIM)
+    k, v = (_drawn(side, len(LENGTHS) * width, KV_HEADS, DIM) for side in (4, 5))
     return q, k, v
 
 
-def _rows() -> torch.Tensor:
+def slots_of_rows() -> torch.Tensor:
     """Return the slots of each row of the request pool."""
     return torch.randperm(ROWS * CONTEXT, generator=torch.Generator().manual_seed(0)).view(ROWS, CONTEXT)
 

@@ -14,6 +14,7 @@ import torch
 
 from sglang_adaptive.sglang_plugin.fast_path import flashinfer
 from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans, with_lengths
+from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import TILE, with_small_tiles
 from tests import checks
 from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
 
@@ -38,7 +39,7 @@ class FlashInferAttnBackend:
         )
         table = torch.arange(ROWS * COLUMNS, dtype=torch.int32).view(ROWS, COLUMNS)
         translator = SimpleNamespace(is_translating=False, reads_are_translated=False, req_to_token=table)
-        heads = SimpleNamespace(num_qo_heads=HEADS, num_kv_heads=KEY_HEADS)
+        heads = SimpleNamespace(num_qo_heads=HEADS, num_kv_heads=KEY_HEADS, head_dim=128)
         self.__dict__ |= dict.fromkeys(false, False) | {DECODES: self._of(1), VERIFIES: self._of(WIDTH, mask=True)}
         self.__dict__ |= {EXTENDS: self._of(WIDTH), "prefill_backend": "fa2", "decode_backend": "fa2"}
         self.__dict__ |= {"dispatch_reason": None, "kv_index_translator": translator, "indices_updater_decode": heads}
@@ -107,6 +108,33 @@ def other_passes_are_left_to_sglang() -> None:
     assert not _draft_planned([FlashInferAttnBackend()], draft_window_size=64)
 
 
+def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
+    """FlashInfer plans for the longest request that the rows could make up; what lengths decide is as it was."""
+    assert WIDTH * HEADS // KEY_HEADS == 16
+    tree, narrow = _pass(VERIFIES), {"num_qo_heads": KEY_HEADS, "num_kv_heads": KEY_HEADS, "head_dim": 512}
+    tree.spec_info.topk = 2
+    others = {"indices_updater_decode": SimpleNamespace(**narrow)}
+    for one, kind, wanted, major, other in (
+        *((_pass(kind), kind, 16, 8, {}) for kind in (VERIFIES, EXTENDS)),
+        *((tree, VERIFIES, 128, 8, {}), (_pass(VERIFIES), VERIFIES, 128, 7, {})),
+        *((_pass(VERIFIES), VERIFIES, 128, 8, other) for other in (others, {"prefill_backend": "fa3"})),
+    ):
+        backend, plans = FlashInferAttnBackend(**other), DevicePlans()
+        wrapper = getattr(backend, kind)[len(LENGTHS)][0]
+        wrapper._plan_info[TILE] = 128
+        before = list(wrapper._plan_info)
+        with _a_gpu(major):
+            plans.captured(backend, one)
+        assert not plans.guard.closed
+        assert list(wrapper._plan_info) == [*before[:TILE], wanted, *before[TILE + 1 :]], (kind, major, other)
+
+
+def tiles_are_the_smallest_that_hold_a_request() -> None:
+    """Of the three that FlashInfer has, and never larger than it planned."""
+    for planned, rows, wanted in ((128, 16, 16), (128, 17, 64), (128, 64, 64), (128, 65, 128), (16, 20, 16)):
+        assert with_small_tiles([1, 2, 3, planned, 5], rows) == [1, 2, 3, wanted, 5]
+
+
 def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
     """A plan of another kind than FlashInfer's was."""
     plans, backend, one = DevicePlans(), FlashInferAttnBackend(), _pass(VERIFIES)
@@ -136,8 +164,8 @@ def _draft(steps: list[Any], **other: Any) -> Any:
     return SimpleNamespace(**{"topk": 1, "draft_window_size": 0, "attn_backends": steps} | other)
 
 
-def _a_gpu() -> Any:
-    properties = SimpleNamespace(multi_processor_count=PROCESSORS)
+def _a_gpu(major: int = 9) -> Any:
+    properties = SimpleNamespace(multi_processor_count=PROCESSORS, major=major)
     return mock.patch.object(flashinfer.torch.cuda, "get_device_properties", lambda device: properties)
 
 

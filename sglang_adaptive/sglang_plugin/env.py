@@ -57,6 +57,7 @@ RESERVE_AHEAD = Switch("SGLANG_ADAPTIVE_RESERVE_AHEAD", "KV slots reserved for s
 HOST_LENGTHS = Switch("SGLANG_ADAPTIVE_HOST_LENGTHS", "lengths known after a zero-step round without a wait")
 DEVICE_PLANS = Switch("SGLANG_ADAPTIVE_DEVICE_PLANS", "FlashInfer's passes planned on the device, without a wait")
 DECODE_KERNEL = Switch("SGLANG_ADAPTIVE_DECODE_KERNEL", "a plain decode's attention kernel in zero-step rounds")
+CHAIN_KERNEL = Switch("SGLANG_ADAPTIVE_CHAIN_KERNEL", "a kernel for chains in the verify passes of Triton's backend")
 ZERO_STEP_CHOICE = Switch("SGLANG_ADAPTIVE_ZERO_STEP_CHOICE", "the kernels that choose tokens in zero-step rounds")
 NGRAM_ROOTS = Switch("SGLANG_ADAPTIVE_NGRAM_ROOTS", "NGRAM's zero-step rounds prepared on the device")
 LENGTH_KERNEL = Switch("SGLANG_ADAPTIVE_LENGTH_KERNEL", "fa3's lengths and page tables filled in by one kernel")

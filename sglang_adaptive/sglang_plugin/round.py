@@ -43,6 +43,7 @@ from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.audit.finished import Audits
+    from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
     from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
     from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
     from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
@@ -102,6 +103,13 @@ class Round:
         from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
 
         return DevicePlans()
+
+    @cached_property
+    def chain_kernel(self) -> ChainKernel:
+        """What attends in the verify passes of Triton's backend."""
+        from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
+
+        return ChainKernel()
 
     @cached_property
     def likeliest(self) -> LikeliestTokens:

@@ -60,11 +60,15 @@ def _plan(wrapper: Any, kind: str, width: int, key_heads: int, lengths: Any, tab
 def test_attention_is_that_of_the_host_plan(
     kind: str, width: int, key_heads: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """Also in a graph that was captured for other lengths; how long the kernel takes is noted."""
+    """Also in a graph that was captured for other lengths, with small tiles; how long kernels take is noted."""
     import torch
     from triton.testing import do_bench
 
     from sglang_adaptive.sglang_plugin.fast_path import tile_kernel
+
+    def small_tiles(wrapper: Any) -> None:
+        if kind != "decode":
+            wrapper._plan_info = tile_kernel.with_small_tiles(wrapper._plan_info, width * HEADS // key_heads)
 
     torch.manual_seed(5)
     table = torch.randperm(3 * ROOM, device="cuda").view(3, ROOM).int()
@@ -73,10 +77,14 @@ def test_attention_is_that_of_the_host_plan(
     long = [max(length, width) for length in LONG]
     planned = _wrapper(kind, width, key_heads)
     _plan(planned, kind, width, key_heads, long, table)
+    large = planned.run(asked, cache)
+    small_tiles(planned)
     wanted = planned.run(asked, cache)
+    torch.testing.assert_close(wanted, large, rtol=2e-2, atol=2e-3)
 
     mine = _wrapper(kind, width, key_heads)
     _plan(mine, kind, width, key_heads, [max(length, width) for length in SHORT], table)
+    small_tiles(mine)
     mine.run(asked, cache)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -18,9 +18,12 @@ import torch
 
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path import plain
-from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import Layout, lay_out
+from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
+
+AMPERE, MOST_HEAD_DIM = 8, 256
+"""From this compute capability on, and up to this size of heads, FlashInfer has tiles of 16 rows for every shape."""
 
 
 class DevicePlans:
@@ -54,6 +57,10 @@ class DevicePlans:
             return False
         return bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
 
+    def captured(self, backend: Any, forward_batch: Any) -> None:
+        """Size the tiles of a pass that *backend* has planned for a graph by the queries that a request has."""
+        self.guard.attempt(self._captured, backend, forward_batch)
+
     def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
         """The same of all passes of a draft."""
         if forward_batch.seq_lens_cpu is not None:
@@ -61,18 +68,21 @@ class DevicePlans:
         return bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
 
     def _planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
-        mode, given = forward_batch.forward_mode, forward_batch.spec_info
         if not self._may(backend) or forward_batch.encoder_lens is not None:
             return False
         if decodes:
             return self._lay_out(backend, backend.decode_cuda_graph_metadata, forward_batch, 1, 1)
-        if mode.is_draft_extend_v2():
-            width = given.num_tokens_per_req
-            return self._lay_out(backend, backend.draft_extend_cuda_graph_metadata, forward_batch, 0, width)
-        if mode.is_target_verify() and type(given).__name__ == "EagleVerifyInput" and given.topk == 1:
-            width = given.draft_token_num
-            return self._lay_out(backend, backend.prefill_cuda_graph_metadata, forward_batch, width, width)
-        return False
+        wrappers, more, width = _uniform(backend, forward_batch)
+        return wrappers is not None and self._lay_out(backend, wrappers, forward_batch, more, width)
+
+    def _captured(self, backend: Any, forward_batch: Any) -> None:
+        wrappers, _, width = _uniform(backend, forward_batch)
+        if wrappers is None or not self._may(backend):
+            return
+        wrapper, heads = wrappers[forward_batch.batch_size][0], backend.indices_updater_decode
+        if heads.head_dim <= MOST_HEAD_DIM and torch.cuda.get_device_properties(wrapper.device).major >= AMPERE:
+            rows = width * (heads.num_qo_heads // heads.num_kv_heads)
+            wrapper._plan_info = with_small_tiles(wrapper._plan_info, rows)
 
     def _draft_planned(self, backends: Any, forward_batch: Any) -> bool:
         if backends.topk != 1 or backends.draft_window_size or not all(map(self._may, backends.attn_backends)):
@@ -102,6 +112,19 @@ class DevicePlans:
             None if mask is None else wrapper._mask_indptr_buf,
         )  # fmt: skip
         return True
+
+
+def _uniform(backend: Any, forward_batch: Any) -> tuple[Any, int, int]:
+    """Return the wrappers of a pass that verifies chains or extends the draft, by requests, or None for another pass.
+
+    And how many tokens more than the lengths say it reads, and the queries of each request.
+    """
+    mode, given = forward_batch.forward_mode, forward_batch.spec_info
+    if mode.is_draft_extend_v2():
+        return backend.draft_extend_cuda_graph_metadata, 0, given.num_tokens_per_req
+    if mode.is_target_verify() and type(given).__name__ == "EagleVerifyInput" and given.topk == 1:
+        return backend.prefill_cuda_graph_metadata, given.draft_token_num, given.draft_token_num
+    return None, 0, 0
 
 
 def with_lengths(forward_batch: Any) -> Any:

@@ -10,6 +10,7 @@ hands to the planner: the slots of all keys, and the mask of a chain.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,9 @@ PARTS = 8
 
 MASK_BLOCK = 256
 """Bytes of the mask that are written at a time."""
+
+TILE = 3
+"""Where a prefill's plan says how many rows a tile has."""
 
 _NUMBERS = (
     *("table_stride", "at_request", "at_query", "at_part", "at_rows", "at_outputs", "at_keys", "at_live"),
@@ -155,6 +159,19 @@ class Layout:
         places = (request // 4, query // 4, part // 4, first_rows // 4, outputs // 4, keys // 4, live)
         ints = workspace.view(torch.int32)
         return cls(width, tiles, split, len(info) == 15, blocks, enough, ints, workspace, places)
+
+
+def with_small_tiles(info: Iterable[int], rows: int) -> list[int]:
+    """Return *info*, the plan of a prefill's graph, with the tiles of requests of *rows* queries times heads a KV head.
+
+    The planner takes the longest request that all rows of the graph could make up, so tiles of 128 from 64 rows on,
+    where each request has 16: a block then multiplies eight times too much. A request of at most 64 rows has one tile
+    of either size, so nothing else of the plan, nor of one made later for the same graph, depends on it.
+    """
+    numbers = [int(number) for number in info]
+    fitting = [tile for tile in (16, 64) if rows <= tile]
+    numbers[TILE] = min([numbers[TILE], *fitting[:1]])
+    return numbers
 
 
 def lay_out(

@@ -56,6 +56,14 @@ def _init_metadata(
     original(backend, now.decode_kernel.seen(backend, forward_batch), *args, **kw)
 
 
+def _triton_metadata(
+    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kw: Any
+) -> None:
+    """Make the metadata of a pass on SGLang's Triton backend."""
+    now.chain_kernel.serve(backend, forward_batch)
+    _init_metadata(now, original, backend, forward_batch, *args, **kw)
+
+
 def _plan(now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kw: Any) -> None:
     """Plan a pass of FlashInfer that runs without a graph."""
     from sglang_adaptive.sglang_plugin.fast_path.flashinfer import with_lengths
@@ -70,6 +78,8 @@ def _plan_replay(
     decodes = now.decode_kernel.runs(backend, forward_batch)
     if in_capture or not now.drafts_whole or not now.device_plans.planned(backend, forward_batch, decodes):
         _plan(now, original, backend, forward_batch, in_capture)
+        if in_capture:
+            now.device_plans.captured(backend, forward_batch)
 
 
 def _forward_extend(
@@ -113,8 +123,8 @@ for _backend in _DRAFTING:
 
 _EAGER, _GRAPH = "init_forward_metadata", "init_forward_metadata_out_graph"
 _MADE: dict[str, Callable[..., None]] = {
-    _TRITON + _EAGER: _init_metadata,
-    _TRITON + _GRAPH: _init_metadata,
+    _TRITON + _EAGER: _triton_metadata,
+    _TRITON + _GRAPH: _triton_metadata,
     _FLASHINFER + _EAGER: _plan,
     _FLASHINFER + _GRAPH: _plan_replay,
     _FLASHINFER_DRAFT + _EAGER: _plan_draft,
@@ -214,6 +224,13 @@ needs(
     Need(
         SRT + "mem_cache.kv_index_translator.KVIndexTranslator",
         attributes=("is_translating", "reads_are_translated", "req_to_token"),
+    ),
+    Need(
+        _TRITON.rstrip("."),
+        attributes=(
+            *("use_verify_shared_kv", "verify_shared_kv_fwd", "use_verify_splitkv", "topk", "is_draft_runner"),
+            *("use_mla", "dcp_size", "enable_deterministic", "device_core_count"),
+        ),
     ),
     Need(
         _FLASHINFER.rstrip("."),

@@ -27,6 +27,7 @@ MODULES: dict[str, dict[str, str]] = {
     "device_plan_checks": INTERPRETED,
     "layer_checks": INTERPRETED,
     "decode_kernel_checks": INTERPRETED,
+    "chain_kernel_checks": INTERPRETED,
 }
 EVERY = [(module, check) for module in MODULES for check in checks.named_in(module)]
 
