@@ -19,7 +19,7 @@ import triton.language as tl
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 
-BLOCK = 32
+BLOCK = 64
 """Keys that a block reads at a time."""
 
 MOST_ROWS = 128
@@ -31,7 +31,7 @@ MOST_DIM = 256
 MOST_PARTS = 32
 """Into how many parts the keys of a request are split at most."""
 
-BLOCKS_A_PROCESSOR = 4
+BLOCKS_A_PROCESSOR = 2
 """Parts are added until there are so many blocks."""
 
 LOG2_E = 1.4426950408889634
@@ -88,8 +88,8 @@ def _attend(  # type: ignore[no-untyped-def, unused-ignore]
         best = better
     if parts == 1:
         at = (first_token + token) * out_token + of_head * out_head
-        output = (output / total[:, None]).to(out.dtype.element_ty)
-        tl.store(out + at[:, None] + dim[None, :], output, mask=used & inside)
+        written = (output / total[:, None]).to(out.dtype.element_ty)
+        tl.store(out + at[:, None] + dim[None, :], written, mask=used & inside)
     else:
         block = ((request * tl.num_programs(1) + head) * parts + part).to(tl.int64)
         place, some = block * ROWS + row, (part == 0) | (part * each < last)
@@ -138,7 +138,7 @@ def attend(
         queries, new_keys, new_values, keys, values, out, ends, slots, outputs, sums, scale * LOG2_E,
         *queries.stride()[:2], *new_keys.stride()[:2], *keys.stride()[:2], *out.stride()[:2], width, parts,
         GROUP=group, ROWS=rows, NEW=max(16, triton.next_power_of_2(width)), DIM=dim, DIMS=dims, BLOCK=BLOCK,
-        num_warps=4 if rows <= 32 else 8, num_stages=2,
+        num_warps=2 if rows <= 32 else 4, num_stages=2,
     )  # fmt: skip
     if parts > 1:
         _add_up[(queries.shape[0], queries.shape[1])](

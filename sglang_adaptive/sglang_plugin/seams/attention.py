@@ -78,7 +78,7 @@ def _plan_replay(
     decodes = now.decode_kernel.runs(backend, forward_batch)
     if in_capture or not now.drafts_whole or not now.device_plans.planned(backend, forward_batch, decodes):
         _plan(now, original, backend, forward_batch, in_capture)
-        if in_capture:
+        if in_capture and not decodes:
             now.device_plans.captured(backend, forward_batch)
 
 
