@@ -65,7 +65,7 @@ def each_token_sees_what_came_before_it() -> None:
 
 def keys_are_split_until_every_processor_has_work() -> None:
     """And no further than the second kernel adds up."""
-    assert [parts_of(blocks, 132) for blocks in (1, 8, 64, 128, 512, 528)] == [32, 32, 16, 8, 2, 1]
+    assert [parts_of(blocks, 132) for blocks in (1, 8, 64, 128, 512, 528)] == [32, 32, 8, 4, 1, 1]
     assert [rows_of(*shape) for shape in ((1, 4), (4, 4), (5, 4), (8, 8))] == [16, 16, 32, 64]
 
 
