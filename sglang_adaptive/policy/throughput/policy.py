@@ -205,7 +205,7 @@ class ThroughputPolicy:
             self._acceptance.set_level(self._trust.verified_rate)
         if self._trust.believed:
             self._acceptance.update(0, accepts, observation.requests)
-            self._prober.draft_seen(self._round)
+            self._prober.draft_seen(self._round, at_zero=True)
 
     def _book(self, row: RoundTimeRow, observation: RoundObservation, took: float) -> None:
         """Enter a round into the accounts; the prober answers for its own rounds."""
@@ -220,7 +220,7 @@ class ThroughputPolicy:
 
     def _consider_probe(self, row: RoundTimeRow) -> None:
         if self._choice.live == 0:
-            self._prober.leave_zero(row, self._round)
+            self._prober.leave_zero(row, self._acceptance, self._round)
         elif self._prober.consider(row, self._choice.live, self._acceptance, self._round):
             self._next_sync = self._round + PROBE_ROUNDS + SYNC_LAG
 
