@@ -58,10 +58,10 @@ def long_contexts(server_args: Any) -> str | None:
 
 
 WORTH_OF_FA3 = {
-    "flashinfer": "a round of 3 steps took 7.8 ms with it and 7.5 with fa3 at batch 1, and 12.5 and 10.5 at 64 (8B "
-    "shape, one H100)",
-    "triton": "a round of 3 steps took 9.3 ms with it and 7.6 with fa3 at batch 1, and 19.9 and 11.2 at 64 (8B shape, "
-    "one H100)",
+    "flashinfer": "a round of 3 steps took 6.0 to 6.6 ms with it and 5.6 with fa3 at batch 1, and 9.7 and 9.1 at 64 "
+    "(8B shape, one H200)",
+    "triton": "a round of 3 steps took 5.8 to 7.2 ms with it and 5.6 with fa3 at batch 1, and 9.3 and 9.1 at 64 (8B "
+    "shape, one H200)",
 }
 """By the backends that SGLang takes before Hopper; from backends/ among the results of the benchmarks."""
 
