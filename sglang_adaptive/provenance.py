@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Sequence
 from importlib import metadata
@@ -55,7 +56,7 @@ def cpu_cores() -> int:
 
 def command_line(subcommand: str, argv: Sequence[str]) -> str:
     """Return the command as typed, less the folders of absolute paths."""
-    return " ".join(["sglang-adaptive", subcommand, *map(_without_folder, argv)])
+    return shlex.join(["sglang-adaptive", subcommand, *map(_without_folder, argv)])
 
 
 def _without_folder(word: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Sequence
@@ -84,7 +85,7 @@ def gpu() -> str | None:
 
 def words(command: Sequence[str]) -> str:
     """Return a command line without the folders of absolute paths."""
-    return " ".join(Path(word).name if word.startswith("/") else word for word in command)
+    return shlex.join(Path(word).name if word.startswith("/") else word for word in command)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -71,12 +71,12 @@ EARLIER = dict(re.findall(r"^\| `benchmarks\.([\w.]+)` \| `benchmarks\.(\w+)` \|
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(RESULTS).as_posix())
 def test_the_command_of_a_result_exists_and_is_understood(path: Path) -> None:
     for command in commands(json.loads(path.read_text())):
-        _, _, module, *words = command.split()
+        _, _, module, *words = shlex.split(command)
         if module.removeprefix("benchmarks.") in EARLIER:
             continue
         assert find_spec(module), command
         made = getattr(import_module(module), "parser", None)
-        flags = {word for word in words if word.startswith("--")}
+        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert made is None or flags <= known(made()), command
 
 
