@@ -15,7 +15,9 @@ import torch
 from sglang_adaptive.sglang_plugin.fast_path import flashinfer
 from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans, with_lengths
 from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import TILE, with_small_tiles
+from sglang_adaptive.sglang_plugin.seams import attention
 from tests import checks
+from tests.decode_kernel_checks import round_of_nothing
 from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
 
 LENGTHS = (5, 700, 33)
@@ -127,6 +129,17 @@ def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
             plans.captured(backend, one)
         assert not plans.guard.closed
         assert list(wrapper._plan_info) == [*before[:TILE], wanted, *before[TILE + 1 :]], (kind, major, other)
+
+
+def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
+    """It is run as a plain decode, so there are no tiles to size."""
+    backend, one, now = FlashInferAttnBackend(skip_prefill=False), _pass(VERIFIES), round_of_nothing()
+    one.spec_info.draft_token_num = 1
+    setattr(backend, VERIFIES, {})
+    seen: list[Any] = []
+    with _a_gpu():
+        attention._plan_replay(now, lambda _, given, *more: seen.append(given), backend, one, in_capture=True)
+    assert seen[0].forward_mode.is_decode() and not now.device_plans.guard.closed
 
 
 def tiles_are_the_smallest_that_hold_a_request() -> None:
