@@ -56,7 +56,12 @@ def cpu_cores() -> int:
 
 def command_line(subcommand: str, argv: Sequence[str]) -> str:
     """Return the command as typed, less the folders of absolute paths."""
-    return shlex.join(["sglang-adaptive", subcommand, *map(_without_folder, argv)])
+    return pasteable(["sglang-adaptive", subcommand, *argv])
+
+
+def pasteable(command: Sequence[str]) -> str:
+    """Return the words of *command* as a line for a shell, less the folders of absolute paths."""
+    return shlex.join(map(_without_folder, command))
 
 
 def _without_folder(word: str) -> str:

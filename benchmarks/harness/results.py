@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import time
 from collections.abc import Sequence
@@ -62,7 +61,7 @@ def origin(module: str, argv: Sequence[str]) -> dict[str, Any]:
     """Return versions, commit, hardware, day and command line; no folder of the machine."""
     names = ("sglang", "torch", "triton", "sglang-kernel", "flashinfer-python", "transformers", "aiohttp", "numpy")
     return {
-        "command": words(["python", "-m", f"benchmarks.{module}", *argv]),
+        "command": provenance.pasteable(["python", "-m", f"benchmarks.{module}", *argv]),
         "commit": provenance.git_commit() or os.environ.get("BENCHMARK_COMMIT"),
         "versions": provenance.versions(*names),
         "gpu": gpu(),
@@ -81,11 +80,6 @@ def gpu() -> str | None:
         return subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def words(command: Sequence[str]) -> str:
-    """Return a command line without the folders of absolute paths."""
-    return shlex.join(Path(word).name if word.startswith("/") else word for word in command)
 
 
 def read(path: Path) -> dict[str, Any]:

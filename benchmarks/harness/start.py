@@ -22,10 +22,10 @@ from typing import Any, NoReturn
 from benchmarks.harness import acceptance, shapes
 from benchmarks.harness.acceptance import Declared, Process
 from benchmarks.harness.plugin import merged_environment
-from benchmarks.harness.results import words
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
 from sglang_adaptive.lab.cpu_engine.server import free_port
+from sglang_adaptive.provenance import pasteable
 
 OURS = "sglang_adaptive"
 """Name of this package's entry point."""
@@ -342,7 +342,7 @@ class Server:
         told = json.loads(json.dumps(self.states()).replace(f"{self.folder}{os.sep}", ""))
         own = [word.removeprefix(f"{self.folder}{os.sep}") for word in self.command]
         return {
-            "command": words(own), "plugins": self.plugins.split(","), "startup": self.startup(),
+            "command": pasteable(own), "plugins": self.plugins.split(","), "startup": self.startup(),
             "adaptive": told[0] if told else None, **({"ranks": told} if len(told) > 1 else {}),
         }  # fmt: skip
 
