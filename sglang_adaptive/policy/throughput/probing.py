@@ -41,9 +41,9 @@ UNSEEN_ROUNDS = 32
 every 29 rounds at the latest. Where none come, a draft that recovers is found later with 40 (0.936 of the oracle in the
 worst drawn trace, and not 0.953), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
 LEAST_UNSEEN_ROUNDS = 8
-"""The same where it loses nothing."""
+"""The fewest rounds between two looks, where a look is expected to lose nothing and zero steps show nothing."""
 ALIKE = 0.05
-"""What a look at the draft may take longer than one of the fewest steps and see further: blocks are drafted whole."""
+"""Share by which a look may take longer than one of the fewest steps, to see further: blocks are drafted whole."""
 _ROOT = math.sqrt(2.0 * math.pi)
 
 
@@ -75,7 +75,7 @@ class Prober:
         self._seen_at = 0
         """Round in which the draft's first position was verified or seen, or a probe out of zero steps began."""
         self._hears = True
-        """Whether zero steps show it; no longer once they have not for long."""
+        """Whether zero steps are taken to show the draft: not after ``UNSEEN_ROUNDS`` in which they did not."""
 
     @property
     def totals(self) -> ProbeTotals:
