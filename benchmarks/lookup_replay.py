@@ -1,10 +1,12 @@
 """Drafts looked up in recorded texts, on every shipped cost profile, simulated. See benchmarks/README.md.
 
-    python -m benchmarks.lookup_replay [--texts F]... [--rounds N] [--json F]
+    python -m benchmarks.lookup_replay [--texts F]... [--rounds N] [--seeds N] [--json F]
 
 The policy with lookups over the best single depth, and over itself without them. What a lookup gets accepted is exact:
 it is read off the text. EAGLE-3's part is recorded, position by position. Round times are the profiles'; those of
-rounds of lookups are what the cost model says, which one H100 bears out to 2% (``lookups/edits-llama8b.json``).
+rounds of lookups are what the cost model says, which one H100 bears out to 2% (``lookups/edits-llama8b.json``). A cell
+is the mean over the seeds, which draw the order of the requests: one play, of some ten seconds of serving, differs from
+the next by 1%.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -26,6 +29,8 @@ from sglang_adaptive.lab.simulate.real.texts import load_texts
 BATCHES = (1, 2, 4, 8)
 POLICY = "throughput"
 REPLAYED = "recorded, position by position; round times are cost profiles'"
+Plays = tuple[Cell, ...]
+"""A cell, by seed."""
 COLUMNS = ["texts", "scene", "batch", "profile", "best depth", POLICY, LOOKUPS]
 
 
@@ -37,13 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         texts = load_texts([str(file) for file in given.texts])
         setting = Setting(texts, real.load_costs(None), BATCHES, given.rounds, with_arrivals=False)
         contenders, _ = real.pick([POLICY, LOOKUPS], setting)
-        cells = real.play(setting, contenders, (), progress=True)
+        plays = [real.play(replace(setting, seed=seed), contenders, (), progress=True) for seed in range(given.seeds)]
     except SimulationError as error:
         print(f"benchmarks.lookup_replay: {error}", file=sys.stderr)
         return 2
+    cells = list(zip(*plays, strict=True))
     for name in texts:
         for batch in map(str, BATCHES):
-            print(_said(name, batch, [cell for cell in cells if (cell.texts, cell.load) == (name, batch)]))
+            print(_said(name, batch, [cell for cell in cells if (cell[0].texts, cell[0].load) == (name, batch)]))
     if given.json:
         report = Report(given.json, "lookup_replay", words, acceptance=REPLAYED)
         report.add(columns=COLUMNS, cells=[_row(cell) for cell in cells])
@@ -51,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _said(name: str, batch: str, cells: Sequence[Cell]) -> str:
-    over_best = [cell.scores[LOOKUPS].over_single for cell in cells]
-    over_own = [cell.scores[LOOKUPS].over_single / cell.scores[POLICY].over_single for cell in cells]
+def _said(name: str, batch: str, cells: Sequence[Plays]) -> str:
+    over_best = [_mean(cell, LOOKUPS) for cell in cells]
+    over_own = [_mean(cell, LOOKUPS) / _mean(cell, POLICY) for cell in cells]
     return (
         f"{name}, batch {batch}: over the best depth {fmean(over_best):.3f} ({min(over_best):.3f} to "
         f"{max(over_best):.3f}), over the policy without lookups {fmean(over_own):.3f} ({min(over_own):.3f} to "
@@ -61,9 +67,14 @@ def _said(name: str, batch: str, cells: Sequence[Cell]) -> str:
     )
 
 
-def _row(cell: Cell) -> list[object]:
-    figures = [round(cell.scores[name].over_single, 4) for name in (POLICY, LOOKUPS)]
+def _row(plays: Plays) -> list[object]:
+    cell = plays[0]
+    figures = [round(_mean(plays, name), 4) for name in (POLICY, LOOKUPS)]
     return [cell.texts, cell.scene, int(cell.load), cell.profile, cell.best_single, *figures]
+
+
+def _mean(plays: Plays, name: str) -> float:
+    return fmean(play.scores[name].over_single for play in plays)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
     found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")
+    found.add_argument("--seeds", type=int, default=1, help="plays of a cell (default: 1)")
     found.add_argument("--json", type=Path)
     return found
 
