@@ -323,8 +323,11 @@ class Round:
     def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft over the accepted tokens; at zero steps that may wait for later rounds."""
         self._draft_extend(extend, drafter, batch, result, **kwargs)
-        if self.lookups is not None and not batch.forward_mode.is_idle():
-            self.lookups.end(batch, result, self.note(result))
+        if self.lookups is None or batch.forward_mode.is_idle():
+            return
+        self.lookups.end(batch, result, self.note(result))
+        if self.deferred is not None and self.lookups.verified(batch):
+            self.deferred.after_lookups(batch, result)
 
     def _draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         if self.deferred is not None and self.deferred.applies(drafter, batch):

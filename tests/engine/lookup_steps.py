@@ -80,6 +80,7 @@ class LookupStepper(Stepped):
                     "requests": list(note.requests),
                     "counts": list(counts),
                     "lookups": [list(found) for found in note.lookups],
+                    "shadow_accepts": list(note.shadow_accepts),
                 }
             )
             learn(counts, batch_size, note)
@@ -188,6 +189,9 @@ POOLS: dict[str, Script] = {
 }
 
 
+SHADOWS: dict[str, Script] = {"1 step": cycle(1), "0 steps after 31 lookups": cycle(31, 0)}
+
+
 def reasons(lab: LookupStepper) -> dict[str, Any]:
     """What a worker is told that cannot look drafts up."""
     changes: dict[str, Any] = {
@@ -235,6 +239,7 @@ def main() -> None:
             lab, {"0 steps": cycle(0), "switching": SCRIPTS["switching"]}, ["normal loop"]
         )
         found["crowds"] = played(lab, CROWDS, ["overlap"])
+        found["shadows"] = played(lab, SHADOWS, list(LOOPS))
         found["grammar"] = lab.run(with_grammar, overlap=True)
         found["reasons"] = reasons(lab)
         found["fault"] = fault(lab)

@@ -82,10 +82,13 @@ class DraftOutputs:
         """Whether the latest round had an output, and so ends a cycle of zero-step rounds."""
         return self._output
 
-    def check(self, steps: int, requests: int, curious: bool) -> bool:
-        """Take in a round of *steps*; say whether it checks what was foretold: zero steps, after an output."""
+    def check(self, steps: int, requests: int, curious: bool, looked_up: bool = False) -> bool:
+        """Take in a round of *steps*; say whether it checks what was foretold: zero steps, after an output.
+
+        A round of drafts that were *looked_up* has an output as well.
+        """
         told, self._since = self._output and not steps, 0 if steps else self._since + 1
-        self._output = self._since >= rounds_between_outputs(requests, self._every, curious)
+        self._output = looked_up or self._since >= rounds_between_outputs(requests, self._every, curious)
         if self._output:
             self._since = 0
         return told

@@ -71,6 +71,10 @@ class LookupRounds:
         """Whether the coming round verifies drafts that are looked up."""
         return self._worker.speculative_num_steps in self._controller.lookups
 
+    def verified(self, batch: Any) -> bool:
+        """Whether this round is of *batch*, and verified drafts that were looked up."""
+        return batch is self._batch and self.live
+
     def begin(self, batch: Any) -> None:
         """Bring the texts of *batch* up to date before a round, if it is followed."""
         self._batch = batch if self.guard.attempt(self._begin, batch) else None

@@ -107,6 +107,19 @@ class DeferredDraftExtend(LeftForLater):
             note.extended = True
             extend(self._draft, batch, result, **kwargs)
 
+    def after_lookups(self, batch: Any, result: Any) -> None:
+        """After a round of drafts that were looked up: let a zero-step round that follows check the draft's first.
+
+        Otherwise nothing would be known of the draft while such rounds come sooner than the next output.
+        """
+        if self.guard.closed:
+            return
+        try:
+            chosen = result.next_draft_input.topk_index
+            self._shadow_drafts = ShadowDrafts.of(self._draft, chosen, self._keys(batch))
+        except Exception as error:
+            self._give_up(error)
+
     def before_draft(self, draft: Any, batch: Any) -> None:
         """Before a round drafts: run the pending rows of its requests, whose drafts start from the output."""
         if draft is not self._draft or batch.forward_mode.is_idle():

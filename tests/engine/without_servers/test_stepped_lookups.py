@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sglang_adaptive.lookups.lookup import DRAFTS
 from sglang_adaptive.sglang_plugin.lookups.rounds import UNDER_WAY
 from sglang_adaptive.sglang_plugin.lookups.texts import longest_match
 from tests.engine.in_one_process import ran
-from tests.engine.lookup_steps import SETUPS
+from tests.engine.lookup_steps import LOOPS, SETUPS, SHADOWS
 from tests.engine.servers import TIERS
 from tests.launch_lab import LaunchLab
 
@@ -91,6 +92,37 @@ def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
                 before[rid] = match, text[drafts].tolist()
             before = {rid: kept for rid, kept in before.items() if rid in told}
     assert compared > 50
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_zero_steps_check_what_the_draft_proposed_after_lookups(found: dict[str, Any], loop: str) -> None:
+    """As rounds of one step say whether its first draft is right, where they begin at the same place of the text."""
+    if "shadows" not in found:
+        return
+    drafted, checked = (found["shadows"][f"{name}, {loop}"]["rounds"] for name in SHADOWS)
+    right = {
+        place: count for one, places in placed(drafted) for place, count in zip(places, one["counts"], strict=True)
+    }
+    compared = 0
+    for (one, places), (before, _) in zip(placed(checked)[1:], placed(checked), strict=False):
+        if one["steps"] == 0 and before["steps"] == WIDE[-1] and one["requests"] == before["requests"]:
+            assert len(one["shadow_accepts"]) == len(places)
+            told = zip(places, one["shadow_accepts"], strict=True)
+            known = [(right[place], accept) for place, accept in told if place in right]
+            assert all(count == accept for count, accept in known)
+            compared += len(known)
+    assert compared > 3
+
+
+def placed(rounds: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
+    """Return each round with the place in the text of each request at which it begins."""
+    written: Counter[str] = Counter()
+    found = []
+    for one in rounds:
+        found.append((one, [(rid, written[rid]) for rid in one["requests"]]))
+        for rid, count in zip(one["requests"], one["counts"], strict=True):
+            written[rid] += count + 1
+    return found
 
 
 def test_a_grammar_has_no_wide_rounds(found: dict[str, Any]) -> None:

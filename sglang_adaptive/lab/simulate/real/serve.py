@@ -136,7 +136,8 @@ class Observer:
         self._arrival += done.seconds
         if not done.comparable:
             self._clock.interrupt()
-        told = self._outputs.check(done.steps, size, getattr(self._policy, "wants_shadow_drafts", False))
+        curious = getattr(self._policy, "wants_shadow_drafts", False)
+        told = self._outputs.check(done.steps, size, curious, done.looked_up)
         foretold = [min(k, 1) for k in done.drawn] if told else []
         read = self._clock.read(done.steps, size)
         extended = self._outputs.extended
