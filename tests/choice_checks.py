@@ -165,6 +165,21 @@ def _choosing(what: Any, ask: Any) -> Any:
         zero_step_choice.choose = before
 
 
+def seeded_noise_is_that_of_sglang() -> None:
+    """The CPU engine's hash of seeds, places and tokens is that of SGLang's kernel."""
+    from sglang.kernels.ops.sampling.murmur_hash import murmur_hash32_kernel
+
+    from sglang_adaptive.lab.cpu_engine.kernels import murmur_hash32_cpu
+
+    seeds = torch.tensor([0, 7, -1, 2**40 + 3, -(2**63)], dtype=torch.int64, device=_device()).view(torch.uint64)
+    positions = torch.tensor([0, 1, 3, 1000, 2**31], device=_device())
+    columns = torch.arange(3000, device=_device())
+    found = torch.empty((5, 3000), dtype=torch.uint32, device=_device())
+    murmur_hash32_kernel[(5, 3)](seeds, positions, columns, found, 5, 3000, BLOCK_SIZE=1024)
+    wanted = murmur_hash32_cpu(seeds.cpu(), positions.cpu(), columns.cpu())
+    assert found.cpu().long().tolist() == wanted.tolist()
+
+
 def main() -> None:
     """Run the checks and print what came out."""
     checks.tell("choice_checks", globals())

@@ -35,11 +35,14 @@ class Question:
     slow: bool
 
 
-def questions(draw: random.Random, each: int) -> list[Question]:
-    """Return *each* requests of every kind in a drawn order; a half streams, and some of those read slowly."""
+def questions(draw: random.Random, each: int, seeded: bool = False) -> list[Question]:
+    """Return *each* requests of every kind in a drawn order; a half streams, and some of those read slowly.
+
+    *seeded* adds the kinds that have a seed.
+    """
     found = []
     for name, kind in KINDS.items():
-        for _ in range(each):
+        for _ in range(each if seeded or not kind.seeded else 0):
             body = kind.draw(draw)
             one = not isinstance(body.get("text"), list) and "n" not in body["sampling_params"]
             streamed = one and draw.random() < 0.5

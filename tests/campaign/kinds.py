@@ -57,8 +57,11 @@ class Kind:
     """Whether its text depends on how many tokens are counted; a mixed prefill (``--enable-mixed-chunk``) of SGLang's
     counts too few for running requests, and differences there are no loss."""
 
+    seeded: bool = False
+    """Whether it is sampled, with a seed, and so of servers with ``--enable-deterministic-inference`` alone."""
+
     def draw(self, draw: random.Random) -> dict[str, Any]:
-        """Return the body of a greedy request to /generate."""
+        """Return the body of a request to /generate; greedy unless it has a seed."""
         prompt = self.prompt(draw)
         first = prompt if isinstance(prompt, str) or not prompt else prompt[0]
         sampling = {"temperature": 0, "max_new_tokens": self.new_tokens(draw), "ignore_eos": self.ignore_eos}
@@ -78,6 +81,26 @@ def _stops(draw: random.Random) -> list[str]:
     words = " ".join(draw.choices(TEXTS, k=3))
     starts = [draw.randrange(len(words) - 6) for _ in range(3)]
     return [words[at : at + draw.randint(1, 5)] for at in starts]
+
+
+def _seeded(**sampling: Any) -> dict[str, Any]:
+    """Return sampling parameters with a seed; *sampling* has top-k or top-p.
+
+    Without either a seed's text depends in stock SGLang 0.5.23 on whether another request of a batch has one of them.
+    """
+    return {
+        "temperature": lambda draw: draw.uniform(0.5, 2.5),
+        "sampling_seed": lambda draw: draw.randrange(2**31),
+        **sampling,
+    }
+
+
+def _top_k(draw: random.Random) -> int:
+    return draw.randint(2, 40)
+
+
+def _top_p(draw: random.Random) -> float:
+    return draw.uniform(0.5, 0.98)
 
 
 KINDS: dict[str, Kind] = {
@@ -134,4 +157,12 @@ KINDS: dict[str, Kind] = {
     "negative new tokens": Kind(new_tokens=lambda draw: -3),
     "priority": Kind(body={"priority": lambda draw: draw.randint(-5, 5)}),
     "special tokens shown": Kind({"skip_special_tokens": False}, ignore_eos=False),
+    "a seed, top-k": Kind(_seeded(top_k=_top_k), seeded=True),
+    "a seed, top-p": Kind(_seeded(top_p=_top_p), prompt=long_text, shorter=8, seeded=True),
+    "a seed, text that is copied": Kind(_seeded(top_k=_top_k, top_p=_top_p), prompt=repeated_text, seeded=True),
+    "a seed and a penalty": Kind(
+        _seeded(top_p=_top_p, frequency_penalty=lambda draw: draw.uniform(0.1, 2)), counts_tokens=True, seeded=True
+    ),
+    "a seed and a grammar": Kind(_seeded(top_k=_top_k, ebnf=GRAMMAR), ignore_eos=False, seeded=True),
+    "a seed and logprobs": Kind(_seeded(top_k=_top_k), {"return_logprob": True}, seeded=True),
 }

@@ -20,6 +20,7 @@ THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
 LOOKUPS = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4, "lookup": True}}
 
 _SAME = ("--context-length", str(LENGTH), "--enable-priority-scheduling", "--allow-auto-truncate")
+_SEEDED = ("--enable-deterministic-inference",)
 _SMALL = ("--max-total-tokens", str(POOL), "--max-running-requests", "8")
 MIXED = "small pool, mixed prefill"
 VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
@@ -32,12 +33,16 @@ VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 """A configuration and flags each; every server runs every kind of request. A hierarchical cache needs a GPU."""
 
 
-def plain(folder: Path) -> CpuServer:
-    """No speculation, and no overlap, with which penalties lag: what the other's greedy answers have to be."""
-    return _server(folder, "campaign-plain", *_SAME, "--disable-overlap-schedule")
+def plain(folder: Path, seeded: bool = False) -> CpuServer:
+    """No speculation, and no overlap, with which penalties lag: what the other's answers have to be.
+
+    *seeded* for requests with seeds.
+    """
+    name = "campaign-plain-seeded" if seeded else "campaign-plain"
+    return _server(folder, name, *_SAME, *_SEEDED[:seeded], "--disable-overlap-schedule")
 
 
-def adapting(folder: Path, variant: str = MIXED, **variables: str) -> CpuServer:
+def adapting(folder: Path, variant: str = MIXED, seeded: bool = False, **variables: str) -> CpuServer:
     """A server that adapts at every depth, with a key, and SGLang's own checks of its accounts after every round."""
     content, flags = VARIANTS[variant]
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +51,7 @@ def adapting(folder: Path, variant: str = MIXED, **variables: str) -> CpuServer:
         folder,
         "campaign-adapting",
         *engine._speculation("--speculative-adaptive-config", config, "--speculative-num-steps", "3"),
-        *(*_SAME, *flags, "--admin-api-key", ADMIN_KEY, "--enable-metrics"),
+        *(*_SAME, *flags, *_SEEDED[:seeded], "--admin-api-key", ADMIN_KEY, "--enable-metrics"),
         **engine._CHECKED,
         **variables,
     )

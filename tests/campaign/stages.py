@@ -20,13 +20,13 @@ from tests.campaign.counts import check_idle, check_log, check_memory
 from tests.campaign.record import Unit
 
 ROOT = Path(__file__).parents[2]
-REQUESTS, OPERATIONS, STEPPED = "requests", "operations", "stepped scheduler"
+REQUESTS, SEEDS, OPERATIONS, STEPPED = "requests", "seeds", "operations", "stepped scheduler"
 STEPPED_SECONDS = 3600.0
 
 
 @dataclass
 class Site:
-    """Where a campaign runs: a folder, the server without speculation, and how much a unit does."""
+    """Where a campaign runs: a folder, the servers without speculation, and how much a unit does."""
 
     folder: Path
     each: int = 2
@@ -36,7 +36,8 @@ class Site:
     """Sequences of a unit of the stepped scheduler."""
 
     short: bool = False
-    _plain: CpuServer | None = None
+    _plain: dict[bool, CpuServer] = field(default_factory=dict)
+    """By whether seeds count."""
     _long: CpuServer | None = None
     """The server of the stage "operations", which lives as long as it can."""
     _begun: dict[str, Any] = field(default_factory=dict)
@@ -44,10 +45,14 @@ class Site:
     @property
     def plain(self) -> CpuServer:
         """The running server without speculation."""
-        if self._plain is None or not self._plain.is_running():
-            self._plain = servers.plain(self.folder)
-            self._plain.start()
-        return self._plain
+        return self.without_speculation(seeded=False)
+
+    def without_speculation(self, seeded: bool) -> CpuServer:
+        """Return the running server without speculation, on which seeds count or do not."""
+        if seeded not in self._plain or not self._plain[seeded].is_running():
+            self._plain[seeded] = servers.plain(self.folder, seeded)
+            self._plain[seeded].start()
+        return self._plain[seeded]
 
     def long_lived(self) -> CpuServer:
         """Return the server that every unit of "operations" uses; another one when it is gone."""
@@ -57,7 +62,7 @@ class Site:
         return self._long
 
     def close(self) -> None:
-        for server in (self._plain, self._long):
+        for server in (*self._plain.values(), self._long):
             if server is not None:
                 server.stop()
 
@@ -80,6 +85,19 @@ def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) 
     asking.compare(unit, site.plain, client, asking.questions(draw, site.each))
     clients.sessions(unit, site.plain, client, draw)
     clients.sampled(unit, site.plain, client, draw, 60 if site.short else clients.SAMPLES)
+
+
+def seeds(unit: Unit, site: Site) -> None:
+    """Sampled requests with seeds among greedy ones of every kind, on one of the variants of a server."""
+    draw, names = unit.random(), list(servers.VARIANTS)
+    name = names[unit.index % len(names)]
+    unit.figures["server"] = name
+    plain = site.without_speculation(seeded=True)
+    with servers.adapting(site.folder / f"seeds-{unit.index}", name, seeded=True) as server:
+        client = servers.operator(server)
+        asking.compare(unit, plain, client, asking.questions(draw, site.each, seeded=True))
+        check_idle(unit, server, client)
+        check_log(unit, server.log_path.read_text(), stock=plain.log_path.read_text())
 
 
 def operate(unit: Unit, site: Site) -> None:
@@ -152,6 +170,7 @@ STAGES: dict[str, tuple[Callable[[Unit, Site], None], int]] = {
     config_paths.STAGE: (lambda unit, site: config_paths.run(unit), 1),
     doors.STAGE: (doors_of, 1),
     REQUESTS: (requests, 3),
+    SEEDS: (seeds, 2),
     OPERATIONS: (operate, 6),
     STEPPED: (stepped, 4),
     profiles.STAGE: (lambda unit, site: profiles.run(unit, site.plain, site.folder / "profiles", site.short), 1),

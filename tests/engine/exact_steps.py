@@ -1,8 +1,7 @@
 """Sampling parameters of every kind on SGLang's scheduler in this process: requests come and go, a depth a turn.
 
 Run as a process with a folder and what drafts, EAGLE3, NGRAM or nothing; prints what each run wrote, which has to be
-the same whatever the loop and the depths, and whether anything drafts. A seed's noise is that of its position, as with
-SGLang's deterministic inference, which has no attention backend for a CPU.
+the same whatever the loop and the depths, and whether anything drafts.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "banned": {"custom_params": {"banned": [32, 97, 101]}},
     "countdown": {"custom_params": {"token": 71}},
     "penalised countdown": {"custom_params": {"token": 71}, "frequency_penalty": 0.9},
-    "seed": {"temperature": 1.5, "sampling_seed": 7},
+    "seed": {"temperature": 1.5, "top_p": 0.98, "sampling_seed": 7},
     "another seed": {"temperature": 2.5, "top_k": 9, "top_p": 0.9, "sampling_seed": 11, "presence_penalty": 0.4},
 }
 """Sampling parameters by name; one arrives every second turn."""
@@ -77,7 +76,7 @@ class ExactStepper(Stepped):
         more = ("--speculative-algorithm", algorithm) if self.depths else ("--disable-overlap-schedule",)
         more += draft if algorithm == "EAGLE3" else ()
         config = {"throughput": {"candidate_steps": list(self.depths)}} if self.depths else None
-        super().__init__(folder, config, "--enable-custom-logit-processor", *more)
+        super().__init__(folder, config, "--enable-custom-logit-processor", "--enable-deterministic-inference", *more)
         _penalize_in_one_order()
 
     def write(
@@ -127,33 +126,9 @@ class ExactStepper(Stepped):
         self._sent(kind)
 
 
-def _seed_every_batch() -> None:
-    """Let the noise of each token be that of its request's seed and its position."""
-    from sglang.srt.layers import sampler
-    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
-
-    build = SamplingBatchInfo.from_schedule_batch.__func__
-
-    def seeded(cls: Any, batch: Any, vocab_size: int) -> Any:
-        info = build(cls, batch, vocab_size)
-        seeds = [req.sampling_params.sampling_seed or 42 for req in batch.reqs]
-        info.sampling_seed = torch.tensor(seeds, dtype=torch.int64)
-        return info
-
-    def hashed(seed: Any, positions: Any, columns: Any) -> Any:
-        mixed = (seed.to(torch.int64)[:, None] * 73856093) ^ (positions[:, None] * 19349663) ^ (columns * 83492791)
-        for shift in (13, 7, 17):
-            mixed = (mixed ^ (mixed >> shift)) * 1274126177 % 2**32
-        return mixed
-
-    SamplingBatchInfo.from_schedule_batch = classmethod(seeded)
-    sampler.murmur_hash32 = hashed
-
-
 def main() -> None:
     algorithm = sys.argv[2]
     lab = ExactStepper(Path(sys.argv[1]), algorithm)
-    _seed_every_batch()
     if not lab.depths:
         print(json.dumps([lab.write(), lab.write(plainly=True)]))
         return

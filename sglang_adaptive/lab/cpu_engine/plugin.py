@@ -14,6 +14,8 @@ LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
 GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
 ALGORITHMS = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args"
 SAMPLED_BLOCKS = "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available"
+BATCH_INVARIANCE = "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode"
+SEEDED_NOISE = "sglang.srt.layers.sampler.murmur_hash32"
 GIVEN_EMBEDDINGS = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
 DISPATCH = "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop"
 WAIT_MILLISECONDS = 100
@@ -28,11 +30,14 @@ def register() -> None:
     from sglang.srt.arg_groups.choices import (
         ATTENTION_BACKEND_CHOICES,
         add_attention_backend_choices,
+        add_deterministic_attention_backend_choices,
         add_draft_attention_backend_choices,
+        add_radix_supported_deterministic_attention_backend_choices,
     )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from sglang_adaptive.lab.cpu_engine import block_drafts, layers, pools
+    from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
     from sglang_adaptive.lab.cpu_engine.kernels.slots import last_slots
     from sglang_adaptive.sglang_plugin.hooks import place_at_once
 
@@ -40,6 +45,8 @@ def register() -> None:
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
         add_attention_backend_choices([ATTENTION_BACKEND])
         add_draft_attention_backend_choices([ATTENTION_BACKEND])
+        add_deterministic_attention_backend_choices([ATTENTION_BACKEND])
+        add_radix_supported_deterministic_attention_backend_choices([ATTENTION_BACKEND])
     HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
     # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
     HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
@@ -47,6 +54,9 @@ def register() -> None:
     HookRegistry.register(GREEDY, _only_greedy_requests, HookType.REPLACE)
     HookRegistry.register(ALGORITHMS, block_drafts.resolve_as_on_gpu, HookType.AROUND)
     HookRegistry.register(SAMPLED_BLOCKS, block_drafts.samples, HookType.REPLACE)
+    # With --enable-deterministic-inference SGLang would multiply with Triton kernels here, whatever the device.
+    HookRegistry.register(BATCH_INVARIANCE, _as_it_is, HookType.REPLACE)
+    HookRegistry.register(SEEDED_NOISE, murmur_hash32_cpu, HookType.REPLACE)
     HookRegistry.register(GIVEN_EMBEDDINGS, block_drafts.in_model_dtype, HookType.AROUND)
     HookRegistry.register(pools.BUFFERS, pools.create_buffers, HookType.AROUND)
     HookRegistry.register(layers.NORM, layers.norm, HookType.AROUND)
@@ -90,6 +100,10 @@ def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
         home.top_k_renorm_prob = kernels.keep_top_k_cpu
         home.top_p_renorm_prob = kernels.keep_top_p_cpu
     return is_all_greedy
+
+
+def _as_it_is(runner: Any) -> None:
+    """Sums in float32 depend on the batch by less than 1e-5 nats, which decides a text once in some 100,000 tokens."""
 
 
 def _register_target_backend() -> None:

@@ -6,7 +6,12 @@ of the caller. None of them imports SGLang.
 
 from __future__ import annotations
 
-from sglang_adaptive.lab.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.sample import (
+    keep_top_k_cpu,
+    keep_top_p_cpu,
+    murmur_hash32_cpu,
+    sample_tree_cpu,
+)
 from sglang_adaptive.lab.cpu_engine.kernels.slots import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
@@ -30,6 +35,7 @@ __all__ = [
     "fill_bonus_tokens_cpu",
     "keep_top_k_cpu",
     "keep_top_p_cpu",
+    "murmur_hash32_cpu",
     "rotate_input_ids_cpu",
     "sample_tree_cpu",
     "verify_tree_greedy_cpu",

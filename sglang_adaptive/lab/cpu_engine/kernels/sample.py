@@ -101,5 +101,31 @@ def keep_top_p_cpu(probs: Tensor, top_ps: Tensor) -> Tensor:
     return _scaled(probs.masked_fill(beyond.gather(1, places.argsort(-1)), 0.0))
 
 
+def murmur_hash32_cpu(seed: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
+    """Return MurmurHash3 (x86, 32 bits, itself seeded with 0) of each row's seed and position, and each column.
+
+    `seed` and `positions` [rows] are hashed as 8 and 4 bytes, `columns` [vocabulary] as 4; [rows, vocabulary], int64.
+    """
+    hashed = torch.zeros((len(seed), 1), dtype=torch.int64)
+    seed = seed.view(torch.int64).view(-1, 1)
+    for word in (seed, seed >> 32, positions.long().view(-1, 1), columns.long().view(1, -1)):
+        hashed = _low(
+            _turned(hashed ^ _low(_turned(_low(_low(word) * 0xCC9E2D51), 15) * 0x1B873593), 13) * 5 + 0xE6546B64
+        )
+    hashed = hashed ^ 16  # bytes in all
+    hashed = _low((hashed ^ (hashed >> 16)) * 0x85EBCA6B)
+    hashed = _low((hashed ^ (hashed >> 13)) * 0xC2B2AE35)
+    return hashed ^ (hashed >> 16)
+
+
+def _low(numbers: Tensor) -> Tensor:
+    """Return the lower 32 bits; products of two such numbers may overflow, which leaves these right."""
+    return numbers & 0xFFFFFFFF
+
+
+def _turned(numbers: Tensor, by: int) -> Tensor:
+    return _low(numbers << by) | (numbers >> (32 - by))
+
+
 def _scaled(probs: Tensor) -> Tensor:
     return probs / probs.sum(-1, keepdim=True)
