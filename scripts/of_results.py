@@ -12,6 +12,7 @@ from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
 from benchmarks.compare import best_static, case_of, is_static, rates, rows, shares
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
 from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
+from sglang_adaptive.policy.throughput.lookups import REQUESTS
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 Lines = Iterator[str]
@@ -489,6 +490,35 @@ def budgets_over_rectangles() -> Lines:
             yield row(trace, start, *worst, f"{sum(one >= 0.99 for one in each)} of {len(each)}")
 
 
+LOOKED_UP = {
+    "smollm2-greedy, repetitions cut": "Spec-Bench, SmolLM2, each answer up to its first loop",
+    "smollm2-greedy": "the same, whole",
+    "tiny": "the tiny pair's prompts",
+    "smollm2-edits": "edits of whole files",
+}
+
+
+def lookup_replay() -> Lines:
+    """Yield by text and batch size the policy with lookups over that without, mean and worst of scenes and profiles."""
+    content = load("lookups", "replay.json")
+    found: dict[tuple[str, int], list[float]] = {}
+    for texts, _, batch, _, _, policy, looked_up in content["cells"]:
+        found.setdefault((texts, batch), []).append(looked_up / policy)
+    sizes = [batch for batch in sorted({batch for _, batch in found}) if batch <= REQUESTS]
+    yield from table("recorded text", f"batch {sizes[0]}", *sizes[1:])
+    for texts, shown in LOOKED_UP.items():
+        rates = (found[texts, batch] for batch in sizes)
+        yield row(shown, *(f"{fmean(all_of):.3f} ({min(all_of):.3f})" for all_of in rates))
+
+
+def ngram_prompts() -> Lines:
+    """Yield by drafts of a tree the tokens a round, without prompts in NGRAM's corpus and with them."""
+    found = load("other_drafts", "ngram-prompts.json")["tokens_a_round"]
+    yield from table("drafts of a tree", *(one["drafts"] for one in found))
+    yield row("the corpus has what was written, as in stock SGLang", *(f"{one['without']:.2f}" for one in found))
+    yield row("and prompts", *(f"{one['with']:.2f}" for one in found))
+
+
 def start_up(content: Content) -> Lines:
     """Yield where the seconds of each server's start go, and its first sampled requests."""
     told = {(turn, name): one for turn, servers in content["turns"].items() for name, one in sorted(servers.items())}
@@ -507,6 +537,7 @@ def performance() -> dict[str, Lines]:
     return {
         **served, "start-up": start_up(load("start_up", "start-up.json")), "verify-budget-served": budgets_served(),
         "long-contexts": long_contexts(), "long-rounds": long_rounds(), "attention-dp-served": attention_dp(),
+        "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
     }  # fmt: skip
 
 

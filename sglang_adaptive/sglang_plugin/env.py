@@ -60,6 +60,7 @@ DECODE_KERNEL = Switch("SGLANG_ADAPTIVE_DECODE_KERNEL", "a plain decode's attent
 CHAIN_KERNEL = Switch("SGLANG_ADAPTIVE_CHAIN_KERNEL", "a kernel for chains in the verify passes of Triton's backend")
 ZERO_STEP_CHOICE = Switch("SGLANG_ADAPTIVE_ZERO_STEP_CHOICE", "the kernels that choose tokens in zero-step rounds")
 NGRAM_ROOTS = Switch("SGLANG_ADAPTIVE_NGRAM_ROOTS", "NGRAM's zero-step rounds prepared on the device")
+NGRAM_PROMPTS = Switch("SGLANG_ADAPTIVE_NGRAM_PROMPTS", "prompts in the corpus of NGRAM")
 LENGTH_KERNEL = Switch("SGLANG_ADAPTIVE_LENGTH_KERNEL", "fa3's lengths and page tables filled in by one kernel")
 VERIFY_SCHEDULE = Switch("SGLANG_ADAPTIVE_VERIFY_SCHEDULE", "fa3's tile schedule computed once a verify pass")
 QUERIES_IN_PLACE = Switch("SGLANG_ADAPTIVE_QUERIES_IN_PLACE", "queries that fa3 reads where they lie")

@@ -17,6 +17,7 @@ from tests.engine.workload import (
     require_whole_pool,
     rotating_depth,
     run,
+    tokens,
 )
 
 DEPTHS = {"standalone": TIERS, "frozen_kv": TIERS, "ngram": WIDTHS, "layers": tuple(range(LAYERS + 1))}
@@ -114,6 +115,16 @@ def test_the_corpus_reads_what_zero_steps_write(ngram: CpuServer, hard: list[str
     again = case.whole(ngram)["meta_info"]
     ngram.force_steps(None)
     assert again["spec_verify_ct"] <= 48 / 6
+
+
+def test_text_is_copied_from_a_prompt(ngram: CpuServer, easy: list[str]) -> None:
+    """Nobody has written it, so without prompts in the corpus the same text takes 23 rounds."""
+    ngram.flush_cache()
+    text = tokens(ngram, easy[2])[:40]
+    ngram.force_steps(WIDTHS[-1])
+    copied = Case((102, *text, *text, *text[:13])).whole(ngram)["meta_info"]
+    ngram.force_steps(None)
+    assert copied["spec_verify_ct"] <= 10
 
 
 def test_constrained_requests_keep_to_their_grammar(ngram: CpuServer, plain: CpuServer, easy: list[str]) -> None:

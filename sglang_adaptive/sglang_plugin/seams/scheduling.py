@@ -195,7 +195,7 @@ needs(
         attributes=(
             *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished", "retraction_count"),
             *("sampling_params", "rid", "finished_reason", "to_finish", "grammar", "custom_logit_processor", "lora_id"),
-            *("session", "multimodal_inputs", "input_embeds"),
+            *("session", "multimodal_inputs", "input_embeds", "origin_input_ids_unpadded"),
         ),
     ),
     Need(

@@ -3,7 +3,7 @@
 SGLang 0.5.23 builds corpus, buffers, attention backend and CUDA graphs for trees of one width. Here n steps are a tree
 of n drafts and its root, with a backend and graphs for each number of steps. The corpus returns the widest tree, of
 which a narrower round keeps a part. At zero steps it is not queried: the round verifies the root alone, a plain decode.
-The corpus reads all generated text, at every width.
+The corpus reads all generated text, at every width, and prompts as well, which SGLang leaves out.
 
 The accepted tokens that a round passes to the next one always have the widest width. With overlap they are in one
 buffer, and one batch can have requests from rounds of different widths.
@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.graphs.states import target_parts
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, cut, prepare_roots, read_lengths
+from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, Prompts, cut, prepare_roots, read_lengths
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
 _BUFFERS = (
@@ -53,6 +53,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         self.roots = Guard(
             "adaptive: NGRAM's zero-step rounds are prepared on the host from now on", env.NGRAM_ROOTS, ranks_alike=True
         )
+        self.prompts = Prompts(self.max_trie_depth)
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
@@ -95,8 +96,14 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         else:
             self.round.interrupted()
         result = super().forward_batch_generation(batch, *args, **kwargs)
+        self.prompts.read(self.ngram_corpus, batch.reqs)
         self._widen(result.next_draft_input)
         return result
+
+    def clear_cache_pool(self) -> None:
+        """Empty the corpus."""
+        super().clear_cache_pool()
+        self.prompts.forget()
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         plain = self.speculative_num_steps == 0 and batch.forward_mode.is_decode()

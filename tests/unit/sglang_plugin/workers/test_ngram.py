@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,10 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sglang.srt.managers.overlap_utils import decide_needs_cpu_seq_lens
 from sglang.srt.runtime_context import get_context, get_spec
+from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
 
 from sglang_adaptive.lab.cpu_engine.kernels.tree import reconstruct_indices_from_tree_mask
+from sglang_adaptive.sglang_plugin import guard
 from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
-from sglang_adaptive.sglang_plugin.workers.ngram_inputs import cut, last_tokens, read_lengths, tokens_at_most
+from sglang_adaptive.sglang_plugin.workers.ngram_inputs import (
+    PROMPT_TOKENS,
+    Prompts,
+    cut,
+    last_tokens,
+    read_lengths,
+    tokens_at_most,
+)
 from tests.token_trees import links, tree_batches
 
 WIDEST = 12
@@ -132,3 +142,77 @@ def test_lengths_are_read_once() -> None:
     batch.seq_lens = None
     read_lengths(batch)
     assert batch.seq_lens_sum == 12
+
+
+DEPTH = 18
+
+
+class Asked(SimpleNamespace):
+    """A request with a prompt."""
+
+    __hash__ = object.__hash__
+
+
+def asked(first: int, tokens: int) -> Asked:
+    return Asked(origin_input_ids_unpadded=array("q", range(first, first + tokens)))
+
+
+@pytest.fixture
+def corpus() -> NgramCorpus:
+    return NgramCorpus(DEPTH, draft_token_num=8)
+
+
+def drafted(corpus: NgramCorpus, behind: int) -> list[int]:
+    """Return what a corpus of counting prompts drafts behind the DEPTH tokens up to *behind*."""
+    corpus.synchronize()
+    tokens, _ = corpus.batch_get(["a"], [list(range(behind - DEPTH + 1, behind + 1))], [behind])
+    corpus.erase_match_state(["a"])
+    return [token for token in tokens.tolist()[1:] if token]
+
+
+def test_the_corpus_reads_a_prompt_a_part_a_round(corpus: NgramCorpus) -> None:
+    """Up to its end, with what lies across two parts."""
+    prompts, one = Prompts(DEPTH), asked(1, 3 * PROMPT_TOKENS - 50)
+    for rounds in (1, 2, 3):
+        prompts.read(corpus, [one])
+        known = min(rounds * PROMPT_TOKENS, 3 * PROMPT_TOKENS - 50)
+        assert drafted(corpus, known - 7) == list(range(known - 6, known + 1))
+        assert drafted(corpus, known + 20) == []
+    for cut_at in (PROMPT_TOKENS, 2 * PROMPT_TOKENS):
+        for before in range(8):
+            assert drafted(corpus, cut_at - before) == list(range(cut_at - before + 1, cut_at - before + 8))
+
+
+def test_a_round_reads_so_many_tokens_of_all_prompts(corpus: NgramCorpus) -> None:
+    prompts, first, second = Prompts(DEPTH), asked(1, PROMPT_TOKENS - 56), asked(10_000, 1000)
+    prompts.read(corpus, [first, second])
+    assert drafted(corpus, 100) == list(range(101, 108))
+    assert drafted(corpus, 10_040) == list(range(10_041, 10_048))
+    assert drafted(corpus, 10_080) == []
+    prompts.read(corpus, [second])
+    assert drafted(corpus, 10_200) == list(range(10_201, 10_208))
+
+
+def test_an_empty_corpus_reads_prompts_again(corpus: NgramCorpus) -> None:
+    prompts, one = Prompts(DEPTH), asked(1, 60)
+    prompts.read(corpus, [one])
+    corpus.reset()
+    prompts.read(corpus, [one])
+    assert drafted(corpus, 30) == []
+    prompts.forget()
+    prompts.read(corpus, [one])
+    assert drafted(corpus, 30) == list(range(31, 38))
+
+
+def test_a_corpus_that_fails_goes_without_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "require_of_all", lambda error: None)  # there is one rank, and no group of it here
+    calls: list[Any] = []
+
+    def failing(parts: Any) -> None:
+        calls.append(parts)
+        raise RuntimeError("no room")
+
+    prompts = Prompts(DEPTH)
+    for _ in range(2):
+        prompts.read(SimpleNamespace(batch_put=failing), [asked(1, 60)])
+    assert prompts.guard.error == "RuntimeError: no room" and len(calls) == 1
