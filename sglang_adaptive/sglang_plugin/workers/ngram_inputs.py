@@ -17,14 +17,14 @@ from sglang_adaptive.sglang_plugin.releases import links_from_mask
 Ints = npt.NDArray[np.int64]
 
 PROMPT_TOKENS = 256
-"""Tokens of prompts that the corpus reads in a round, 7 us each on a thread of its own, while the device verifies."""
+"""Tokens of prompts that the corpus reads in a round: some 10 us each, on its own thread, while the device verifies."""
 
 
 class Prompts:
     """What a corpus has read of the prompts of requests.
 
     SGLang 0.5.23 puts in what requests write, and the last few tokens of a prompt. Text is copied from prompts: with
-    them a tree of 11 drafts yields five times as many tokens a round where whole files are edited (docs/performance.md).
+    them a tree of 11 drafts yields five times the tokens a round where whole files are edited (docs/performance.md).
     """
 
     def __init__(self, depth: int) -> None:
