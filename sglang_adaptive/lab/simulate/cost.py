@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sglang_adaptive.policy.profile import ProfileError, loads_profile, shipped_config
 
-if TYPE_CHECKING:
-    from sglang_adaptive.lab.simulate.trace import FloatArray
+FloatArray = NDArray[np.float64]
 
 
 class SimulationError(ValueError):

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.cost import RoundCost
-from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray, Trace
+from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
+from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 
 KNOTS = (0, 32, 64, 128, 192, 256, 384)
 """Verified tokens at which the slope of ``V`` may change."""

@@ -9,10 +9,11 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate import score
 from sglang_adaptive.lab.simulate.contenders import Contender
+from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.ragged import fit_verify_cost, gain_of_own_depths
 from sglang_adaptive.lab.simulate.scenes import Setting, Suite
-from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray, Trace
+from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 
 BUCKET = 50
 """Rounds in a point of a start-up curve."""

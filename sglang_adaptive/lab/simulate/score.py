@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray, Trace
+from sglang_adaptive.lab.simulate.cost import FloatArray
+from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 
 
 def chosen(table: FloatArray, depths: IntArray) -> FloatArray:

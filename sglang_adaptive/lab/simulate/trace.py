@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
 
 # The acceptance process: which draft positions the target would accept.
 #
@@ -20,7 +20,6 @@ from sglang_adaptive.lab.simulate.cost import RoundCost
 # E[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
 
 
-FloatArray = NDArray[np.float64]
 CountArray = NDArray[np.int8]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.lab.demo import command
+from sglang_adaptive.lab.demo import command, demo
 from sglang_adaptive.lab.demo.options import parse
 from sglang_adaptive.lab.demo.servers import TITLES
 
@@ -26,7 +26,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
         raise AssertionError("a bad command line got as far as the servers")
 
-    monkeypatch.setattr(command, "server_specs", fail)
+    monkeypatch.setattr(demo, "server_specs", fail)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from sglang_adaptive import provenance
-from sglang_adaptive.lab.demo.command import Demo, Kept
+from sglang_adaptive.lab.demo.demo import Demo, Kept
 from sglang_adaptive.lab.demo.drawing import Style
 from sglang_adaptive.lab.demo.real_text import findings
 from sglang_adaptive.lab.demo.real_text.contest import HELD, QUESTIONS, Contest, Template, entrants

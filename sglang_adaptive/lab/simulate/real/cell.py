@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sglang_adaptive.lab.simulate.contenders import Contender, static
-from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
 from sglang_adaptive.lab.simulate.real.oracles import Hindsight
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
-from sglang_adaptive.lab.simulate.trace import FloatArray
 
 SETTLED_SECONDS = 60.0
 """Start of a run that is left out when switches are counted, where the run is at least twice as long."""

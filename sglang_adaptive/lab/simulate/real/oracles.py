@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
-from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray
+from sglang_adaptive.lab.simulate.trace import IntArray
 
 # A round is worth the progress that it brings each request, less the price of its seconds. Progress is counted over
 # the request's own pace: in rounds that its text would take at the best single depth. Tokens would do the same where

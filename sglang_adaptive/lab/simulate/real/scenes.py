@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray
+from sglang_adaptive.lab.simulate.trace import IntArray
 
 # What is to be served: requests in the order in which they come, and who decodes beside whom.
 

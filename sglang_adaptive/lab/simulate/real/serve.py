@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.cost import SimulationError
+from sglang_adaptive.lab.simulate.cost import FloatArray, SimulationError
 from sglang_adaptive.lab.simulate.engine import DraftOutputs, Drivable, captured_steps, hand_over_cost
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
-from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray
+from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import LooksUp
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import Lookup, RoundObservation

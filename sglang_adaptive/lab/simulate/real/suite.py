@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglang_adaptive.lab.simulate.contenders import Contender
-from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
 from sglang_adaptive.lab.simulate.ours import profile_of
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.scenes import Work, arrivals, scenes
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.trace import FloatArray, clock_factors
+from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.policy.throughput.cost import BaseCost
 from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS
 

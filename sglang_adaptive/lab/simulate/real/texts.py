@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.trace import FloatArray, IntArray
+from sglang_adaptive.lab.simulate.cost import FloatArray, SimulationError
+from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.lab.traces import Trace, TraceError, read
 
 # The requests of a recorded trace, and how many rounds each takes at one fixed number of steps.

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate import engine
+from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.real import serve
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.trace import FloatArray
 from sglang_adaptive.lab.traces import read
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from tests.checks import ROOT
