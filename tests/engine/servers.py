@@ -29,8 +29,7 @@ TIERS = (0, 1, 3, 7)
 WIDTHS = (0, 2, 5, 11)
 """Drafted tokens of NGRAM's trees."""
 BLOCK_DEPTHS = (0, 1, 3, 7, 15)
-"""Of a block of 16 where the configuration lists none."""
-"""Drafts of DFLASH's blocks, the last of them as many as its draft was trained for."""
+"""Drafts of DFLASH's blocks where the configuration lists none; the last are as many as its draft was trained for."""
 LAUNCH_STEPS = 3
 LAYERS = 3
 """Of multi-layer EAGLE; one draft each."""

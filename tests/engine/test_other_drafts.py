@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.engine.servers import LAYERS, TIERS, WIDTHS
+from tests.engine.servers import BLOCK_DEPTHS, LAYERS, TIERS, WIDTHS
 from tests.engine.workload import (
     Case,
     Output,
@@ -20,7 +20,13 @@ from tests.engine.workload import (
     tokens,
 )
 
-DEPTHS = {"standalone": TIERS, "frozen_kv": TIERS, "ngram": WIDTHS, "layers": tuple(range(LAYERS + 1))}
+DEPTHS = {
+    "standalone": TIERS,
+    "frozen_kv": TIERS,
+    "ngram": WIDTHS,
+    "layers": tuple(range(LAYERS + 1)),
+    "blocks": BLOCK_DEPTHS,
+}
 """Of each server; of the default's 0, 1, 2, 3, 5 and 7 those that the layers draft."""
 Expected = Callable[[list[Case]], list[Output]]
 
@@ -45,11 +51,13 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
     ]
 
 
-@each
-def test_outputs_while_the_depth_switches(name: str, server: CpuServer, expected: Expected, cases: list[Case]) -> None:
+@pytest.mark.parametrize(("name", "at_once"), [*((name, 4) for name in DEPTHS), ("blocks", 1)])
+def test_outputs_while_the_depth_switches(
+    name: str, server: CpuServer, expected: Expected, cases: list[Case], at_once: int
+) -> None:
     assert set(adaptive(server)["tiers"]) == set(DEPTHS[name])
     # A tree of what was written before is as likely right at its end as at its beginning.
-    require_while_switching(server, cases, expected(cases), at_once=4, positions=all if name == "ngram" else any)
+    require_while_switching(server, cases, expected(cases), at_once, positions=all if name == "ngram" else any)
 
 
 @each
@@ -127,12 +135,30 @@ def test_text_is_copied_from_a_prompt(ngram: CpuServer, easy: list[str]) -> None
     assert copied["spec_verify_ct"] <= 10
 
 
-def test_constrained_requests_keep_to_their_grammar(ngram: CpuServer, plain: CpuServer, easy: list[str]) -> None:
+@pytest.mark.parametrize("name", ["ngram", "blocks"])
+def test_constrained_requests_keep_to_their_grammar(
+    name: str, server: CpuServer, plain: CpuServer, easy: list[str]
+) -> None:
     case = Case(easy[1], sampling={"regex": "(ab|cd){3,20}x"})
     wanted = Output.of(case.whole(plain))
-    with rotating_depth(ngram):
-        assert run(ngram, [case] * 4, at_once=2) == [wanted] * 4
-    require_whole_pool(ngram)
+    with rotating_depth(server):
+        assert run(server, [case] * 4, at_once=2) == [wanted] * 4
+    require_whole_pool(server)
+
+
+def test_the_configuration_of_the_launch_can_be_sent_again(blocks: CpuServer) -> None:
+    assert blocks.configure({"policy": "throughput", "warm_up": False}) == [True]
+    assert adaptive(blocks)["config"]["throughput"]["candidate_steps"] == list(BLOCK_DEPTHS)
+
+
+def test_clients_that_go_away_while_the_width_switches(blocks: CpuServer, easy: list[str]) -> None:
+    streams = [Case(prompt, 4900).stream(blocks) for prompt in easy[:4]]
+    with rotating_depth(blocks):
+        for stream in streams:
+            next(stream)
+        for stream in streams:
+            stream.close()
+    require_whole_pool(blocks)
 
 
 def test_zero_steps_extend_the_first_layer(layers: CpuServer, easy: list[str]) -> None:
