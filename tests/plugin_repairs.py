@@ -16,6 +16,7 @@ from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
 from tests import checks
 from tests.patch_checks import (
+    first_end,
     graph_sizes,
     mamba_reserve,
     mamba_width,
@@ -32,7 +33,7 @@ HOOKED = (
     *("EAGLEWorkerV2.init_cuda_graphs", "EAGLEWorkerV2.build_adaptive_runtime_state", "_build_trivial_verify_input"),
     *("_get_attention_backend", "is_disable_overlap_for_batch", "_handle_max_mamba_cache", "compute_swa_request_cap"),
     *("TritonSSUBackend.__call__", "resolve_compress_state_ring_size", "get_swa_ring_size"),
-    "cutedsl_moe_max_num_tokens",
+    *("cutedsl_moe_max_num_tokens", "_locate_str_stop_finished_len"),
 )
 """Ends of the names of SGLang's functions that the checks run."""
 
@@ -82,6 +83,9 @@ CHECKS: tuple[Check, ...] = (
     mixed_grammar.a_mixed_batch_without_grammars_overlaps,
     mixed_grammar.a_verify_with_a_grammar_overlaps,
     mixed_grammar.nothing_waits_without_pending_results,
+    first_end.of_two_stop_strings_the_first_in_the_text_ends_it,
+    first_end.the_end_of_a_sequence_ends_it_before_a_stop_string,
+    first_end.a_stop_string_across_two_rounds_ends_it,
 )
 
 

@@ -12,6 +12,7 @@ from tests.patch_checks import (  # noqa: F401  (their checks register themselve
     config_file,
     extend_metadata,
     feedback,
+    first_end,
     frozen_heap,
     graph_sizes,
     mamba_reserve,

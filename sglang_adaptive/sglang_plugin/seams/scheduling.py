@@ -128,6 +128,14 @@ for _kind in ("prefill", "idle", "prebuilt"):
     event(_RESULTS + f"process_batch_result_{_kind}", "self")(_interrupting_result)
 
 
+@event(SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len")
+def end_of_text(_: Round, original: Callable[..., int | None], req: Any, *args: Any, **stop: Any) -> int | None:
+    """Say where the text of a request ends in whose latest tokens a stop string or regex was found."""
+    from sglang_adaptive.sglang_plugin import repairs
+
+    return repairs.first_end(original, req, *args, **stop)
+
+
 @event(SRT + "mem_cache.common.release_kv_cache", "req")
 def release(now: Round, original: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
     """Give back the KV of a request that is done, or was retracted."""
@@ -190,12 +198,13 @@ needs(
         attributes=("min_new_tokens", "stop_token_penalties", "len_output_tokens"),
     ),
     Need(_PENALTIES + "repetition_penalty.apply_scaling_penalties", ("logits", "scaling_penalties")),
+    Need(SRT + "managers.schedule_batch.Req.update_finish_state", ("self", "new_accepted_len")),
     Need(
         SRT + "managers.schedule_batch.Req",
         attributes=(
             *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished", "retraction_count"),
             *("sampling_params", "rid", "finished_reason", "to_finish", "grammar", "custom_logit_processor", "lora_id"),
-            *("session", "multimodal_inputs", "input_embeds", "origin_input_ids_unpadded"),
+            *("session", "multimodal_inputs", "input_embeds", "origin_input_ids_unpadded", "finished_len"),
         ),
     ),
     Need(
