@@ -232,9 +232,9 @@ needs(
     Need(SRT + "speculative.spec_info.SpeculativeAlgorithm.get_platform_worker_cls", ("self",), since="0.5.23"),
     Need(SRT + "speculative.ngram_worker.NGRAMWorker._init_preallocated_tensors", on_cuda=True),
     Need(SRT + "speculative.ngram_worker._is_cpu", on_cuda=True),
-    Need(SRT + "speculative.ngram_worker.NGRAMWorker.clear_cache_pool", ("self",)),
-    Need(SRT + "speculative.ngram_worker.NGRAMWorker", attributes=("ngram_corpus", "max_trie_depth")),
-    Need(SRT + "speculative.cpp_ngram.ngram_corpus.NgramCorpus.batch_put", ("self", "batch_tokens")),
+    Need(SRT + "speculative.ngram_worker.NGRAMWorker.clear_cache_pool", ("self",), on_cuda=True),
+    Need(SRT + "speculative.ngram_worker.NGRAMWorker", attributes=("ngram_corpus", "max_trie_depth"), on_cuda=True),
+    Need(SRT + "speculative.cpp_ngram.ngram_corpus.NgramCorpus.batch_put", ("self", "batch_tokens"), on_cuda=True),
     Need(SRT + "speculative.ngram_worker.reconstruct_indices_from_tree_mask_func", on_cuda=True, since="0.5.23"),
     Need(
         _DFLASH,
