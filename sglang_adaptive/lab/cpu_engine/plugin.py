@@ -103,7 +103,7 @@ def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
 
 
 def _as_it_is(runner: Any) -> None:
-    """Leave float32 sums as they are: they depend on the batch by some 1e-6, by which none of 400 seeds drew otherwise."""
+    """Leave float32 sums as they are: they depend on the batch by some 1e-6, and none of 400 seeds drew otherwise."""
 
 
 def _register_target_backend() -> None:
