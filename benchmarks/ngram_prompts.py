@@ -13,8 +13,8 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,9 +43,10 @@ class Reader:
 
     def rounds(self, text: Sequence[int], prompt: int) -> Iterator[int]:
         """Yield the tokens of each round that writes *text* behind its first *prompt* tokens and one of the prefill."""
-        request = _Request(origin_input_ids_unpadded=text[:prompt])
         place = prompt + 1
-        self._read(request)
+        if self._prompts is not None:
+            self._prompts.join([_Request(text[:prompt])])
+        self._read()
         while place < len(text):
             self._corpus.synchronize()
             last = [text[max(0, place - DEPTH) : place]]
@@ -53,17 +54,22 @@ class Reader:
             tokens = min(_right(*tree, text[place:]) + 1, len(text) - place)
             place += tokens
             self._corpus.batch_put([text[max(0, place - DEPTH) : place]])
-            self._read(request)
+            self._read()
             yield tokens
         self._corpus.erase_match_state(["it"])
 
-    def _read(self, request: Any) -> None:
+    def _read(self) -> None:
         if self._prompts is not None:
-            self._prompts.read(self._corpus, [request])
+            self._prompts.read(self._corpus)
 
 
-class _Request(SimpleNamespace):
-    __hash__ = object.__hash__
+@dataclass
+class _Request:
+    """What a prefill tells of a request."""
+
+    origin_input_ids_unpadded: Sequence[int]
+    rid: str = "it"
+    output_ids: Sequence[int] = ()
 
 
 def _right(tokens: Any, mask: Any, following: Sequence[int]) -> int:

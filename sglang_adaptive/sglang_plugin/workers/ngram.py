@@ -95,8 +95,9 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
             self.activate_step_by_batch(len(batch.reqs))
         else:
             self.round.interrupted()
+            self.prompts.join(batch.reqs)
         result = super().forward_batch_generation(batch, *args, **kwargs)
-        self.prompts.read(self.ngram_corpus, batch.reqs)
+        self.prompts.read(self.ngram_corpus)
         self._widen(result.next_draft_input)
         return result
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ PROMPT_TOKENS = 256
 
 
 class Prompts:
-    """What a corpus has read of the prompts of requests.
+    """The prompts that a corpus has yet to read.
 
     SGLang 0.5.23 puts in what requests write, and the last few tokens of a prompt. Text is copied from prompts: with
     them a tree of 11 drafts yields five times the tokens a round where whole files are edited (docs/performance.md).
@@ -34,28 +33,39 @@ class Prompts:
             "adaptive: prompts are left out of NGRAM's corpus from now on", env.NGRAM_PROMPTS, ranks_alike=True
         )
         self._depth = depth
-        self._read: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """Tokens of each request's prompt that the corpus has read."""
+        self._unread: dict[str, tuple[Sequence[int], int]] = {}
+        """By request, first come first: its prompt, and the tokens of it that the corpus has."""
 
-    def read(self, corpus: Any, reqs: Sequence[Any]) -> None:
-        """Let *corpus* read on in the prompts of *reqs*, after a round or a prefill of them."""
-        self.guard.attempt(self._put, corpus, reqs)
+    def join(self, reqs: Sequence[Any]) -> None:
+        """Take in the prompts of *reqs*, a prefill's; those that have written something were here before."""
+        self.guard.attempt(self._join, reqs)
+
+    def read(self, corpus: Any) -> None:
+        """Let *corpus* read on, once in a round or a prefill."""
+        if self._unread:
+            self.guard.attempt(self._put, corpus)
 
     def forget(self) -> None:
-        """Begin anew, with an empty corpus."""
-        self._read.clear()
+        """Leave out what has not been read, with an empty corpus."""
+        self._unread.clear()
 
-    def _put(self, corpus: Any, reqs: Sequence[Any]) -> None:
-        parts, left = [], PROMPT_TOKENS
+    def _join(self, reqs: Sequence[Any]) -> None:
         for req in reqs:
-            prompt, begin = req.origin_input_ids_unpadded, self._read.get(req, 0)
+            if not req.output_ids:
+                self._unread.setdefault(req.rid, (req.origin_input_ids_unpadded, 0))
+
+    def _put(self, corpus: Any) -> None:
+        parts, left = [], PROMPT_TOKENS
+        while self._unread and left:
+            rid, (prompt, begin) = next(iter(self._unread.items()))
             end = min(len(prompt), begin + left)
-            if end > begin:
-                parts.append(list(prompt[max(0, begin - self._depth + 1) : end]))  # entries across the cut as well
-                self._read[req] = end
-                left -= end - begin
-        if parts:
-            corpus.batch_put(parts)
+            parts.append(list(prompt[max(0, begin - self._depth + 1) : end]))  # entries across the cut as well
+            left -= end - begin
+            if end < len(prompt):
+                self._unread[rid] = prompt, end
+            else:
+                del self._unread[rid]
+        corpus.batch_put(parts)
 
 
 def prepare_roots(worker: Any, batch: Any) -> bool:

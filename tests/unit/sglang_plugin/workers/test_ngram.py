@@ -147,14 +147,10 @@ def test_lengths_are_read_once() -> None:
 DEPTH = 18
 
 
-class Asked(SimpleNamespace):
-    """A request with a prompt."""
-
-    __hash__ = object.__hash__
-
-
-def asked(first: int, tokens: int) -> Asked:
-    return Asked(origin_input_ids_unpadded=array("q", range(first, first + tokens)))
+def asked(first: int, tokens: int, *written: int) -> SimpleNamespace:
+    """Return a request with a prompt that counts from *first*."""
+    prompt = array("q", range(first, first + tokens))
+    return SimpleNamespace(rid=f"from {first}", origin_input_ids_unpadded=prompt, output_ids=list(written))
 
 
 @pytest.fixture
@@ -173,8 +169,9 @@ def drafted(corpus: NgramCorpus, behind: int) -> list[int]:
 def test_the_corpus_reads_a_prompt_a_part_a_round(corpus: NgramCorpus) -> None:
     """Up to its end, with what lies across two parts."""
     prompts, one = Prompts(DEPTH), asked(1, 3 * PROMPT_TOKENS - 50)
+    prompts.join([one])
     for rounds in (1, 2, 3):
-        prompts.read(corpus, [one])
+        prompts.read(corpus)
         known = min(rounds * PROMPT_TOKENS, 3 * PROMPT_TOKENS - 50)
         assert drafted(corpus, known - 7) == list(range(known - 6, known + 1))
         assert drafted(corpus, known + 20) == []
@@ -185,23 +182,35 @@ def test_the_corpus_reads_a_prompt_a_part_a_round(corpus: NgramCorpus) -> None:
 
 def test_a_round_reads_so_many_tokens_of_all_prompts(corpus: NgramCorpus) -> None:
     prompts, first, second = Prompts(DEPTH), asked(1, PROMPT_TOKENS - 56), asked(10_000, 1000)
-    prompts.read(corpus, [first, second])
+    prompts.join([first, second])
+    prompts.read(corpus)
     assert drafted(corpus, 100) == list(range(101, 108))
     assert drafted(corpus, 10_040) == list(range(10_041, 10_048))
     assert drafted(corpus, 10_080) == []
-    prompts.read(corpus, [second])
+    prompts.read(corpus)
     assert drafted(corpus, 10_200) == list(range(10_201, 10_208))
 
 
 def test_an_empty_corpus_reads_prompts_again(corpus: NgramCorpus) -> None:
     prompts, one = Prompts(DEPTH), asked(1, 60)
-    prompts.read(corpus, [one])
+    prompts.join([one])
+    prompts.read(corpus)
+    corpus.synchronize()  # or its thread would put them in after the reset
     corpus.reset()
-    prompts.read(corpus, [one])
+    prompts.read(corpus)
     assert drafted(corpus, 30) == []
     prompts.forget()
-    prompts.read(corpus, [one])
+    prompts.join([one])
+    prompts.read(corpus)
     assert drafted(corpus, 30) == list(range(31, 38))
+
+
+def test_a_request_that_has_written_is_not_read_again(corpus: NgramCorpus) -> None:
+    """As one that decodes in a mixed batch, or comes back."""
+    prompts = Prompts(DEPTH)
+    prompts.join([asked(1, 60, 7)])
+    prompts.read(corpus)
+    assert drafted(corpus, 30) == []
 
 
 def test_a_corpus_that_fails_goes_without_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,5 +223,6 @@ def test_a_corpus_that_fails_goes_without_prompts(monkeypatch: pytest.MonkeyPatc
 
     prompts = Prompts(DEPTH)
     for _ in range(2):
-        prompts.read(SimpleNamespace(batch_put=failing), [asked(1, 60)])
+        prompts.join([asked(1, 60)])
+        prompts.read(SimpleNamespace(batch_put=failing))
     assert prompts.guard.error == "RuntimeError: no room" and len(calls) == 1
