@@ -121,7 +121,7 @@ def first_end(original: Callable[..., int | None], req: Any, new_accepted_len: i
     if length is None:
         return found
     if reason is None:
-        return found if found == length and getattr(first, "matched", None) == stop["stop_regex"] else None
+        return found if found == length else None
     req.finished_reason = first
     return length
 
