@@ -20,7 +20,7 @@ THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
 LOOKUPS = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4, "lookup": True}}
 
 _SAME = ("--context-length", str(LENGTH), "--enable-priority-scheduling", "--allow-auto-truncate")
-_SEEDED = ("--enable-deterministic-inference",)
+SEEDED = ("--enable-deterministic-inference",)
 _SMALL = ("--max-total-tokens", str(POOL), "--max-running-requests", "8")
 MIXED = "small pool, mixed prefill"
 VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
@@ -38,12 +38,15 @@ def plain(folder: Path, seeded: bool = False) -> CpuServer:
 
     *seeded* for requests with seeds.
     """
-    name = "campaign-plain-seeded" if seeded else "campaign-plain"
-    return _server(folder, name, *_SAME, *_SEEDED[:seeded], "--disable-overlap-schedule")
+    name, more = ("campaign-plain-seeded", SEEDED) if seeded else ("campaign-plain", ())
+    return _server(folder, name, *_SAME, *more, "--disable-overlap-schedule")
 
 
-def adapting(folder: Path, variant: str = MIXED, seeded: bool = False, **variables: str) -> CpuServer:
-    """A server that adapts at every depth, with a key, and SGLang's own checks of its accounts after every round."""
+def adapting(folder: Path, variant: str = MIXED, *more: str, **variables: str) -> CpuServer:
+    """A server that adapts at every depth, with a key, and SGLang's own checks of its accounts after every round.
+
+    *more* are further flags, as SEEDED.
+    """
     content, flags = VARIANTS[variant]
     folder.mkdir(parents=True, exist_ok=True)
     config = engine._config(folder, "campaign", content | {"warm_up": gpu.used})
@@ -51,7 +54,7 @@ def adapting(folder: Path, variant: str = MIXED, seeded: bool = False, **variabl
         folder,
         "campaign-adapting",
         *engine._speculation("--speculative-adaptive-config", config, "--speculative-num-steps", "3"),
-        *(*_SAME, *flags, *_SEEDED[:seeded], "--admin-api-key", ADMIN_KEY, "--enable-metrics"),
+        *(*_SAME, *flags, *more, "--admin-api-key", ADMIN_KEY, "--enable-metrics"),
         **engine._CHECKED,
         **variables,
     )

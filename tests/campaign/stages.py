@@ -69,15 +69,20 @@ class Site:
 
 def requests(unit: Unit, site: Site) -> None:
     """Every kind of request on one of the variants of a server, clients that leave, sessions, samples."""
-    draw, names = unit.random(), list(servers.VARIANTS)
-    name = names[unit.index % len(names)]
-    unit.figures["server"] = name
+    draw, name = unit.random(), _next_variant(unit)
     with servers.adapting(site.folder / f"requests-{unit.index}", name) as server:
         client = servers.operator(server)
         _every_kind(unit, site, server, draw)
         clients.come_and_go(unit, client, draw, 4 if site.short else 16)
         check_idle(unit, server, client)
         check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
+
+
+def _next_variant(unit: Unit) -> str:
+    """Return the variant of a server that the unit takes, one after the other, and write it down."""
+    names = list(servers.VARIANTS)
+    unit.figures["server"] = name = names[unit.index % len(names)]
+    return name
 
 
 def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) -> None:
@@ -89,11 +94,9 @@ def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) 
 
 def seeds(unit: Unit, site: Site) -> None:
     """Sampled requests with seeds among greedy ones of every kind, on one of the variants of a server."""
-    draw, names = unit.random(), list(servers.VARIANTS)
-    name = names[unit.index % len(names)]
-    unit.figures["server"] = name
+    draw, name = unit.random(), _next_variant(unit)
     plain = site.without_speculation(seeded=True)
-    with servers.adapting(site.folder / f"seeds-{unit.index}", name, seeded=True) as server:
+    with servers.adapting(site.folder / f"seeds-{unit.index}", name, *servers.SEEDED) as server:
         client = servers.operator(server)
         asking.compare(unit, plain, client, asking.questions(draw, site.each, seeded=True))
         check_idle(unit, server, client)
