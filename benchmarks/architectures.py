@@ -23,6 +23,7 @@ from benchmarks.harness.start import NotStarted, Policy, Server
 from benchmarks.harness.texts import BATCHES, DIFFERENT, EQUAL, TIE
 from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import free_port
+from sglang_adaptive.sglang_plugin.workers.choice import WITHOUT_LOOKUPS
 
 Record = dict[str, Any]
 LARGEST_BATCH = max(BATCHES)
@@ -194,7 +195,10 @@ def family_server(
         if family.draft is not None:
             draft = shapes.write(folder / "models" / f"{family.name}-draft", family.draft)
             given += ["--speculative-draft-model-path", str(draft)]
-    throughput = {"candidate_steps": list(family.depths), "profile_dir": str(folder / "learnt" / family.name)}
+    throughput = {
+        "candidate_steps": list(family.depths), "profile_dir": str(folder / "learnt" / family.name),
+        "lookup": family.algorithm not in WITHOUT_LOOKUPS,
+    }  # fmt: skip
     warm_up = {} if family.warm_up is None else {"warm_up": family.warm_up}
     config = {"policy": "throughput", **warm_up, "throughput": throughput} if kind == ADAPTIVE else None
     policy = Policy(family.name + kind, kind != REFERENCE, config=config, ours=kind == ADAPTIVE)

@@ -72,15 +72,15 @@ def smollm2(models: Path) -> tuple[Path, Path]:
     return folder / "target", max(folder.glob("draft*"))
 
 
-def documents(tokenizer: Any, count: int, length: int) -> list[list[int]]:
-    """Return *count* prompts of about *length* tokens, the same ones for one version of Python."""
+def documents(tokenizer: Any, count: int, length: int, asks: Sequence[str] = ASKS) -> list[list[int]]:
+    """Return *count* prompts of about *length* tokens, the same ones for one version of Python; *asks* in turn."""
     from pydoc_data.topics import topics
 
     names = sorted(topics, key=lambda name: (-len(topics[name]), name))
     found = []
     for number in range(count):
         page = tokenizer("\n\n".join(topics[name] for name in names[number::count]))["input_ids"][: length - 40]
-        words = f"{tokenizer.decode(page)}\n\n{ASKS[number % len(ASKS)]}"
+        words = f"{tokenizer.decode(page)}\n\n{asks[number % len(asks)]}"
         turn = [{"role": "user", "content": words}]
         found.append(list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)))
     return found

@@ -3,14 +3,17 @@
     python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
     python -m benchmarks.lookups chat [--shape smollm2|llama8b --texts F] [--batches 1,4]
     python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
+    python -m benchmarks.lookups ngram [--batches 1,4]
 
 edits    this project's own edits, token by token (``benchmarks/traces/edits_set``): the target is made to say what was
          recorded, and drafts are right where SmolLM2's draft was (a shape with dummy weights), or are its own (smollm2)
 chat     SmolLM2 on Spec-Bench, all its own; on a shape with dummy weights what it said there, which
          ``benchmarks.traces.record --tokens F`` writes
 cost     medians of round times at held depths, while texts are followed and while they are not
+ngram    SmolLM2 asked to repeat pages of documentation, all its own, with NGRAM's drafts
 
 In turn: no speculation, each depth held, our policy, and our policy with lookups, all but the first on one server.
+``ngram``: no speculation, and our policy on two servers, with prompts in the corpus of NGRAM and without.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,23 +33,32 @@ from benchmarks.harness.recorded_text import TEXT
 from benchmarks.harness.results import REAL, Report
 from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race
-from benchmarks.long_contexts import smollm2
+from benchmarks.long_contexts import documents, smollm2
 from benchmarks.served import block, one_pass, tokenized
 from benchmarks.traces import texts
+from sglang_adaptive.sglang_plugin.env import NGRAM_PROMPTS
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
 RECORDED = "a model's shape, dummy weights; the text is recorded, and so is what the draft gets accepted of it"
 FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is recorded, drafts are the models' own"
-LOOKUPS = "lookups"
+LOOKUPS, PROMPTS, WRITTEN = "lookups", "prompts", "written"
+"""The policy with lookups; with NGRAM, its corpus of prompts and texts, and of what was written alone."""
+REPEAT = "Repeat the text above, word for word."
+PAGE = 600
+"""Tokens of a page that is to be repeated, with the question."""
 DEPTHS = (1, 2, 3, 5, 7)
+TREES = (0, 3, 7, 11, 15)
+"""Drafts of NGRAM's trees, as in configs/ngram.json."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand; returns 0, or 1 when something failed."""
     given = parser().parse_args(argv)
-    given.shape = given.shape or ("smollm2" if given.what == "chat" else "llama8b")
+    given.shape = given.shape or ("smollm2" if given.what in ("chat", "ngram") else "llama8b")
     end = start.begin(given)
     own = given.shape == "smollm2"
+    if given.what == "ngram" and not own:
+        parser().error(f"ngram: got --shape {given.shape}, expected smollm2, which writes text of its own")
     given.questions = own and given.what != "edits"
     if given.what == "chat" and not own and given.texts == EDITS:
         parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
@@ -55,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         servers = _started(given, end, own)
         by_name = {server.name: server for server in servers}
-        (_cost if given.what == "cost" else _race)(given, by_name, report, end)
+        {"cost": _cost, "ngram": _ngram}.get(given.what, _race)(given, by_name, report, end)
     except Exception as problem:
         report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
     finally:
@@ -67,8 +80,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
     folder, config = given.work / f"{given.what}-{given.shape}", {"policy": "throughput"}
-    ours = Policy("ours", config={**config, "throughput": {"lookup": True}}, ours=True)
+    ours = [Policy("ours", config={**config, "throughput": {"lookup": True}}, ours=True)]
     host = _host(given)
+    if given.what == "ngram":
+        host = replace(host, speculation=("--speculative-algorithm", "NGRAM"))
+        config["throughput"] = {"candidate_steps": list(TREES)}
+        ours = [
+            Policy(WRITTEN, config=config, ours=True, variables={NGRAM_PROMPTS.name: "0"}),
+            Policy(PROMPTS, config=config, ours=True),
+        ]
 
     def make(policy: Policy) -> Server:
         if given.questions or not policy.speculate:
@@ -78,8 +98,9 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
             policy, host, folder, simulate=False, plugins=[recorded_text.ENTRY_POINT], variables=replayed
         )
 
-    found = start.start_all([Policy("none", speculate=False), ours], make, end)
-    if {server.name for server in found} != {"none", "ours"}:
+    wanted = [Policy("none", speculate=False), *ours]
+    found = start.start_all(wanted, make, end)
+    if {server.name for server in found} != {policy.name for policy in wanted}:
         raise RuntimeError("not all servers came up")
     return found
 
@@ -137,20 +158,38 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
         Contender(ours, None, "throughput", config=configs[False]),
         Contender(ours, None, LOOKUPS, config=configs[True]),
     ]
-    make_of = _chat(given) if given.questions else _edits(given)
+    _in_turn(given, contenders, _chat(given) if given.questions else _edits(given), LOOKUPS, report, end)
+    report.add(servers={server.name: server.described() for server in servers.values()})
+    state = next(iter(ours.states()), {})
+    report.add(learnt={"lookup_rounds": state.get("lookup_rounds"), "switches": state.get("switches")})
 
+
+def _ngram(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
+    from transformers import AutoTokenizer
+
+    pages = documents(AutoTokenizer.from_pretrained(str(smollm2(given.models)[0])), 32, PAGE, (REPEAT,))
+    contenders = [Contender(server) for server in servers.values()]
+    _in_turn(given, contenders, _asked(given, pages), PROMPTS, report, end)
+    report.add(servers={server.name: server.described() for server in servers.values()})
+
+
+def _in_turn(
+    given: argparse.Namespace,
+    contenders: Sequence[Contender],
+    make_of: Callable[[int, int], Make],
+    ours: str,
+    report: Report,
+    end: float,
+) -> None:
     def serve(contender: Contender, size: int, number: int) -> dict[str, Any]:
         return one_pass(contender, given.requests * size, size, make_of(number, size))
 
     report.add(what=given.what, plan={"requests_of_a_pass": given.requests, "tokens": given.tokens})
     race = Race(
-        lambda size, number: contenders, given.batches, serve, report, end=end - 10, error=given.error, ours=LOOKUPS
+        lambda size, number: contenders, given.batches, serve, report, end=end - 10, error=given.error, ours=ours
     )
     report.content["batches"] = race.turns
     race.run()
-    report.add(servers={server.name: server.described() for server in servers.values()})
-    state = next(iter(ours.states()), {})
-    report.add(learnt={"lookup_rounds": state.get("lookup_rounds"), "switches": state.get("switches")})
 
 
 def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
@@ -172,8 +211,10 @@ def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
 
 
 def _chat(given: argparse.Namespace) -> Callable[[int, int], Make]:
-    found = tokenized(smollm2(given.models)[0])
+    return _asked(given, tokenized(smollm2(given.models)[0]))
 
+
+def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Callable[[int, int], Make]:
     def make_of(number: int, size: int) -> Make:
         chosen = block(number, given.requests * size, len(found))
 
@@ -188,7 +229,7 @@ def _chat(given: argparse.Namespace) -> Callable[[int, int], Make]:
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.lookups", description=str(__doc__).split("\n", 1)[0])
-    found.add_argument("what", choices=["edits", "chat", "cost"])
+    found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
     found.add_argument("--shape", help="the pair of models (default: llama8b, of chat smollm2)")
     found.add_argument("--host", choices=["gpu", "cpu"], default="gpu", help="cpu: a rehearsal")
     found.add_argument("--batches", type=start.ints, default=[1, 4])

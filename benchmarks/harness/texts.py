@@ -30,7 +30,7 @@ SMALLEST_BOUND = 0.02
 DOUBTED = 3
 """Tokens of a text above the bound for which the reference is asked again; more are an error."""
 
-BATCHES = (1, 8, 32)
+BATCHES = (1, 4, 32)
 """In which the reference is asked for a doubted token."""
 
 EQUAL, TIE, DIFFERENT = "equal", "tie", "different"
