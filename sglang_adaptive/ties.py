@@ -1,7 +1,9 @@
 """Ties: two tokens so near that adding in another order decides between them.
 
 A verify, a plain decode, a prefill in other chunks and another batch size add in other orders. So where a text parts
-from that without speculation, the log-probabilities of both tokens there, without speculation, say which it is.
+from that without speculation, the log-probabilities of both tokens there, without speculation, say which it is. How
+much they move by rounding is seen where a reference differs from itself: alone and in a batch, and where it decodes a
+text and reads it as a prompt, which takes other kernels, as a verify does.
 """
 
 from __future__ import annotations
@@ -50,7 +52,32 @@ def as_reference(body: Mapping[str, Any]) -> dict[str, Any]:
 
     These are the log-probabilities that the sampler saw: after penalties, biases and grammars.
     """
-    return {**body, "return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": TOP, "stream": False}
+    asked = {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": TOP}
+    return {**body, **asked, "return_prompt_token_ids": True, "stream": False}
+
+
+def as_prompt(answer: Answer) -> dict[str, Any] | None:
+    """Return a request that reads the prompt and the text of *answer*, a reference's, as one prompt.
+
+    None where the server did not tell the prompt's tokens.
+    """
+    prompt = answer.get("prompt_token_ids")
+    if not prompt:
+        return None
+    told = {"return_logprob": True, "logprob_start_len": len(prompt) - 1, "top_logprobs_num": TOP}
+    sampling = {"temperature": 0, "max_new_tokens": 1}
+    return {"input_ids": [*prompt, *answer["output_ids"]], "sampling_params": sampling, **told, "stream": False}
+
+
+def noise_of_reading(answer: Answer, read: Answer) -> float:
+    """Return how much the log-probability of a likely token differs between decoding and reading, in nats.
+
+    *read* is the answer to ``as_prompt(answer)``; that of a request with penalties or biases, which no prompt has,
+    tells nothing. At most CEILING / 2: a mixture of experts may read a token with other experts.
+    """
+    meta, tokens = read["meta_info"], len(answer["output_ids"])
+    told = {f"output_{name}": meta[f"input_{name}"][-tokens:] for name in ("token_logprobs", "top_logprobs")}
+    return min(noise({"output_ids": answer["output_ids"], "meta_info": told}, answer), CEILING / 2)
 
 
 def is_whole(answer: Any) -> bool:

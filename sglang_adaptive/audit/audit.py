@@ -13,7 +13,7 @@ from sglang_adaptive import ties
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady, read_info
 from sglang_adaptive.audit import sampled
 from sglang_adaptive.audit.asking import ask
-from sglang_adaptive.audit.questions import Question, words_of
+from sglang_adaptive.audit.questions import PLAIN, Question, words_of
 from sglang_adaptive.client import Client
 
 SWITCH_SECONDS = 0.05
@@ -119,7 +119,7 @@ class Found:
 
     compared: list[Compared] = field(default_factory=list)
     noise: float = 0.0
-    """Largest difference between the two runs of the reference, in nats."""
+    """Largest difference between two runs of the reference, or between what it decodes and reads, in nats."""
 
     left_out: dict[str, str] = field(default_factory=dict)
     """Questions that the reference does not answer, and why."""
@@ -213,6 +213,16 @@ class Audit:
             self.found.noise = max(self.found.noise, ties.noise(*answers))
             if self._reference is None:
                 self._compare(Way(ZERO, self._at_once), question, answers[1], answers[:1])
+        plain = [self._known.get(question.name) for question in block if question.kind == PLAIN]
+        self._read([known[0] for known in plain if known])
+
+    def _read(self, decoded: Sequence[ties.Answer]) -> None:
+        """Let the reference read what it *decoded*."""
+        pairs = [(answer, body) for answer in decoded if (body := ties.as_prompt(answer)) is not None]
+        read = self._ask_reference([body for _, body in pairs], 1)
+        for (answer, _), found in zip(pairs, read, strict=True):
+            if ties.is_whole(found):
+                self.found.noise = max(self.found.noise, ties.noise_of_reading(answer, found))
 
     def _compare(self, way: Way, question: Question, answer: Any, known: Sequence[ties.Answer] = ()) -> None:
         if answer is None or (isinstance(answer, dict) and not ties.is_whole(answer)):

@@ -95,7 +95,7 @@ def table(found: Found, against: str, batch: int) -> Iterator[str]:
         yield f"{f'{name}, sampled':<32}{tests:>8}{tests - wrong:>8}{'':>8}{wrong:>8}   p >= {least:.1e}"
     yield (
         f"A tie: tokens within {found.width:.2g} nats to {against}; its own log-probabilities differ by up to "
-        f"{found.noise:.2g} between 1 and {batch} requests at once."
+        f"{found.noise:.2g} between 1 and {batch} requests at once, and where it reads what it wrote."
     )
     if found.left_out:
         name, why = next(iter(found.left_out.items()))

@@ -2,8 +2,8 @@
 
 In bfloat16 a verify and a plain decode round logits differently, so a text may part from the reference's where two
 tokens are about as likely, and a penalised one does so sooner. The reference says how likely both were, after
-penalties, biases and processors: two tokens as near as its own runs, alone and in a batch, are apart make a tie, and
-any others a wrong text.
+penalties, biases and processors: two tokens as near as its own runs are apart, alone, in a batch, and where it reads
+what it wrote, make a tie, and any others a wrong text.
 With SGLang's own verify nearly all penalised texts go wrong.
 """
 
@@ -53,7 +53,9 @@ class Reference:
             alone = [plain.post("/generate", {**body, "text": text}) for text in body["text"]]
             self._known[kind] = list(zip(plain.post("/generate", body), alone, strict=True))
         pairs = (pair for known in self._known.values() for pair in known)
-        self.width = ties.width(max(ties.noise(*pair) for pair in pairs))
+        plainly = [alone for _, alone in self._known["nothing"]]
+        read = [ties.noise_of_reading(alone, plain.post("/generate", ties.as_prompt(alone))) for alone in plainly]
+        self.width = ties.width(max(*(ties.noise(*pair) for pair in pairs), *read))
         """Nats of a tie."""
 
     def verdicts(self, kind: str, answers: list[ties.Answer]) -> Iterator[tuple[str, float]]:

@@ -3,7 +3,8 @@
 It does so as the command ``audit`` does. A text that differs from what zero steps make of its prompt is a tie where
 the log-probabilities of both tokens lie as near as rounding decides, by the differences between zero steps alone and
 several at once, and wrong otherwise. A token that zero steps take themselves in one of their answers is a tie. Before a
-token is called wrong, that difference is measured over more tokens than a short text has.
+token is called wrong, that difference is measured over more tokens than a short text has, and beside what zero steps
+read there as a prompt.
 """
 
 from __future__ import annotations
@@ -98,9 +99,12 @@ class DecodesAgain:
         The text itself may be too short to say, and prompts in the cache were computed in other chunks.
         """
         sampling = {"temperature": 0, "max_new_tokens": MEASURED, "ignore_eos": True}
-        body = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
+        body: Any = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
         known = await self._references(finished, body, extra_key=uuid4().hex)  # of no other prompt in the cache
-        return None if known is None else await asyncio.to_thread(_noise, known)
+        if known is None or (body := ties.as_prompt(known[0])) is None:
+            return None
+        read = await self._answers(finished, body, 1)
+        return None if read is None else max(_noise(known), ties.noise_of_reading(known[0], read[0]))
 
     async def _references(
         self, finished: Finished, body: Mapping[str, Any], **more_alone: str

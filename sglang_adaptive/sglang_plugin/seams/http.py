@@ -57,7 +57,7 @@ needs(
         SRT + "managers.io_struct.GenerateReqInput",
         (
             *("rid", "input_ids", "sampling_params", "routed_dp_rank", "log_metrics", "no_logs", "extra_key"),
-            *("return_logprob", "logprob_start_len", "top_logprobs_num", "stream"),
+            *("return_logprob", "logprob_start_len", "top_logprobs_num", "stream", "return_prompt_token_ids"),
         ),
     ),
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.generate_request", ("self", "obj")),

@@ -51,6 +51,18 @@ def test_noise_is_that_of_the_two_likeliest_tokens_until_the_texts_part() -> Non
     assert ties.noise(closed, closed) == 0.0, "a grammar that leaves one token is no noise"
 
 
+def test_what_a_reference_reads_is_compared_with_what_it_decoded() -> None:
+    decoded = {**answer([5, 6], {5: -0.1, 9: -3.0}, {6: -0.7, 8: -0.75}), "prompt_token_ids": [1, 2, 3]}
+    body = ties.as_prompt(decoded)
+    assert body is not None and (body["input_ids"], body["logprob_start_len"]) == ([1, 2, 3, 5, 6], 2)
+    assert ties.as_prompt(REFERENCE) is None, "a server that does not tell the prompt's tokens"
+    top = [[[-0.1, 5, None], [-3.0, 9, None]], [[-0.78, 6, None], [-0.73, 8, None]]]
+    read = {"input_top_logprobs": [None, *top], "input_token_logprobs": [[None, 3, None], top[0][0], top[1][0]]}
+    assert ties.noise_of_reading(decoded, {"meta_info": read}) == pytest.approx(0.08)
+    top[1][0][0] = -9.0  # other experts
+    assert ties.noise_of_reading(decoded, {"meta_info": read}) == ties.CEILING / 2
+
+
 def test_a_tie_is_twice_the_noise_within_bounds() -> None:
     assert [ties.width(noise) for noise in (0.0, 0.1, 3.0)] == [ties.FLOOR, 0.2, ties.CEILING]
 

@@ -16,11 +16,12 @@ OURS = [5, 8, 7]
 
 
 def answer(ids: list[int], *places: dict[int, float], reason: str = "length") -> dict[str, Any]:
-    """An answer of SGLang with the likeliest tokens of every place; the chosen one among them."""
+    """An answer of SGLang with the likeliest tokens of every place, decoded or read; the chosen one among them."""
     top = [[[value, token, None] for token, value in place.items()] for place in places]
     chosen = [[place[token], token, None] for token, place in zip(ids, places, strict=False)]
-    meta = {"output_top_logprobs": top, "output_token_logprobs": chosen, "finish_reason": {"type": reason}}
-    return {"output_ids": ids, "meta_info": meta}
+    meta = {f"{side}_{what}": told for side in ("input", "output") for what, told in
+            (("top_logprobs", top), ("token_logprobs", chosen))}  # fmt: skip
+    return {"output_ids": ids, "prompt_token_ids": [1, 2], "meta_info": {**meta, "finish_reason": {"type": reason}}}
 
 
 def other(second: dict[int, float], token: int = 6, reason: str = "length") -> dict[str, Any]:
@@ -82,10 +83,14 @@ def test_an_equal_text_is_asked_for_once_without_log_probabilities() -> None:
         ([other(NEAR)], ties.WRONG, 0.05),
         ([other(NEAR), other(NEAR), other(MOVED)], ties.TIE, 0.05),
         ([other(NEAR)] * (2 + TOGETHER) + [other(NEAR), other(MOVED)], ties.TIE, 0.05),
+        ([other(NEAR)] * (3 + 2 * TOGETHER) + [other(MOVED)], ties.TIE, 0.05),
         ([other(FAR), other(FAR), other({8: -0.2, 6: -3.0}, token=8)], ties.TIE, None),
         ([answer([5], {5: -0.1})], ties.WRONG, None),
     ],
-    ids=["far", "no noise", "within the noise", "within the noise of more tokens", "one of their own texts", "it ends"],
+    ids=[
+        *("far", "no noise", "within the noise", "within the noise of more tokens", "within the noise of reading"),
+        *("one of their own texts", "it ends"),
+    ],
 )
 def test_a_text_that_differs(answers: list[Any], verdict: str, gap: float | None) -> None:
     server = Server(*answers)
@@ -96,7 +101,9 @@ def test_a_text_that_differs(answers: list[Any], verdict: str, gap: float | None
     anew = [place for place, request in enumerate(references) if request.extra_key]
     assert anew in ([], [1 + TOGETHER]), "the prompt is computed anew once, where more tokens are asked for"
     if verdict == ties.WRONG:
-        assert anew and len(references) == 2 * (1 + TOGETHER), "no token is called wrong before the noise is measured"
+        assert anew and len(references) == 2 * (1 + TOGETHER) + 1, "no token is wrong before the noise is measured"
+        read = references[-1]
+        assert (read.input_ids, read.logprob_start_len) == ([1, 2, *answers[-1]["output_ids"]], 1)
 
 
 @pytest.mark.parametrize(
