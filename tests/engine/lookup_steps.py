@@ -196,6 +196,7 @@ def reasons(lab: LookupStepper) -> dict[str, Any]:
     """What a worker is told that cannot look drafts up."""
     changes: dict[str, Any] = {
         "sparse attention": mock.patch.object(lab.worker._draft_worker, "seed_dsa_topk_from_draft_extend", True),
+        "latent attention": mock.patch.object(lab.worker._target_worker.model_runner, "use_mla_backend", True),
     }
     found = {}
     for name, change in changes.items():

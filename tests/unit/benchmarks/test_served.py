@@ -126,8 +126,8 @@ def test_a_function_s_own_time_leaves_out_what_it_calls_back(tmp_path: Path, mon
 
 def test_times_by_hook_are_microseconds_a_round() -> None:
     fast, own, idle = "around b: attention.g", "around a: worker.f", "around c: worker.h"
-    before = {own: Spent(10, 1.0, 1.0), fast: Spent(0, 0.0, 0.0), idle: Spent(5, 2.0, 0.0)}
-    after = {own: Spent(30, 1.001, 1.001), fast: Spent(10, 0.0005, 0.0003), idle: Spent(5, 2.0, 0.0)}
+    before = {own: Spent(10, 1.0, 0.0), fast: Spent(0, 0.0, 0.0), idle: Spent(5, 2.0, 0.0)}
+    after = {own: Spent(30, 1.001, 0.0), fast: Spent(10, 0.0005, 0.0003), idle: Spent(5, 2.0, 0.0)}
     found = by_hook(before, after, 10)
     assert found["ours"] == pytest.approx(120) and found["in_place_of_sglang_s"] == pytest.approx(30)
     assert found["by_hook"] == {
