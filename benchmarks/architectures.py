@@ -141,6 +141,10 @@ FAMILIES: tuple[Family, ...] = (
         "dflash", "Qwen3-8B and other dense models", "DFLASH", "blocks", shapes.QWEN3,
         shapes.block_draft_of(shapes.QWEN3, 2), FA3, launch=(), depths=(0, 1, 3, 7, 15),
     ),
+    Family(
+        "dflash2", "Qwen3.8, GLM-5.3", "DFLASH", "blocks of choices", shapes.QWEN3,
+        shapes.choosing_draft_of(shapes.QWEN3, 2), FA3, launch=(), depths=(0, 1, 3, 7, 15),
+    ),
 )  # fmt: skip
 
 _TINY = ("--load-format", "dummy", "--skip-tokenizer-init")

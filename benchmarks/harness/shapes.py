@@ -109,6 +109,13 @@ def block_draft_of(target: Shape, drafts: int = 5) -> Shape:
     )  # fmt: skip
 
 
+def choosing_draft_of(target: Shape, drafts: int = 5) -> Shape:
+    """Return the DFlash2 draft of *target*: the DFLASH one, and what chooses among four candidates."""
+    plain = block_draft_of(target, drafts)
+    selector = dict(selector_rank=64, selector_top_k=4)
+    return dict(plain, architectures=["DFlash2DraftModel"], dflash_config={**plain["dflash_config"], **selector})
+
+
 PLANNED = 7
 """Drafts of a block of the published DSPARK drafts of Qwen3 targets."""
 

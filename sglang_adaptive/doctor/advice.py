@@ -117,7 +117,6 @@ _ANSWERS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "speculative_eagle_topk=": _chain,
     "attention DP": _ATTENTION_DP,
     "DSPARK": _DSPARK,
-    "DFlash2": _BLOCKS,
     "Domino": _BLOCKS,
     "LiLiCorr": _BLOCKS,
     "NGRAM": "on a server that both prefills and decodes it adapts: leave out --disaggregation-mode",

@@ -1,13 +1,15 @@
 """DFLASH on SGLang's scheduler in this process, in the overlapping loop as well: a width a turn, requests come and go.
 
-Run as a process; prints what each run wrote, which has to be the same whatever the loop and the widths, and what each
-block proposed, which has to depend on the text and on the block's width alone.
+With the tiny target's draft, or with one that chooses among candidates (DFlash2): the same with a selector of random
+weights. Run as a process; prints what each run wrote, which has to be the same whatever the loop and the widths, and
+what each block proposed, which has to depend on the text and on the block's width alone.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from safetensors.torch import save_file
 
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.servers import BLOCK_DEPTHS
@@ -31,9 +34,9 @@ AGAIN, AFTER = ("e", 30), "b"
 class BlockStepper(Stepped):
     """One scheduler whose worker drafts blocks."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
+    def __init__(self, folder: Path, draft: str, *more: str) -> None:
         config = {"throughput": {"candidate_steps": list(BLOCK_DEPTHS)}}
-        drafting = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", models.block_draft_path())
+        drafting = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", draft)
         super().__init__(folder, config, *drafting, *more)
         self._log_blocks()
 
@@ -88,6 +91,35 @@ class BlockStepper(Stepped):
         with mock.patch.object(self.worker, "_append_target_hidden_to_draft_kv_by_loc", forgetful):
             return self.write(depths, overlap=False)
 
+    def sample(self) -> dict[str, Any]:
+        """Sample with a width a turn; say what the verify of choices used, and whether it left chances behind."""
+        accept, shapes, memories = self.worker._selector_sampling_accept, [], []
+
+        def logged(**kwargs: Any) -> Any:
+            found = accept(**kwargs)
+            chances = self.worker._draft_probs_buf
+            shapes.append((kwargs["candidates"].shape[1], chances.shape[1], bool(chances.any())))
+            memories.append(chances.data_ptr())
+            return found
+
+        turns = itertools.cycle((1, 0, 3, 7, 15, 7, 0, 15, 1))
+
+        def step() -> bool:
+            self.force(next(turns))
+            for name in ARRIVAL_NAMES[len(self.reqs) :]:
+                self.ask(name, self.encode(models.prompts("easy")[len(self.reqs)]), 40, temperature=1.0)
+            return self.done()
+
+        with mock.patch.object(self.worker, "_selector_sampling_accept", logged):
+            self.play(step, overlap=True)
+        return {
+            "tokens": [len(req.output_ids_through_stop) for req in self.reqs.values()],
+            "shapes": shapes,
+            "memories": len(set(memories[len(memories) // 2 :])),
+            "free_slots": self.free_slots(),
+            "degraded": self.controller.snapshot().degraded,
+        }
+
     def built(self) -> dict[str, Any]:
         """Say whether each width has backends of its own."""
         states = self.controller.states
@@ -119,15 +151,35 @@ class BlockStepper(Stepped):
             buffer.normal_(std=30, generator=torch.Generator().manual_seed(0))
 
 
+def choosing(folder: Path) -> str:
+    """Write a DFlash2 draft: the tiny target's draft, and what chooses among three candidates."""
+    made = folder / "choosing"
+    shutil.copytree(models.block_draft_path(), made)
+    config = json.loads((made / "config.json").read_text())
+    config["dflash_config"] |= {"selector_rank": 8, "selector_top_k": 3}
+    (made / "config.json").write_text(json.dumps({**config, "architectures": ["DFlash2DraftModel"]}))
+    shapes = {
+        "predecessor_codebook": (config["vocab_size"], 8),
+        "successor_codebook": (config["vocab_size"], 8),
+        "hidden_projection.weight": (8, config["hidden_size"]),
+    }
+    drawn = torch.Generator().manual_seed(1)
+    weights = {f"candidate_selector.{name}": torch.randn(shape, generator=drawn) / 4 for name, shape in shapes.items()}
+    save_file(weights, made / "selector.safetensors")
+    return str(made)
+
+
 def main() -> None:
-    lab = BlockStepper(Path(sys.argv[1]))
+    folder = Path(sys.argv[1])
+    lab = BlockStepper(folder, choosing(folder) if sys.argv[2] == "DFlash2" else models.block_draft_path())
     long = (*[0] * 11, 15, 15)  # zero-step rounds beyond what is kept at a time
     ladders = {
         False: ((0,), BLOCK_DEPTHS, (15, 0), (0, 0, 0, 7)),
         True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3), (0, 0, 15), long),
     }
     runs = [lab.write(depths, overlap) for overlap in ladders for depths in ladders[overlap]]
-    print(json.dumps({"runs": runs, "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}))
+    found = {"runs": runs, "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}
+    print(json.dumps({**found, "draft": sys.argv[2], "sampled": lab.sample()}))
 
 
 if __name__ == "__main__":

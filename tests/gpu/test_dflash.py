@@ -1,4 +1,4 @@
-"""DFLASH on a GPU: texts at every width are those without drafts, from graphs of each width."""
+"""DFLASH and DFlash2 on a GPU: texts at every width are those without drafts, from graphs of each width."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
+from tests.engine.dflash_steps import choosing
 from tests.engine.workload import Case
 from tests.gpu.servers import answers, serving, tiny_pair
 
@@ -20,11 +23,15 @@ def texts(client: Client, at_once: int) -> list[list[int]]:
     return [answer["output_ids"] for answer in answers(client, CASES, at_once)]
 
 
-def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("kind", ["DFLASH", "DFlash2"])
+def test_texts_are_those_without_drafts(
+    kind: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    draft = choosing(tmp_path) if kind == "DFlash2" else models.block_draft_path()
     config = tmp_path / "widths.json"
     config.write_text(json.dumps({"throughput": {"candidate_steps": list(WIDTHS)}}))
     extra = (
-        *("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", str(models.block_draft_path())),
+        *("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", draft),
         *("--speculative-adaptive-config", str(config)),
     )
     with serving(tmp_path / "dflash.log", tiny_pair(tmp_path, "fa3"), "fa3", None, extra=extra) as client:

@@ -101,7 +101,6 @@ def test_a_line_that_has_what_it_needs_is_none(target: str, more: list[str]) -> 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dflash_config": {"selector_rank": 8, "selector_top_k": 4}}, "DFlash2"),
         (
             {"dflash_config": {"projector_type": "domino", "shift_label": True, "pure_draft_prefix_len": 1}
              | {"gru_hidden_dim": 8, "emb_dim": 8}},
@@ -109,7 +108,7 @@ def test_a_line_that_has_what_it_needs_is_none(target: str, more: list[str]) -> 
         ),
         ({"architectures": ["LiLiCorrDraftModel"]}, "LiLiCorr"),
     ],
-    ids=["DFlash2", "Domino", "LiLiCorr"],
+    ids=["Domino", "LiLiCorr"],
 )  # fmt: skip
 def test_a_head_of_a_block_draft_whose_width_is_fixed_is_named(
     changes: dict[str, Any], told: str, tmp_path: Path

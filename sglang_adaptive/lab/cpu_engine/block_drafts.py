@@ -37,6 +37,12 @@ def samples() -> bool:
     return True
 
 
+def likeliest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the *k* largest of each row of *scores* and their places; SGLang would ask FlashInfer, on a GPU."""
+    found = torch.topk(scores, k, dim=-1)
+    return found.values, found.indices
+
+
 def without_streams() -> None:
     """Let a tensor record a stream to no effect: DFLASH asks for it, and torch has none on a CPU."""
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign]

@@ -14,6 +14,8 @@ LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
 GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
 ALGORITHMS = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args"
 SAMPLED_BLOCKS = "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available"
+CANDIDATES = "sglang.srt.models.dflash._radix_topk"
+CHOSEN_BLOCKS = "sglang.kernels.ops.speculative.dspark.dspark_accept.chain_speculative_sampling_triton"
 BATCH_INVARIANCE = "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode"
 SEEDED_NOISE = "sglang.srt.layers.sampler.murmur_hash32"
 GIVEN_EMBEDDINGS = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
@@ -37,7 +39,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from sglang_adaptive.lab.cpu_engine import block_drafts, layers, pools
-    from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
+    from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu, sample_chain_cpu
     from sglang_adaptive.lab.cpu_engine.kernels.slots import last_slots
     from sglang_adaptive.sglang_plugin.hooks import place_at_once
 
@@ -54,6 +56,8 @@ def register() -> None:
     HookRegistry.register(GREEDY, _only_greedy_requests, HookType.REPLACE)
     HookRegistry.register(ALGORITHMS, block_drafts.resolve_as_on_gpu, HookType.AROUND)
     HookRegistry.register(SAMPLED_BLOCKS, block_drafts.samples, HookType.REPLACE)
+    HookRegistry.register(CANDIDATES, block_drafts.likeliest, HookType.REPLACE)
+    HookRegistry.register(CHOSEN_BLOCKS, sample_chain_cpu, HookType.REPLACE)
     # With --enable-deterministic-inference SGLang would multiply with Triton kernels here, whatever the device.
     HookRegistry.register(BATCH_INVARIANCE, _as_it_is, HookType.REPLACE)
     HookRegistry.register(SEEDED_NOISE, murmur_hash32_cpu, HookType.REPLACE)

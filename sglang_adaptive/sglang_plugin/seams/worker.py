@@ -244,8 +244,11 @@ needs(
             *("_draft_block_end_buf", "_draft_verify_out_cache_loc_buf", "_draft_seq_lens_cpu_buf"),
             *("_accept_len_buf", "_commit_lens_bufs", "_bonus_id_bufs", "_out_tokens_bufs", "_new_seq_lens_bufs"),
             *("_accept_bonus_buffer_cap", "_accept_bonus_buffer_slot", "_block_pos_offsets", "_draft_block_spec_info"),
+            *("selector", "_draft_probs_buf"),
         ),
     ),
+    Need(_DFLASH + "._propose_selector_block", ("self", "bs", "anchor_token_ids")),
+    Need(SRT + "speculative.dflash_worker_v2._SelectorDraftSampler", attributes=("temperatures",)),
     Need(_DFLASH + "._maybe_build_draft_sampler", ("self",)),
     Need(_DFLASH + "._append_target_hidden_to_draft_kv_by_loc", ("target_hidden", "cache_loc", "positions")),
     Need(

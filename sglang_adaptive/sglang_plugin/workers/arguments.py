@@ -72,8 +72,6 @@ def fixed_block_reason(server_args: Any) -> str | None:
 
     found = model_config(server_args.speculative_draft_model_path)
     draft = parse_dflash_draft_config(draft_hf_config=found)
-    if draft.selector_rank:
-        return "the draft chooses among candidates (DFlash2), and no width of that has been tried"
     if draft.is_domino:
         return "the draft's Domino head drafts one token after the other, and not at a width of 1"
     if any("LiLiCorr" in name for name in found.get("architectures") or ()):

@@ -9,6 +9,9 @@ The draft attends to keys and values that it makes of the target's hidden states
 pass of the draft. SGLang makes them right after each verify. At zero steps the block is the last accepted token alone,
 the draft's model does not run, and they are made of the tokens of several rounds together, at the latest before a block
 is drafted.
+
+A DFlash2 draft chooses each of its drafts among a few candidates, by the one before it; of sampled requests the verify
+needs to know how likely the choices were.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.model_runner import ModelRunnerOutput
@@ -53,6 +57,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     """SGLang's worker with the width that the controller chooses; implements the protocol AdaptiveWorker."""
 
     block_size: int
+    _draft_probs_buf: torch.Tensor | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,7 +65,9 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         self._buffers: dict[int, dict[str, Any]] = {}
         """By width, what ``_take_width`` keeps of those that are not live."""
         self._samplers: dict[int, Any] = {}
-        """By width, what takes the likeliest tokens inside the draft's graphs."""
+        """By width, what takes the likeliest tokens, or chooses among candidates, inside the draft's graphs."""
+        self._chances: torch.Tensor | None = None
+        """The memory of SGLang's ``_draft_probs_buf``, which is zero between rounds."""
         self.deferred: DeferredAppend | None = None
         self._zero_step_batch: Any = None
         """That of the round that is running, if it drafts nothing."""
@@ -124,6 +131,20 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         self.speculative_num_steps = width - 1
         self._draft_sampler = self._samplers.get(width)
         self.draft_model.set_block_size(width)
+        if self._draft_probs_buf is not None and width > 1:
+            self._draft_probs_buf = self._chances_of(self._draft_probs_buf, width - 1)
+
+    def _chances_of(self, last: torch.Tensor, drafts: int) -> torch.Tensor:
+        """Return how likely each token was to be drafted, [requests, drafts, vocabulary], in the memory of all widths.
+
+        *last* is the one in use. SGLang makes one of zeros where a round finds none of its shape and size, and writes
+        zeros behind each use.
+        """
+        if self._chances is None or self._chances.data_ptr() != last.data_ptr():
+            self._chances = last.view(-1)
+        vocabulary = last.shape[-1]
+        requests = self._chances.numel() // (drafts * vocabulary)  # 0 where it is too small for any: SGLang makes one
+        return self._chances[: requests * drafts * vocabulary].view(requests, drafts, vocabulary)
 
     def _new_buffers(self, width: int) -> dict[str, Any]:
         return {
@@ -149,7 +170,12 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
             self.round.interrupted()
             return super().forward_batch_generation(batch, *args, **kwargs)
-        self.activate_step_by_batch(batch.seq_lens.shape[0])
+        requests = batch.seq_lens.shape[0]
+        self.activate_step_by_batch(requests)
+        if self.selector is not None and self._draft_sampler is not None:
+            # It is as large as the graphs of its width, and SGLang fills it in for any batch.
+            chooses = len(self._draft_sampler.temperatures) >= requests
+            self._draft_sampler = self._draft_sampler if chooses else None
         if self.speculative_num_steps:
             if self.deferred is not None:
                 self.deferred.before_draft(super()._append_target_hidden_to_draft_kv_by_loc, batch)
@@ -162,6 +188,13 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             self._zero_step_batch = None
         self.round.note(result).extended = self._appended
         return result
+
+    def _propose_selector_block(self, *, bs: int, anchor_token_ids: torch.Tensor, **given: Any) -> torch.Tensor:
+        """Return what a DFlash2 draft chooses, [bs, drafts]; a block of one token has no candidates."""
+        if not self.speculative_num_steps:
+            return anchor_token_ids.new_empty(bs, 0)
+        found: torch.Tensor = super()._propose_selector_block(bs=bs, anchor_token_ids=anchor_token_ids, **given)
+        return found
 
     def _append_target_hidden_to_draft_kv_by_loc(self, **rows: Any) -> None:
         """Make the draft's keys and values of hidden states; in a zero-step round, leave that for later."""

@@ -101,10 +101,10 @@ def test_every_frozen_kv_depth_has_backends_of_its_own_and_no_graph_of_another(f
     assert built["kept"] == ["of the live depth", True, True]
 
 
-@pytest.fixture(scope="module")
-def blocks(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ``dflash_steps`` found: both loops of the scheduler, several orders of widths."""
-    answer: dict[str, Any] = ran(lab, "dflash_steps", tmp_path_factory.mktemp("stepping"))
+@pytest.fixture(scope="module", params=["DFLASH", "DFlash2"])
+def blocks(request: pytest.FixtureRequest, lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``dflash_steps`` found with a kind of draft: both loops of the scheduler, several orders of widths."""
+    answer: dict[str, Any] = ran(lab, "dflash_steps", tmp_path_factory.mktemp("stepping"), request.param)
     return answer
 
 
@@ -137,6 +137,16 @@ def test_a_block_depends_on_the_text_and_on_its_width_alone(blocks: dict[str, An
     held, appends = blocks["runs"][-1]["left_for_later"]
     assert held > 2 * appends > 0
     assert blocks["forgetful"]["outputs"] == blocks["runs"][0]["outputs"]
+
+
+def test_choices_that_were_sampled_are_verified_by_their_chances(blocks: dict[str, Any]) -> None:
+    """At every width, at last in memory of all widths together, which holds zeros between rounds."""
+    sampled = blocks["sampled"]
+    widths = {(steps + 1, steps) for steps in BLOCK_DEPTHS if steps} if blocks["draft"] == "DFlash2" else set()
+    assert {(width, drafts) for width, drafts, _ in sampled["shapes"]} == widths
+    assert not any(left for *_, left in sampled["shapes"]) and sampled["memories"] == bool(widths)
+    assert sampled["tokens"] == [40] * 4
+    assert (sampled["free_slots"], sampled["degraded"]) == (SLOTS, None)
 
 
 def test_every_block_width_has_backends_of_its_own(blocks: dict[str, Any]) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sglang_adaptive.lab.cpu_engine.kernels.sample import keep_top_k_cpu, keep_top_p_cpu, sample_tree_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.sample import (
+    keep_top_k_cpu,
+    keep_top_p_cpu,
+    sample_chain_cpu,
+    sample_tree_cpu,
+)
 
 VOCABULARY, REQUESTS = 6, 6_000
 CHAIN = ([1, 2, -1], [-1, -1, -1])
@@ -67,6 +72,31 @@ def test_a_chain_writes_what_the_target_would(drafts: list[int]) -> None:
     assert as_the_target(predicts[to_the_end, 2], chances[2])
     assert torch.equal((accept_index >= 0).sum(1), counts + 1)
     assert (predicts[~went_on, 1:] == -1).all()
+
+
+def test_drafts_that_were_sampled_themselves_write_what_the_target_would() -> None:
+    chances, drafts = target(), target().flip(0)[:2]
+    torch.manual_seed(6)
+    drawn = torch.multinomial(drafts, REQUESTS, replacement=True).T
+    predicts, counts = torch.full((REQUESTS * 3,), -1), torch.full((REQUESTS,), -1)
+    accept_index = torch.full((REQUESTS, 3), -2)
+    sample_chain_cpu(
+        predicts=predicts,
+        accept_index=accept_index,
+        accept_token_num=counts,
+        candidates=torch.cat([torch.zeros(REQUESTS, 1, dtype=torch.long), drawn], dim=1),
+        retrive_index=torch.arange(REQUESTS * 3).view(REQUESTS, 3),
+        uniform_samples=torch.rand(REQUESTS, 2),
+        uniform_samples_for_final_sampling=torch.rand(REQUESTS),
+        target_probs=chances.expand(REQUESTS, 3, VOCABULARY),
+        draft_probs=drafts.expand(REQUESTS, 2, VOCABULARY),
+    )
+    written = predicts.view(REQUESTS, 3)
+    for place in range(3):
+        assert as_the_target(written[counts >= place, place], chances[place])
+    taken = torch.minimum(chances[0], drafts[0]).sum()
+    assert float((counts >= 1).float().mean()) == pytest.approx(float(taken), abs=0.03)
+    assert torch.equal((accept_index >= 0).sum(1), counts + 1)
 
 
 def test_a_fork_writes_what_the_target_would() -> None:

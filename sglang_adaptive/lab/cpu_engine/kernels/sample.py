@@ -54,6 +54,41 @@ def sample_tree_cpu(
         accept_index[row] = torch.tensor([flat[row][one] for one in path] + [-1] * (limit - len(path)))
 
 
+def sample_chain_cpu(
+    *,
+    predicts: Tensor,
+    accept_index: Tensor,
+    accept_token_num: Tensor,
+    candidates: Tensor,
+    retrive_index: Tensor,
+    uniform_samples: Tensor,
+    uniform_samples_for_final_sampling: Tensor,
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    **_: Any,
+) -> None:
+    """Walk chains of drafts that were sampled themselves: as `sample_tree_cpu`, and by how likely each draft was.
+
+    `draft_probs` is [bs, n - 1, vocabulary]. A draft of probability q is taken with min(1, p / q), and one in its place
+    is drawn from what p has beyond q (Leviathan et al., https://arxiv.org/abs/2211.17192, algorithm 1).
+    """
+    drafted = candidates.tolist()
+    for row, place in enumerate(retrive_index.tolist()):
+        taken = 0
+        for draft in drafted[row][1:]:
+            p, q = target_probs[row, taken, draft], draft_probs[row, taken, draft]
+            if uniform_samples[row, taken] * q >= p:
+                break
+            predicts[place[taken]] = draft
+            taken += 1
+        left = target_probs[row, taken]
+        if taken < draft_probs.shape[1]:
+            left = (left - draft_probs[row, taken]).clamp_min(0)
+        predicts[place[taken]] = _drawn(left, [], float(uniform_samples_for_final_sampling[row]))
+        accept_token_num[row] = taken
+        accept_index[row] = torch.tensor(place[: taken + 1] + [-1] * (accept_index.shape[1] - taken - 1))
+
+
 def _children(first: int, sibling: Sequence[int]) -> list[int]:
     found = []
     while first >= 0:
