@@ -99,12 +99,13 @@ class DecodesAgain:
         The text itself may be too short to say, and prompts in the cache were computed in other chunks.
         """
         sampling = {"temperature": 0, "max_new_tokens": MEASURED, "ignore_eos": True}
-        body: Any = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
+        body = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
         known = await self._references(finished, body, extra_key=uuid4().hex)  # of no other prompt in the cache
-        if known is None or (body := ties.as_prompt(known[0])) is None:
+        prompt = None if known is None else ties.as_prompt(known[0])
+        read = None if prompt is None else await self._answers(finished, prompt, 1)
+        if known is None or read is None:
             return None
-        read = await self._answers(finished, body, 1)
-        return None if read is None else max(_noise(known), ties.noise_of_reading(known[0], read[0]))
+        return max(await asyncio.to_thread(_noise, known), ties.noise_of_reading(known[0], read[0]))
 
     async def _references(
         self, finished: Finished, body: Mapping[str, Any], **more_alone: str
