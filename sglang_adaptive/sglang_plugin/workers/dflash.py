@@ -172,10 +172,10 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             return super().forward_batch_generation(batch, *args, **kwargs)
         requests = batch.seq_lens.shape[0]
         self.activate_step_by_batch(requests)
-        if self.selector is not None and self._draft_sampler is not None:
-            # It is as large as the graphs of its width, and SGLang fills it in for any batch.
-            chooses = len(self._draft_sampler.temperatures) >= requests
-            self._draft_sampler = self._draft_sampler if chooses else None
+        if self.selector is not None:
+            # One is as large as the graphs of its width, and SGLang would fill it in for any batch.
+            chooses = self._samplers.get(self.block_size)
+            self._draft_sampler = chooses if chooses and len(chooses.temperatures) >= requests else None
         if self.speculative_num_steps:
             if self.deferred is not None:
                 self.deferred.before_draft(super()._append_target_hidden_to_draft_kv_by_loc, batch)
