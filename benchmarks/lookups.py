@@ -34,6 +34,7 @@ from benchmarks.harness.results import REAL, Report
 from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race
 from benchmarks.long_contexts import documents, smollm2
+from benchmarks.ngram_prompts import DRAFTS
 from benchmarks.served import block, one_pass, tokenized
 from benchmarks.traces import texts
 from sglang_adaptive.sglang_plugin.env import NGRAM_PROMPTS
@@ -47,8 +48,6 @@ REPEAT = "Repeat the text above, word for word."
 PAGE = 600
 """Tokens of a page that is to be repeated, with the question."""
 DEPTHS = (1, 2, 3, 5, 7)
-TREES = (0, 3, 7, 11, 15)
-"""Drafts of NGRAM's trees, as in configs/ngram.json."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,7 +83,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
     host = _host(given)
     if given.what == "ngram":
         host = replace(host, speculation=("--speculative-algorithm", "NGRAM"))
-        config["throughput"] = {"candidate_steps": list(TREES)}
+        config["throughput"] = {"candidate_steps": [0, *DRAFTS]}
         ours = [
             Policy(WRITTEN, config=config, ours=True, variables={NGRAM_PROMPTS.name: "0"}),
             Policy(PROMPTS, config=config, ours=True),
@@ -159,7 +158,6 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
         Contender(ours, None, LOOKUPS, config=configs[True]),
     ]
     _in_turn(given, contenders, _chat(given) if given.questions else _edits(given), LOOKUPS, report, end)
-    report.add(servers={server.name: server.described() for server in servers.values()})
     state = next(iter(ours.states()), {})
     report.add(learnt={"lookup_rounds": state.get("lookup_rounds"), "switches": state.get("switches")})
 
@@ -170,7 +168,6 @@ def _ngram(given: argparse.Namespace, servers: dict[str, Server], report: Report
     pages = documents(AutoTokenizer.from_pretrained(str(smollm2(given.models)[0])), 32, PAGE, (REPEAT,))
     contenders = [Contender(server) for server in servers.values()]
     _in_turn(given, contenders, _asked(given, pages), PROMPTS, report, end)
-    report.add(servers={server.name: server.described() for server in servers.values()})
 
 
 def _in_turn(
@@ -190,6 +187,7 @@ def _in_turn(
     )
     report.content["batches"] = race.turns
     race.run()
+    report.add(servers={one.server.name: one.server.described() for one in contenders})
 
 
 def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:

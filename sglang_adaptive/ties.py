@@ -56,23 +56,17 @@ def as_reference(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, **asked, "return_prompt_token_ids": True, "stream": False}
 
 
-def as_prompt(answer: Answer) -> dict[str, Any] | None:
-    """Return a request that reads the prompt and the text of *answer*, a reference's, as one prompt.
-
-    None where the server did not tell the prompt's tokens.
-    """
-    prompt = answer.get("prompt_token_ids")
-    if not prompt:
-        return None
+def as_prompt(prompt: Sequence[int], text: Sequence[int]) -> dict[str, Any]:
+    """Return a request that reads *prompt* and *text* as one prompt, and tells how likely the text's tokens were."""
     told = {"return_logprob": True, "logprob_start_len": len(prompt) - 1, "top_logprobs_num": TOP}
     sampling = {"temperature": 0, "max_new_tokens": 1}
-    return {"input_ids": [*prompt, *answer["output_ids"]], "sampling_params": sampling, **told, "stream": False}
+    return {"input_ids": [*prompt, *text], "sampling_params": sampling, **told, "stream": False}
 
 
 def noise_of_reading(answer: Answer, read: Answer) -> float:
     """Return how much the log-probability of a likely token differs between decoding and reading, in nats.
 
-    *read* is the answer to ``as_prompt(answer)``; that of a request with penalties or biases, which no prompt has,
+    *read* is the answer to ``as_prompt`` of its text; that of a request with penalties or biases, which no prompt has,
     tells nothing. At most CEILING / 2: a mixture of experts may read a token with other experts.
     """
     meta, tokens = read["meta_info"], len(answer["output_ids"])

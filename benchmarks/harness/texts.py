@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.harness.load import greedy
+from sglang_adaptive import ties
 from sglang_adaptive.client import Client
 
 Ids = Sequence[int]
@@ -87,10 +88,7 @@ def switching(server: Client, depths: Sequence[int], seconds: float) -> Iterator
 
 def score(reference: Client, prompt: Ids, output: Ids) -> dict[str, Any]:
     """Return the reference's log-probabilities of every token of *output* after *prompt*, read as one prompt."""
-    body = {"input_ids": [*prompt, *output], "sampling_params": greedy(1)}
-    answer: dict[str, Any] = reference.post(
-        "/generate", {**body, "return_logprob": True, "logprob_start_len": len(prompt) - 1, "top_logprobs_num": 1}
-    )
+    answer: dict[str, Any] = reference.post("/generate", {**ties.as_prompt(prompt, output), "top_logprobs_num": 1})
     return answer
 
 

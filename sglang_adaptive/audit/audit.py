@@ -217,10 +217,10 @@ class Audit:
         self._read([known[0] for known in plain if known])
 
     def _read(self, decoded: Sequence[ties.Answer]) -> None:
-        """Let the reference read what it *decoded*."""
-        pairs = [(answer, body) for answer in decoded if (body := ties.as_prompt(answer)) is not None]
-        read = self._ask_reference([body for _, body in pairs], 1)
-        for (answer, _), found in zip(pairs, read, strict=True):
+        """Let the reference read what it *decoded*, where it told the tokens of the prompt."""
+        told = [answer for answer in decoded if answer.get("prompt_token_ids")]
+        bodies = [ties.as_prompt(answer["prompt_token_ids"], answer["output_ids"]) for answer in told]
+        for answer, found in zip(told, self._ask_reference(bodies, 1), strict=True):
             if ties.is_whole(found):
                 self.found.noise = max(self.found.noise, ties.noise_of_reading(answer, found))
 

@@ -53,9 +53,11 @@ class Reference:
             alone = [plain.post("/generate", {**body, "text": text}) for text in body["text"]]
             self._known[kind] = list(zip(plain.post("/generate", body), alone, strict=True))
         pairs = (pair for known in self._known.values() for pair in known)
-        plainly = [alone for _, alone in self._known["nothing"]]
-        read = [ties.noise_of_reading(alone, plain.post("/generate", ties.as_prompt(alone))) for alone in plainly]
-        self.width = ties.width(max(*(ties.noise(*pair) for pair in pairs), *read))
+        noises = [ties.noise(*pair) for pair in pairs]
+        for _, alone in self._known["nothing"]:
+            body = ties.as_prompt(alone["prompt_token_ids"], alone["output_ids"])
+            noises.append(ties.noise_of_reading(alone, plain.post("/generate", body)))
+        self.width = ties.width(max(noises))
         """Nats of a tie."""
 
     def verdicts(self, kind: str, answers: list[ties.Answer]) -> Iterator[tuple[str, float]]:

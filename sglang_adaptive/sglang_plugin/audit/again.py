@@ -101,9 +101,10 @@ class DecodesAgain:
         sampling = {"temperature": 0, "max_new_tokens": MEASURED, "ignore_eos": True}
         body = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
         known = await self._references(finished, body, extra_key=uuid4().hex)  # of no other prompt in the cache
-        prompt = None if known is None else ties.as_prompt(known[0])
-        read = None if prompt is None else await self._answers(finished, prompt, 1)
-        if known is None or read is None:
+        if known is None:
+            return None
+        read = await self._answers(finished, ties.as_prompt(finished["prompt"], known[0]["output_ids"]), 1)
+        if read is None:
             return None
         return max(await asyncio.to_thread(_noise, known), ties.noise_of_reading(known[0], read[0]))
 

@@ -18,7 +18,7 @@ def why_not(worker: Any) -> str | None:
     if type(draft.req_to_token_pool) is not ReqToTokenPool:
         return f"a {type(draft.req_to_token_pool).__name__} keeps a state for each draft token"
     if worker._target_worker.model_runner.use_mla_backend or draft.draft_runner.use_mla_backend:
-        return "fa3 faults in a pass of 16 rows a request of latent attention (MLA)"
+        return "latent attention (MLA) has not been shown to: fa3 faults in its passes of 16 rows a request"
     if draft.seed_dsa_topk_from_draft_extend:
         return "the draft's extend also selects for sparse attention"
     reasons = {

@@ -66,8 +66,6 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         """By width, what ``_take_width`` keeps of those that are not live."""
         self._samplers: dict[int, Any] = {}
         """By width, what takes the likeliest tokens, or chooses among candidates, inside the draft's graphs."""
-        self._chances: torch.Tensor | None = None
-        """The memory of SGLang's ``_draft_probs_buf``, which is zero between rounds."""
         self.deferred: DeferredAppend | None = None
         self._zero_step_batch: Any = None
         """That of the round that is running, if it drafts nothing."""
@@ -132,19 +130,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         self._draft_sampler = self._samplers.get(width)
         self.draft_model.set_block_size(width)
         if self._draft_probs_buf is not None and width > 1:
-            self._draft_probs_buf = self._chances_of(self._draft_probs_buf, width - 1)
-
-    def _chances_of(self, last: torch.Tensor, drafts: int) -> torch.Tensor:
-        """Return how likely each token was to be drafted, [requests, drafts, vocabulary], in the memory of all widths.
-
-        *last* is the one in use. SGLang makes one of zeros where a round finds none of its shape and size, and writes
-        zeros behind each use.
-        """
-        if self._chances is None or self._chances.data_ptr() != last.data_ptr():
-            self._chances = last.view(-1)
-        vocabulary = last.shape[-1]
-        requests = self._chances.numel() // (drafts * vocabulary)  # 0 where it is too small for any: SGLang makes one
-        return self._chances[: requests * drafts * vocabulary].view(requests, drafts, vocabulary)
+            self._draft_probs_buf = _chances_of(self._draft_probs_buf, width - 1)
 
     def _new_buffers(self, width: int) -> dict[str, Any]:
         return {
@@ -203,6 +189,17 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             append(**rows)
         else:
             self._appended = self.deferred.after_verify(append, self._zero_step_batch, **rows)
+
+
+def _chances_of(last: torch.Tensor, drafts: int) -> torch.Tensor:
+    """Return how likely each token is to be drafted, [requests, drafts, vocabulary], in the memory of *last*.
+
+    *last* is the same for blocks of another width. It is zero between rounds: SGLang makes one where a round finds none
+    of its shape and size, as where there is room for no request, and writes zeros behind each use.
+    """
+    vocabulary = last.shape[-1]
+    requests = last.untyped_storage().nbytes() // (drafts * vocabulary * last.element_size())
+    return last.as_strided((requests, drafts, vocabulary), (drafts * vocabulary, vocabulary, 1))
 
 
 def reserve(original: Callable[..., None], draft_input: Any, batch: Any) -> None:

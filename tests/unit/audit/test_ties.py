@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sglang_adaptive import ties
-from sglang_adaptive.audit.audit import Compared, Found, Way
+from sglang_adaptive.audit.audit import Audit, Compared, Found, Way
 from sglang_adaptive.audit.questions import Question
 
 
@@ -52,15 +53,20 @@ def test_noise_is_that_of_the_two_likeliest_tokens_until_the_texts_part() -> Non
 
 
 def test_what_a_reference_reads_is_compared_with_what_it_decoded() -> None:
-    decoded = {**answer([5, 6], {5: -0.1, 9: -3.0}, {6: -0.7, 8: -0.75}), "prompt_token_ids": [1, 2, 3]}
-    body = ties.as_prompt(decoded)
-    assert body is not None and (body["input_ids"], body["logprob_start_len"]) == ([1, 2, 3, 5, 6], 2)
-    assert ties.as_prompt(REFERENCE) is None, "a server that does not tell the prompt's tokens"
+    decoded = answer([5, 6], {5: -0.1, 9: -3.0}, {6: -0.7, 8: -0.75})
+    body = ties.as_prompt([1, 2, 3], decoded["output_ids"])
+    assert (body["input_ids"], body["logprob_start_len"]) == ([1, 2, 3, 5, 6], 2)
     top = [[[-0.1, 5, None], [-3.0, 9, None]], [[-0.78, 6, None], [-0.73, 8, None]]]
     read = {"input_top_logprobs": [None, *top], "input_token_logprobs": [[None, 3, None], top[0][0], top[1][0]]}
     assert ties.noise_of_reading(decoded, {"meta_info": read}) == pytest.approx(0.08)
     top[1][0][0] = -9.0  # other experts
     assert ties.noise_of_reading(decoded, {"meta_info": read}) == ties.CEILING / 2
+
+
+def test_nothing_is_read_of_a_server_that_does_not_tell_the_tokens_of_a_prompt() -> None:
+    audit = Audit(SimpleNamespace(ways=list, client=None), None, [], at_once=1, seed=0)  # type: ignore[arg-type]
+    audit._read([REFERENCE])
+    assert audit.found.noise == 0.0
 
 
 def test_a_tie_is_twice_the_noise_within_bounds() -> None:
