@@ -24,6 +24,8 @@ POLL_SECONDS = 1.0
 """Time between two looks for a finished request while there is none."""
 MOST_SECONDS = 120.0
 """For one text, after which it is given up."""
+READ_SECONDS = 30.0
+"""For the text that is read as a prompt, which is one prefill."""
 TOGETHER = 8
 """Answers of zero steps at once beside one alone, where a text differs; fewer for long ones."""
 MEASURED = 256
@@ -103,7 +105,8 @@ class DecodesAgain:
         known = await self._references(finished, body, extra_key=uuid4().hex)  # of no other prompt in the cache
         if known is None:
             return None
-        read = await self._answers(finished, ties.as_prompt(finished["prompt"], known[0]["output_ids"]), 1)
+        body = ties.as_prompt(finished["prompt"], known[0]["output_ids"])
+        read = await self._answers(finished, body, 1, READ_SECONDS)
         if read is None:
             return None
         return max(await asyncio.to_thread(_noise, known), ties.noise_of_reading(known[0], read[0]))
@@ -117,10 +120,12 @@ class DecodesAgain:
         more = None if alone is None else await self._answers(finished, body, together)
         return None if alone is None or more is None else [*alone, *more]
 
-    async def _answers(self, finished: Finished, body: Mapping[str, Any], at_once: int) -> list[ties.Answer] | None:
-        """Return so many answers to *body*; None where one did not come to its end."""
+    async def _answers(
+        self, finished: Finished, body: Mapping[str, Any], at_once: int, seconds: float = MOST_SECONDS
+    ) -> list[ties.Answer] | None:
+        """Return so many answers to *body*; None where one did not come to its end, or not in *seconds*."""
         try:
-            async with asyncio.timeout(MOST_SECONDS):
+            async with asyncio.timeout(seconds):
                 found = await asyncio.gather(*(self._answer(finished["replica"], body) for _ in range(at_once)))
         except Exception:
             if not self._failed:
