@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.harness.load import prompt
 from benchmarks.harness.results import Report
-from benchmarks.harness.start import ints
+from benchmarks.harness.start import ints, named
 from sglang_adaptive.client import Client, RequestError
 
 Events = list[dict[str, Any]]
@@ -163,7 +163,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.host_time", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=_named)
+    made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=named)
     made.add_argument("--batches", type=ints, default=[1, 8, 64])
     made.add_argument("--steps", type=int, default=0, help="depth that adaptive servers hold (default: 0)")
     made.add_argument("--rounds", type=int, default=32)
@@ -172,13 +172,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--keep", type=Path, metavar="FOLDER", help="also keep the traces here, for a trace viewer")
     made.add_argument("--output", type=Path, required=True)
     return made
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, equals, url = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected NAME=URL")
-    return name, url
 
 
 if __name__ == "__main__":

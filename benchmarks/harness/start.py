@@ -568,6 +568,14 @@ def _work() -> Path:
     return Path(os.environ.get("WORK", "/tmp/benchmarks"))
 
 
+def named(text: str) -> tuple[str, str]:
+    """Return the name and the address of NAME=URL."""
+    name, equals, url = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected NAME=URL")
+    return name, url
+
+
 def ints(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
