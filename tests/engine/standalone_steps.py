@@ -9,13 +9,19 @@ from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine.stepping import Stepper
+from tests.engine.stepping import TIERS, Stepper
 from tests.engine.zero_step_scripts import pair
 from train import cut
 
 LAYERS = 2
 """Of the target's eight: keys and values of the second follow from what the first attended to."""
-SCRIPTS = ("resume after 9", "come and go", "second turn", "leave early", "retract")
+SCRIPTS = ("resume after 9", "resume after 40", "come and go", "second turn", "leave early", "retract")
+
+
+class Wide(Stepper):
+    """With a state of 32 draft tokens, so that 32 rounds may be pending."""
+
+    CONFIG = {"1": {"candidate_steps": [*TIERS, 31]}}
 
 
 def compare(lab: Stepper) -> list[dict[str, Any]]:
@@ -31,7 +37,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
 def main() -> None:
     folder = Path(sys.argv[1])
     draft = cut.write(folder / "draft", LAYERS, Path(models.target_path()))
-    lab = Stepper(folder, "STANDALONE", str(draft))
+    lab = Wide(folder, "STANDALONE", str(draft))
     print(json.dumps(compare(lab)))
 
 

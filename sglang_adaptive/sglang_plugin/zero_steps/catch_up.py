@@ -98,6 +98,11 @@ def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int)
     return next(with_graph, wide[0])
 
 
+def choose_widest(states: Sequence[SpecRuntimeState], requests: int) -> SpecRuntimeState:
+    """Return the state with the most draft tokens, among those with a CUDA graph if there is one, as above."""
+    return next((state for state in reversed(states) if has_graph(state, requests)), states[-1])
+
+
 def run_catch_up(
     draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], ahead: int, extend: Any,
     kv_only: bool = False,

@@ -21,7 +21,13 @@ from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.zero_steps import catch_up
-from sglang_adaptive.sglang_plugin.zero_steps.catch_up import HeldRound, choose_state, has_graph, run_catch_up
+from sglang_adaptive.sglang_plugin.zero_steps.catch_up import (
+    HeldRound,
+    choose_state,
+    choose_widest,
+    has_graph,
+    run_catch_up,
+)
 from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
 from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
 from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
@@ -30,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """Fields of EagleDraftInput from which a draft starts, one row a request."""
+
+WHOLE_MODEL = 4
+"""Times as many rounds are pending where the draft is a whole model and a runtime state is as wide."""
 
 
 class DeferredDraftExtend(LeftForLater):
@@ -91,7 +100,8 @@ class DeferredDraftExtend(LeftForLater):
                 self._shadow_drafts.attach(note, keys)
                 self._shadow_drafts = None
             self._hold(result, keys)
-            held, writes = extend_schedule(len(keys), self._every, self._worker.adaptive_controller.wants_shadow_drafts)
+            curious = self._worker.adaptive_controller.wants_shadow_drafts
+            held, writes = extend_schedule(len(keys), self._every_of(len(keys)), curious)
             if self._pending.rounds < held:
                 note.extended = False
                 self._leave_out(batch, result)
@@ -144,6 +154,16 @@ class DeferredDraftExtend(LeftForLater):
             self._worker.target_worker.model_runner.shared_read_done_event = None
             due = self._pending.rounds + 1 >= self._every
             self._device_waits = due and self._alone and torch.cuda.current_stream().query()
+
+    def _every_of(self, requests: int) -> int:
+        """Return how many rounds of so many requests may be pending.
+
+        A pass of a STANDALONE draft, a whole model, takes as long over 32 tokens of a few requests as over eight.
+        """
+        if self._pairs or self._every == 1:
+            return self._every
+        widest = choose_widest(self._states, requests).speculative_num_draft_tokens
+        return max(self._every, min(widest, WHOLE_MODEL * self._every))
 
     def _hold(self, result: Any, keys: list[Key]) -> None:
         block = HeldRound.of(result)  # may raise, so first

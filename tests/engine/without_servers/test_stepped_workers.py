@@ -49,6 +49,11 @@ def test_drafts_of_a_model_are_those_of_an_extend_in_every_round(model_pairs: li
                 assert held[what] == wanted[what], f"{pair['name']}: {what}"
 
 
+def test_a_model_waits_for_as_many_rounds_as_a_state_is_wide(model_pairs: list[dict[str, Any]]) -> None:
+    (long,) = (pair["held"] for pair in model_pairs if pair["script"] == "resume after 40")
+    assert long["held_rounds"] > 8 * long["extends"], (long["held_rounds"], long["extends"])
+
+
 def test_drafts_of_a_model_would_tell_of_missing_rows(model_pairs: list[dict[str, Any]]) -> None:
     faults = [pair for pair in model_pairs if pair["fault"] is not None]
     assert faults and all(pair["held"]["drafts"] != pair["wanted"]["drafts"] for pair in faults)
