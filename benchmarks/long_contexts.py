@@ -2,9 +2,11 @@
 
 real     SmolLM2 and its draft on documents of several lengths: tokens a round by window, and whether texts are the same
 times    round times of an 8B shape by context and batch size, dummy weights, simulated acceptance
+prefill  tokens/s of prompts of the same shape, with chunks of which the draft makes keys and values alone, and without
 
     python -m benchmarks.long_contexts real [--host cpu] [--backends fa3,flashinfer,triton] [--windows 512,1024]
     python -m benchmarks.long_contexts times [--backends fa3]
+    python -m benchmarks.long_contexts prefill [--backends fa3] [--lengths 8192,32768,130048]
 
 The documents are pages of Python's language reference, which this interpreter carries; the model is asked to summarize
 or to explain them. A *window* of 0 is a draft that attends to everything.
@@ -16,6 +18,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +26,9 @@ from typing import Any
 from benchmarks.harness import load, start, texts
 from benchmarks.harness.results import REAL, SIMULATED, Report
 from benchmarks.harness.start import Host, Policy, Server
+from benchmarks.harness.turns import Pass, Race, over
 from sglang_adaptive.lab.models.smollm2 import target_folder
+from sglang_adaptive.sglang_plugin import env
 
 TRAINED = 2048
 """Tokens that SmolLM2's draft was trained on, and most published EAGLE-3 drafts."""
@@ -45,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     report = Report(given.results / f"{name}.json", "long_contexts", argv, acceptance=about)
     try:
         for backend in on:
-            (real if given.what == "real" else times)(given, backend, report, end)
+            {"real": real, "times": times, "prefill": prefill}[given.what](given, backend, report, end)
     except Exception as problem:
         report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
     finally:
@@ -185,12 +190,7 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
     wanted = CELLS if given.host == "gpu" else {1: (512, 1024), 2: (512,)}
     wanted = {batch: contexts for batch, contexts in wanted.items() if batch <= given.batch}
     most = max(batch * (max(contexts) + 512) for batch, contexts in wanted.items())
-    extra = ["--chunked-prefill-size", "8192", *given.server_arguments]
-    if given.host == "gpu":
-        extra += ["--attention-backend", backend, *(("--page-size", str(given.page)) if given.page else ())]
-        host = start.gpu(given.models, max(wanted), prefix_cache=True, kv_tokens=most, extra=extra)
-    else:
-        host = start.cpu(max(wanted), prefix_cache=True, extra=extra)
+    host = _shape(given, backend, max(wanted), most, 8192)
     for policy in policies(given.windows).values():
         server = start.policy_server(policy, host, given.work / f"times-{backend}")
         try:
@@ -212,6 +212,47 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
             server.stop()
 
 
+def _shape(given: argparse.Namespace, backend: str, batch: int, kv_tokens: int, chunk: int) -> Host:
+    """Return where servers of the 8B shape run, or of the tiny pair."""
+    extra = ["--chunked-prefill-size", str(chunk), *given.server_arguments]
+    if given.host == "cpu":
+        return start.cpu(batch, prefix_cache=True, extra=extra)
+    extra += ["--attention-backend", backend, *(("--page-size", str(given.page)) if given.page else ())]
+    return start.gpu(given.models, batch, prefix_cache=True, kv_tokens=kv_tokens, extra=extra)
+
+
+def prefill(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
+    """Let two servers read the same prompts in turn; no token of a prompt is in a cache."""
+    chunk = 8192 if given.host == "gpu" else 256
+    host = _shape(given, backend, 1, max(given.lengths) + 1024, chunk)
+    short = replace(policies([0])[0], name="short")
+    whole = replace(short, name="whole", variables={env.SHORT_PREFILL.name: "0"})
+    folder = given.work / f"prefill-{backend}"
+    servers = start.start_all([whole, short], lambda one: start.policy_server(one, host, folder), end)
+
+    def read(server: Server, length: int, number: int) -> Pass:
+        server.client.flush_cache()
+        begun = time.perf_counter()
+        server.client.generate([load.prompt(number, length)], 1, ignore_eos=True)
+        seconds = time.perf_counter() - begun
+        return {"rate": length / seconds, "seconds": seconds}
+
+    try:
+        for server in servers:  # kernels load
+            read(server, max(given.lengths), -1)
+        race = Race(
+            lambda length, number: servers, given.lengths, read, report, end=end - 15, error=given.error, ours="short"
+        )
+        report.content[f"prompts {backend}"] = {str(length): turns for length, turns in race.turns.items()}
+        race.run()
+        for length, turns in race.turns.items():
+            report.say(f"{length} tokens: short over whole {over(turns, 'whole', 'short')}")
+        report.add(**{f"servers {backend}": {server.name: server.described() for server in servers}})
+    finally:
+        for server in servers:
+            server.stop()
+
+
 def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, Any]:
     """Return the median round of *batch* requests of *context* tokens; a second call finds their prompts cached."""
     server.force(steps)
@@ -226,7 +267,7 @@ def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, An
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
-    found.add_argument("what", choices=("real", "times"))
+    found.add_argument("what", choices=("real", "times", "prefill"))
     start.add_options(found, 560.0)
     add = found.add_argument
     add("--backends", type=start.names, default=["fa3"], help="SGLang's attention backends (default: fa3)")
@@ -235,6 +276,7 @@ def parser() -> argparse.ArgumentParser:
     add("--documents", type=int, default=8, help="documents of a length, asked about together")
     add("--tokens", type=int, default=160, help="most tokens of an answer")
     add("--batch", type=int, default=64, help="largest batch whose rounds are timed")
+    add("--error", type=float, default=0.002, help="relative standard error to reach before the time is over (prefill)")
     add("--page", type=int, help="tokens of a page of KV slots")
     add("--dtype", default="bfloat16", help="of SmolLM2 on a GPU")
     return found

@@ -68,6 +68,7 @@ LOOKUP_COUNTER = Switch("SGLANG_ADAPTIVE_LOOKUP_COUNTER", "the count of what loo
 EXTEND_METADATA = Switch("SGLANG_ADAPTIVE_EXTEND_METADATA", "the draft extend's page table built once a round")
 SHORT_VERIFY = Switch("SGLANG_ADAPTIVE_SHORT_VERIFY", "verify passes replayed without SGLang's preparation")
 SHORT_DRAFT = Switch("SGLANG_ADAPTIVE_SHORT_DRAFT", "the draft's passes replayed without SGLang's preparation")
+SHORT_PREFILL = Switch("SGLANG_ADAPTIVE_SHORT_PREFILL", "chunks of which the draft makes keys and values alone")
 GREEDY_COMMIT = Switch("SGLANG_ADAPTIVE_GREEDY_COMMIT", "greedy drafts accepted by two kernels")
 RELAY = Switch("SGLANG_ADAPTIVE_RELAY", "what rounds start from handed on by one kernel each way")
 ISOLATION = Switch("SGLANG_ADAPTIVE_ISOLATION", "a batch kept and put back by its dictionary")

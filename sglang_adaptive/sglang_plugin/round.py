@@ -23,6 +23,7 @@ from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
+from sglang_adaptive.sglang_plugin.fast_path.kv_only import Chunks
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
 from sglang_adaptive.sglang_plugin.graphs.captures import Captures
 from sglang_adaptive.sglang_plugin.graphs.states import build_state, draft_parts_in_their_scope
@@ -68,6 +69,7 @@ class Round:
         self.lengths = KnownLengths()
         self.inputs = ZeroStepInputs()
         self.decode_kernel = DecodeKernel()
+        self.chunks = Chunks(worker)
         self.chances = Chances()
         self.longest_rows = LongestRows()
         self.deferred: DeferredDraftExtend | None = None
@@ -197,6 +199,11 @@ class Round:
         """Let penalizers count what requests of a prefill wrote before they were retracted."""
         if self.exact is not None:
             self.exact.count_again(batch)
+
+    def draft_prefill(self, extend: Callable[..., Any], drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the draft over a prompt; over a chunk that another follows, up to its keys and values."""
+        found = self.chunks.written(extend, drafter, batch, *args, **kwargs)
+        return extend(drafter, batch, *args, **kwargs) if found is None else found
 
     def waits(self, scheduler: Any, batch: Any) -> bool:
         """Say whether pending results are processed before *batch* is launched."""
@@ -399,7 +406,11 @@ class Round:
     def short_rounds(self) -> dict[str, int]:
         """Return how many passes were replayed without SGLang's preparation, for /server_info."""
         made = {"verifies": self.short_verify.rounds, "accepts": self.short_verify.commit.rounds}
-        return made | {"drafts": self.short_draft.drafts, "extends": self.short_draft.extends}
+        return made | {
+            "drafts": self.short_draft.drafts,
+            "extends": self.short_draft.extends,
+            "prefills": self.chunks.passes,
+        }
 
     # -- beside rounds --------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +22,7 @@ SCRIPTS = ("resume after 9", "resume after 40", "come and go", "second turn", "l
 class Wide(Stepper):
     """With a state of 32 draft tokens, so that 32 rounds may be pending."""
 
-    CONFIG = {"1": {"candidate_steps": [*TIERS, 31]}}
+    CONFIG: Mapping[str, Any] = {"1": {"candidate_steps": [*TIERS, 31]}}
 
 
 def compare(lab: Stepper) -> list[dict[str, Any]]:

@@ -298,10 +298,11 @@ def _make_cpu_fit() -> None:
 
 
 def main() -> None:
-    from tests.engine import timed_rounds, zero_step_scripts
+    from tests.engine import prefill_scripts, timed_rounds, zero_step_scripts
 
     lab = Stepper(Path(sys.argv[1]))
-    print(json.dumps({"timed": timed_rounds.timed(lab), "pairs": zero_step_scripts.compare(lab)}))
+    found = {"timed": timed_rounds.timed(lab), "pairs": zero_step_scripts.compare(lab)}
+    print(json.dumps(found | {"prefills": prefill_scripts.compare(lab)}))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.runtime.pending_drafts import MOST_WRITES
-from sglang_adaptive.sglang_plugin.zero_steps import catch_up, deferred_draft_extend
+from sglang_adaptive.sglang_plugin.fast_path import kv_only
+from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
 from tests.engine.stepping import Script, Stepper
 
 EASY = models.prompts("easy")
@@ -197,7 +198,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     pairs += [pair(lab, name, every=3, written=MOST_WRITES) for name in WRITTEN_SOON]
     pairs += [pair(lab, name, every=8, written=MOST_WRITES, overlap=False) for name in WRITTEN_NORMALLY]
     pairs += [pair(lab, name, every=8, written=1) for name in ("resume after 40", "retract")]
-    with mock.patch.object(catch_up.KvOnlyBackend, "forward", side_effect=catch_up.Written):
+    with mock.patch.object(kv_only.KvOnlyBackend, "forward", side_effect=kv_only.Written):
         pairs.append(pair(lab, "come and go", every=8, written=MOST_WRITES, fault="never written"))
     deferred = lab.deferred
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):

@@ -155,6 +155,15 @@ def draft_extend(
     now.draft_extend(original, drafter, batch, result, **kwargs)
 
 
+@event(
+    WORKER + "EagleDraftWorker._draft_extend_for_prefill",
+    *("self", "batch", "target_hidden_states", "next_token_ids", "mm_input_embeds", "kv_loc_plan"),
+)
+def draft_prefill(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the draft over a prompt."""
+    return now.draft_prefill(original, drafter, batch, *args, **kwargs)
+
+
 @event(WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
 def launch(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Launch a batch of any kind."""
@@ -222,6 +231,7 @@ needs(
     Need(WORKER + "EAGLEWorkerV2", attributes=("_draft_worker", "_target_worker")),
     Need(WORKER + "EAGLEWorkerV2.last_shared_read_runner"),
     Need(WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
+    Need(SRT + "managers.schedule_batch.ScheduleBatch", attributes=("chunked_req",)),
     Need(WORKER + "EagleDraftWorker.init_attention_backend", ("self",)),
     Need(WORKER + "EagleDraftWorker._capture_cuda_graphs", ("self",)),
     Need(_MULTI_LAYER + "MultiLayerEagleDraftWorker._rebuild_topk1_chain_buffers"),

@@ -4,63 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.fast_path.kv_only import at_keys_and_values
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# A pass of the draft that ends once its keys and values are in the pool.
-#
-# The output of a draft extend is needed only where drafting resumes, and at intervals for shadow acceptance
-# (shadow.py). Keys and values of a draft of one layer depend on the input of the layer alone. So an attention backend
-# that writes them and ends the pass saves the attention, the MLP and the vocabulary, half of the pass or more. It
-# runs without a CUDA graph, and for any draft model.
-
-
-class Written(Exception):
-    """Raised once the keys and values are in the pool, to end the pass."""
-
-
-class KvOnlyBackend:
-    """An attention backend that writes keys and values and ends the pass; other attributes are *backend*'s."""
-
-    def __init__(self, backend: Any, pool: Any) -> None:
-        self._backend, self._pool = backend, pool
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def init_forward_metadata(self, forward_batch: Any) -> None:
-        """Do nothing: the pass has no attention."""
-
-    def forward(
-        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **_: Any
-    ) -> NoReturn:
-        """Write *k* and *v* as the backend would, unless the model has done so, and raise Written."""
-        from sglang.srt.mem_cache.memory_pool import KVWriteLoc
-
-        if save_kv_cache:
-            where = KVWriteLoc.for_layer(forward_batch, layer)
-            scales = () if layer.k_scale is None else (layer.k_scale, layer.v_scale)
-            self._pool.set_kv_buffer(layer, where, k, v, *scales)
-        raise Written
-
-
-def fits(draft: Any) -> bool:
-    """Whether a pass of *draft* can end early: one layer, a plain pool, no context parallelism."""
-    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
-    from sglang.srt.runtime_context import get_parallel
-
-    pool = draft.draft_runner.token_to_kv_pool
-    return type(pool) is MHATokenToKVPool and pool.layer_num == 1 and get_parallel().attn_cp_size == 1
-
 
 # After a round with drafts SGLang runs the draft over all draft tokens of the verify pass and uses the output at the
 # last accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass
@@ -105,13 +60,13 @@ def choose_widest(states: Sequence[SpecRuntimeState], requests: int) -> SpecRunt
 
 def run_catch_up(
     draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], ahead: int, extend: Any,
-    kv_only: bool = False,
+    early: bool = False,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Run the draft over the pending tokens of *plan*.
 
     *ahead* is the number of tokens by which the requests are longer than *batch* says: 1 after a verify pass, 0
     before one. *extend* is SGLang's ``_draft_extend_for_decode``. Returns the extended rows of the batch, on the
-    device, and the draft's output at the last token of each, as SGLang's EagleDraftInput. With *kv_only* the pass
+    device, and the draft's output at the last token of each, as SGLang's EagleDraftInput. With *early* the pass
     ends once keys and values are written, and that output is empty. Nothing waits for the device. *batch* is not
     changed.
     """
@@ -145,7 +100,7 @@ def run_catch_up(
         prepared_draft_extend_inputs=(accept_lens - 1, last, token_ids),
         next_draft_input=EagleDraftInput(),
     )
-    with _tier(draft, state, kv_only), suppress(Written):
+    with _tier(draft, state), at_keys_and_values(draft) if early else nullcontext():
         extend(draft, late, result)
     return rows, result.next_draft_input
 
@@ -203,7 +158,7 @@ def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, width: int) -> Tens
 
 
 @contextmanager
-def _tier(draft: Any, state: SpecRuntimeState, kv_only: bool) -> Iterator[None]:
+def _tier(draft: Any, state: SpecRuntimeState) -> Iterator[None]:
     """Set the fields that the draft extend reads to those of *state*, and restore them at the end.
 
     ``apply_runtime_state`` would also change the target's fields, which the current round may be using.
@@ -218,14 +173,10 @@ def _tier(draft: Any, state: SpecRuntimeState, kv_only: bool) -> Iterator[None]:
     }
     before = {name: getattr(draft, name) for name in fields}
     backend = draft.draft_runner.attn_backend
-    own = state.draft_extend_attn_backend or backend
-    if kv_only:
-        own = KvOnlyBackend(own, draft.draft_runner.token_to_kv_pool)
-        fields |= {"draft_extend_attn_backend": own, "cuda_graph_runner_for_draft_extend": None}
     try:
         for name, value in fields.items():
             setattr(draft, name, value)
-        draft.draft_runner.attn_backend = own
+        draft.draft_runner.attn_backend = state.draft_extend_attn_backend or backend
         with get_spec().override(
             speculative_num_steps=state.speculative_num_steps,
             speculative_num_draft_tokens=state.speculative_num_draft_tokens,

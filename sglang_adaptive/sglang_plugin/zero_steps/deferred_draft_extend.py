@@ -19,8 +19,8 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.fast_path import kv_only
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.zero_steps import catch_up
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import (
     HeldRound,
     choose_state,
@@ -54,7 +54,7 @@ class DeferredDraftExtend(LeftForLater):
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
         self._running = False  # SGLang's extend is called from here
-        self._can_write = catch_up.fits(self._draft)
+        self._can_write = kv_only.fits(self._draft)
         self._alone = _is_alone(self._draft)
         self._device_waits = False  # it had done all that it was given when this round began
         self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
@@ -201,8 +201,8 @@ class DeferredDraftExtend(LeftForLater):
         assert plan is not None
         tokens = max(self._every, *plan.counts)
         state = next(state for state in self._states if state.speculative_num_draft_tokens >= tokens)
-        kv_only = not (whole and has_graph(state, len(plan.rows)))
-        self._catch_up(extend, state, batch, plan, ahead, kv_only)
+        early = not (whole and has_graph(state, len(plan.rows)))
+        self._catch_up(extend, state, batch, plan, ahead, early)
         self._pending.keep_latest(keys)
         del self._held[:-1]
         self._kv_only_since_output += 1
@@ -210,12 +210,12 @@ class DeferredDraftExtend(LeftForLater):
 
     def _catch_up(
         self, extend: Callable[..., None], state: SpecRuntimeState, batch: Any, plan: CatchUp, ahead: int,
-        kv_only: bool = False,
+        early: bool = False,
     ) -> tuple[Any, Any]:  # fmt: skip
         self._draft.draft_runner.shared_read_done_event = None
         self._running = True
         try:
-            return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, kv_only)
+            return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, early)
         finally:
             self._running = False
 

@@ -132,6 +132,16 @@ def test_a_request_that_leaves_early_keeps_its_prompt_in_the_cache(sound: list[P
         assert pair["held"]["cached"]["c"] == PROMPT - 1 < pair["wanted"]["cached"]["c"], pair["name"]
 
 
+@pytest.mark.parametrize("loop", ["overlap", "normal"])
+def test_chunks_of_keys_and_values_alone_draft_as_whole_ones(stepped: dict[str, Any], loop: str) -> None:
+    whole, short, lost = (stepped["prefills"][f"{loop}, {how}"] for how in ("whole", "short", "never written"))
+    assert (whole["short"], short["short"], short["error"]) == (0, 3 + 2 + 2, None)
+    for what in ("drafts", "rounds", "outputs", "cached", "free_slots"):
+        assert short[what] == whole[what], what
+    assert whole["cached"]["c"] > 100 and lost["outputs"] == whole["outputs"]
+    assert lost["drafts"] != whole["drafts"], "the drafts would tell"
+
+
 def test_no_time_is_taken_of_a_round_beside_a_prefill(stepped: dict[str, Any]) -> None:
     """With overlap the result of the round before it waits while it is launched, and that after it while it runs."""
     for run in stepped["timed"]:

@@ -1,0 +1,126 @@
+"""Passes of the draft that end once their keys and values are in the pool.
+
+Keys and values of a draft of one layer follow from the input of the layer alone. Where nobody reads the output, an
+attention backend that writes them and ends the pass saves the attention, the MLP and the vocabulary: half of a draft
+extend or more, two thirds of a prefill. It works for any draft model, and runs without a CUDA graph. The output is not
+read of the draft extends that zero steps have left for later, but for the last (zero_steps/), and of the chunks of a
+long prompt, but for the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.guard import Guard
+
+
+class Written(Exception):
+    """Raised once the keys and values are in the pool, to end the pass."""
+
+
+class KvOnlyBackend:
+    """An attention backend that writes keys and values and ends the pass; other attributes are *backend*'s."""
+
+    def __init__(self, backend: Any, pool: Any) -> None:
+        self._backend, self._pool = backend, pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        """Do nothing: the pass has no attention."""
+
+    def forward(
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **_: Any
+    ) -> NoReturn:
+        """Write *k* and *v* as the backend would, unless the model has done so, and raise Written."""
+        from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+        if save_kv_cache:
+            where = KVWriteLoc.for_layer(forward_batch, layer)
+            scales = () if layer.k_scale is None else (layer.k_scale, layer.v_scale)
+            self._pool.set_kv_buffer(layer, where, k, v, *scales)
+        raise Written
+
+
+def fits(draft: Any) -> bool:
+    """Whether a pass of *draft* can end early: one layer, a plain pool, no context parallelism."""
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+    from sglang.srt.runtime_context import get_parallel
+
+    pool = draft.draft_runner.token_to_kv_pool
+    return type(pool) is MHATokenToKVPool and pool.layer_num == 1 and get_parallel().attn_cp_size == 1
+
+
+@contextmanager
+def at_keys_and_values(draft: Any) -> Iterator[None]:
+    """Let a pass of *draft* inside the ``with`` end there, and the ``with`` as well."""
+    runner = draft.draft_runner
+    own = KvOnlyBackend(runner.attn_backend, runner.token_to_kv_pool)
+    fields = [
+        (draft, "draft_extend_attn_backend", own),
+        (draft, "cuda_graph_runner_for_draft_extend", None),
+        (runner, "attn_backend", own),
+        (runner, "prefill_cuda_graph_runner", None),
+    ]
+    before = [getattr(where, name) for where, name, _ in fields]
+    try:
+        for where, name, value in fields:
+            setattr(where, name, value)
+        yield
+    except Written:
+        pass
+    finally:
+        for (where, name, _), value in zip(fields, before, strict=True):
+            setattr(where, name, value)
+
+
+class Chunks:
+    """The draft's passes over the chunks of one scheduler's long prompts."""
+
+    def __init__(self, worker: Any) -> None:
+        self.guard = Guard("adaptive: the draft's prefill runs whole from now on", env.SHORT_PREFILL, ranks_alike=True)
+        self.passes = 0
+        """Passes that ended early."""
+        self._worker = worker
+        self._fits: bool | None = None
+
+    def written(self, extend: Callable[..., Any], draft: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run SGLang's *extend* of *draft* over a chunk that another one follows, up to keys and values.
+
+        Return an output that nobody reads, as SGLang's EagleDraftInput; None where the pass has to run whole.
+        """
+        if self.guard.closed or batch.chunked_req is None or len(batch.reqs) > 1:
+            return None
+        before = batch.input_ids, batch.spec_info
+        found = self.guard.attempt(self._written, extend, draft, batch, *args, **kwargs)
+        if found is None:
+            batch.input_ids, batch.spec_info = before
+        return found
+
+    def _written(
+        self, extend: Callable[..., Any], draft: Any, batch: Any, hidden: Any, tokens: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+        if self._fits is None:
+            self._fits = _may(draft)
+        if not self._fits or batch.reqs[0] is not batch.chunked_req:
+            return None
+        with at_keys_and_values(draft):
+            extend(draft, batch, hidden, tokens, *args, **kwargs)
+        found = EagleDraftInput(bonus_tokens=tokens, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
+        self._worker._stub_skipped_draft_extend(batch, SimpleNamespace(next_draft_input=found))
+        self.passes += 1
+        return found
+
+
+def _may(draft: Any) -> bool:
+    """Whether this rank runs a prefill of *draft* without ranks that have another batch."""
+    from sglang.srt.runtime_context import get_parallel
+
+    return fits(draft) and get_parallel().attn_dp_size == 1 and draft.draft_runner.canary_manager is None

@@ -1,0 +1,46 @@
+"""Prompts of several chunks, of which the draft makes keys and values alone, but for the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.sglang_plugin.fast_path import kv_only
+from tests.engine.stepping import Stepper
+
+CHUNK = 64
+"""Tokens of a chunk in `Stepped`."""
+EASY = models.prompts("easy")
+
+
+def long_prompts(lab: Stepper) -> Iterator[None]:
+    """A prompt of four chunks, one of three while the first is answered, and one that shares the first's beginning."""
+    text = lab.encode("".join(EASY))
+    first = [100, *text[: 4 * CHUNK - 20]]
+    lab.force(3)
+    lab.ask("a", first, 24)
+    for _ in range(6):
+        yield
+    lab.ask("b", [101, *text[40 : 3 * CHUNK]], 24)
+    while not lab.done():
+        yield
+    lab.ask("c", [*first[: 3 * CHUNK], *text[300 : 300 + 2 * CHUNK]], 24)
+    while not lab.done():
+        yield
+
+
+def compare(lab: Stepper) -> dict[str, Any]:
+    """Return what was drafted in both loops: with whole passes, with short ones, and with ones that write nothing."""
+    chunks = lab.round.chunks
+    found: dict[str, Any] = {}
+    for loop in ("overlap", "normal"):
+        for how in ("whole", "short", "never written"):
+            chunks.guard.closed, before = how == "whole", chunks.passes
+            real = kv_only.KvOnlyBackend.forward
+            fault = mock.Mock(side_effect=kv_only.Written) if how == "never written" else real
+            with mock.patch.object(kv_only.KvOnlyBackend, "forward", fault):
+                ran = lab.run(long_prompts, every=8, overlap=loop == "overlap")
+            found[f"{loop}, {how}"] = {**ran, "short": chunks.passes - before, "error": chunks.guard.error}
+    return found
