@@ -101,6 +101,7 @@ POLICIES = {
         Policy("ema", config={"policy": "ema", "1": {"candidate_steps": list(DEPTHS)}}, ours=True),
         Policy("throughput", config=_THROUGHPUT, ours=True),
         Policy("throughput-budgets", config={**_THROUGHPUT, "throughput": {"verify_budget": True}}, ours=True),
+        Policy("throughput-lookups", config={**_THROUGHPUT, "throughput": {"lookup": True}}, ours=True),
         Policy("throughput-saved", config=_THROUGHPUT, ours=True, saved_profile=True),
         Policy(
             "throughput-plan-stream", config=_THROUGHPUT, ours=True,
