@@ -43,8 +43,8 @@ class LookupStepper(Stepped):
         draft = models.target_path() if "STANDALONE" in more else models.draft_path()
         config = {"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}
         drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
+        choice.PATIENCE = choice.MOST_EARNED = 10_000  # texts are followed in every round here
         super().__init__(folder, config, *drafting, *more)
-        choice.PATIENCE = 10_000  # texts are followed in every round here
         now = current()
         assert now is not None and now.lookups is not None, "nothing is looked up"
         self.lookups = now.lookups

@@ -48,10 +48,16 @@ MARGIN = 0.03
 MARGIN_PER_LOST = 0.2
 """Gain that they must promise beyond that, for each round of the live steps that they have lost lately: with 0.1 a
 mixture of experts is served at 0.992 and not 0.998 of the policy without lookups (simulated)."""
-PATIENCE, REST, LOOK = 32, 26, 6
-"""Rounds without copied text until texts are followed no more; then the rounds of a rest, and those of a look. To
-follow them takes 0.1 ms of a host's time: 5 to 7% of SmolLM2's rounds of 1.3 to 1.6 ms on an H100, 1% of them with
-rests. The first two rounds of a look bring what the device has missed."""
+FOLLOWING_SECONDS = 1e-4
+"""What it takes of the host to follow texts for a round: 5 to 7% of SmolLM2's rounds of 1.3 to 1.6 ms on an H100. No
+round's time shows it apart, so lookups have to earn it."""
+EARNED = 0.5
+"""Of the time that a round of lookups saves, what may be spent on following texts."""
+PATIENCE, MOST_EARNED = 32, 512
+"""Rounds that are followed at first, and the most that are left after lookups have earned some."""
+REST, MOST_REST, LOOK = 26, 104, 6
+"""Once none are left, the rounds of the first rest; those of a rest after looks that earned nothing, twice as many each
+time; and those of a look. The first two rounds of a look bring what the device has missed."""
 _LEVEL = [bisect_right(LEVELS, match) - 1 for match in range(LONGEST + 1)]
 """Level by match; -1 below SHORTEST."""
 
@@ -140,8 +146,10 @@ class Lookups:
         """Rounds whose results are under way when one is chosen: 1 with overlap scheduling."""
         self._matches: Sequence[int] = ()
         """Of each request at the start of the round after the latest one that was seen; empty where not followed."""
-        self._idle = 0
-        """Rounds since text was copied, as far as texts were followed; with rests, counted on in a circle."""
+        self._left = float(PATIENCE)
+        """Rounds to be followed before a rest; in one, the rounds of it that have passed, below zero."""
+        self._rest = REST
+        """Rounds of the next rest, or of that under way."""
         self._lost = 0.0
         """Rounds of the live steps lost lately by rounds of lookups, and not made up for."""
         self._copied = self._expected = 0.0
@@ -155,15 +163,15 @@ class Lookups:
     @property
     def rests(self) -> bool:
         """Whether texts need not be followed in the coming round."""
-        return PATIENCE <= self._idle < PATIENCE + REST
+        return self._left <= 0.0
 
     def learn(self, observation: RoundObservation, acceptance: AcceptanceEstimator) -> None:
         """Take in a round."""
         counts, steps = observation.num_correct_drafts_per_req, observation.steps
         self._matches = [found.now for found in observation.lookups]
-        self._idle = 0 if max(self._matches, default=0) >= RUN else self._idle + 1
-        if self._idle >= PATIENCE + REST + LOOK:
-            self._idle = PATIENCE
+        self._left -= 1.0
+        if self._left <= -self._rest:
+            self._left, self._rest = float(LOOK), min(2 * self._rest, MOST_REST)
         self._runs.learn(observation)
         for count, found in zip(counts, observation.lookups, strict=False):
             if found.match >= RUN and steps and not observation.looked_up:
@@ -183,6 +191,11 @@ class Lookups:
         expected = sum(self._drafted(one.match, live, acceptance) for one in found)
         loss = row.took[observation.shape] / row.seconds[live] - (sum(counts) + len(counts)) / expected
         self._lost = max(0.0, self._lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
+        if not self.rests:  # or the result came when a rest had begun
+            earned = -EARNED * loss * row.seconds[live] / FOLLOWING_SECONDS
+            self._left = min(max(self._left + earned, 0.0), float(MOST_EARNED))
+            if earned > 0.0:
+                self._rest = REST
 
     def _drafted(self, match: int, live: int, acceptance: AcceptanceEstimator) -> float:
         """Return the tokens of a request in a round of the *live* steps."""

@@ -16,6 +16,7 @@ from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import LooksUp
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import Lookup, RoundObservation
+from sglang_adaptive.policy.throughput.lookups import FOLLOWING_SECONDS
 from sglang_adaptive.runtime.round_times import RoundClock
 
 # Let a policy serve a queue of recorded requests, in the order in which a server with overlap scheduling does.
@@ -97,12 +98,13 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
             observer.deliver(flying)
         if getattr(policy, "cost_sync_due", False):
             hand_over_cost(policy)
-        drawn, took = live.drawn(), seconds[size][steps]
+        follows = looks_up is not None and size <= looks_up.lookup_requests
+        drawn, took = live.drawn(), seconds[size][steps] + (FOLLOWING_SECONDS if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
         requests, looked_up = list(live.requests), steps in of_lookups
         found = live.lookups() if of_lookups else []
         counts = live.advance([right for _, right in found] if looked_up else drawn, steps)
-        then = live.lookups() if looks_up is not None and size <= looks_up.lookup_requests else []
+        then = live.lookups() if follows else []
         told = [
             Lookup(match, min(right, count + 1), now_match)
             for (match, right), count, (now_match, _) in zip(found, counts, then, strict=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from pathlib import Path
@@ -18,10 +19,11 @@ from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.lookups import (
     DRAFTS,
     LOOK,
+    MOST_EARNED,
+    MOST_REST,
     PATIENCE,
     REQUESTS,
     REST,
-    RUN,
     Agreement,
     Runs,
 )
@@ -185,22 +187,34 @@ def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
             assert (made.get_steps_for_batch(1) in DRAFTS) is (late or not behind), (match, behind)
 
 
-def test_texts_that_copy_nothing_are_followed_now_and_then() -> None:
+def followed(made: ThroughputPolicy, rounds: int) -> list[int]:
+    """Serve *rounds* in which nothing is copied; return the lengths of the looks and, between them, of the rests."""
+    seen = []
+    for _ in range(rounds):
+        seen.append(made.lookup_requests > 0)
+        made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(0, 0, 2)] if seen[-1] else []))
+    return [len(list(some)) for _, some in itertools.groupby(seen)]
+
+
+def test_texts_that_copy_nothing_are_followed_ever_more_rarely() -> None:
+    rests = [REST, 2 * REST, MOST_REST, MOST_REST]
+    expected = [PATIENCE, *itertools.chain.from_iterable((rest, LOOK) for rest in rests)]
+    assert followed(policy(), sum(expected)) == expected
+
+
+def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
     made = policy()
-    followed = []
-    for _ in range(PATIENCE + 10 * (REST + LOOK)):
-        followed.append(made.lookup_requests > 0)
-        found = [Lookup(0, 0, 2)] if followed[-1] else []
-        made.observe(RoundObservation(3, [1], 1, lookups=found))
-    assert all(followed[:PATIENCE])
-    assert followed[PATIENCE:].count(True) == 10 * LOOK
-    while not made.lookup_requests:
-        made.observe(RoundObservation(3, [1], 1))
-    made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(0, 0, RUN)]))
-    for _ in range(PATIENCE):
-        assert made.lookup_requests == REQUESTS
-        made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(0, 0, 0)]))
-    assert made.lookup_requests == 0
+    followed(made, PATIENCE + REST)
+
+    def look_up(right: int) -> None:
+        while serve(made, [Lookup(LONGEST, right, LONGEST)]) != WIDEST:
+            assert made.lookup_requests == REQUESTS, "a look is over before anything was looked up"
+
+    look_up(right=0)
+    assert followed(made, 2 * REST + 2)[0] == 2 * REST, "a round that saved nothing ends the look"
+    for _ in range(2):
+        look_up(right=WIDEST)
+    assert followed(made, MOST_EARNED + REST) == [MOST_EARNED, REST], "one that saved much is worth a long look"
 
 
 def test_a_draft_model_that_copies_as_well_is_kept() -> None:
