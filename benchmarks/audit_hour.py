@@ -22,7 +22,7 @@ from benchmarks.harness.results import REAL, Report
 from benchmarks.harness.start import Host, Policy, Server
 from benchmarks.long_contexts import smollm2
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
+from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 
 CONFIG: dict[str, Any] = {"policy": "throughput", "throughput": {"lookup": True}}
 MOST = 8

@@ -11,9 +11,9 @@ from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
 from sglang_adaptive.sglang_plugin.env import ATTENTION_DP
-from sglang_adaptive.sglang_plugin.graphs.states import ranks_pad_alike
 from sglang_adaptive.sglang_plugin.launch import without_device
 from sglang_adaptive.sglang_plugin.start.profiles import _attention
+from sglang_adaptive.sglang_plugin.state_builds import ranks_pad_alike
 from tests import checks
 from tests.launch_lines import verdicts
 from tests.patch_checks.parts import published

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive.lab.traces import CHAIN, Trace
-from sglang_adaptive.lab.traces.trace import lookups
+from sglang_adaptive.lab.traces import CHAIN, Trace, lookups
 
 
 def drawn_trace(

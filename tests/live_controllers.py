@@ -12,7 +12,7 @@ from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.audit.finished import Audits, Report
+from sglang_adaptive.sglang_plugin.audit_scheduler import Audits, Report
 
 
 class Worker:

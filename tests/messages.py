@@ -41,7 +41,7 @@ REASONS = {
         "_of_the_graphs",
         "_of_the_server",
     ),
-    "sglang_plugin/audit/finished.py": ("why_not", "words"),
+    "sglang_plugin/audit_scheduler.py": ("why_not", "words"),
     "sglang_plugin/contract.py": ("problem", "verdict"),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import torch
 
 from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.captures import Captures, thaw
 from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.graphs.captures import Captures, thaw
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.seams import attention, graphs

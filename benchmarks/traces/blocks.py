@@ -21,8 +21,7 @@ from benchmarks.traces.record import hardware
 from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import fingerprint
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.traces import Trace, write
-from sglang_adaptive.lab.traces.trace import quantised
+from sglang_adaptive.lab.traces import Trace, quantised, write
 from train import checkpoint, evaluate
 from train.block_draft import BLOCK, BlockDraft
 from train.target import Target

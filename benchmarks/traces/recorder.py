@@ -16,7 +16,7 @@ from benchmarks.traces.llama import Llama
 from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
-from sglang_adaptive.lab.traces.trace import CHAIN, lookups, quantised
+from sglang_adaptive.lab.traces import CHAIN, lookups, quantised
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def current() -> Round | None:
 
 def begin(worker: Any, policy: AdaptivePolicy) -> Round:
     """Make the round of this process, with a controller on SGLang's *worker* that starts with *policy*."""
-    from sglang_adaptive.sglang_plugin.audit.finished import Audits
+    from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
     from sglang_adaptive.sglang_plugin.configuration import configuration
     from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
     from sglang_adaptive.sglang_plugin.round import Round

@@ -19,19 +19,19 @@ from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import attention_dp, repairs
 from sglang_adaptive.sglang_plugin.capacity import Capacity
+from sglang_adaptive.sglang_plugin.captures import Captures
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
 from sglang_adaptive.sglang_plugin.fast_path.kv_only import Chunks
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
-from sglang_adaptive.sglang_plugin.graphs.captures import Captures
-from sglang_adaptive.sglang_plugin.graphs.states import build_state, draft_parts_in_their_scope
 from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, metrics_beside
 from sglang_adaptive.sglang_plugin.reporting.proposed_drafts import Proposed
 from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
+from sglang_adaptive.sglang_plugin.state_builds import build_state, draft_parts_in_their_scope
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.verify_budget.chances import Chances
 from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
@@ -43,7 +43,7 @@ from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.audit.finished import Audits
+    from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
     from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
     from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
     from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans

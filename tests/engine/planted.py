@@ -34,11 +34,11 @@ def register() -> None:
     """Put every fault in its place, to act when the file names it."""
     from sglang.srt.speculative import eagle_utils, eagle_worker_common
 
-    from sglang_adaptive.sglang_plugin.audit import again
+    from sglang_adaptive.sglang_plugin import audit_http
     from sglang_adaptive.sglang_plugin.exact import penalties
     from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
 
-    again.MEASURED = MEASURED
+    audit_http.MEASURED = MEASURED
     _around(eagle_utils, "verify_tree_greedy_func", _accept_more)
     _around(penalties, "_counted", _count_one)
     _around(deferred_draft_extend, "run_catch_up", _spoil_keys)

@@ -15,7 +15,7 @@ import pytest
 from sglang_adaptive.audit.questions import SCHEMA
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.serve_cpu import environment
-from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
+from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 from sglang_adaptive.sglang_plugin.page.routes import PAGE
 from tests.browser import FOUND, Browser
 from tests.engine import planted, servers

@@ -23,8 +23,8 @@ from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.packed import pack
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
 from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
-from sglang_adaptive.sglang_plugin.audit.again import DecodesAgain
-from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, TAKE, Report
+from sglang_adaptive.sglang_plugin.audit_http import DecodesAgain
+from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE, Report
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.policies import fitted

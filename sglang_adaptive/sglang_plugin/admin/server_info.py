@@ -9,7 +9,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Reconfigure
-from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, TAKE, TakeReport
+from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE, TakeReport
 from sglang_adaptive.sglang_plugin.current import current, learnt_table
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key

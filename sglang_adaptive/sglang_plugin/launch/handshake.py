@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.captures import thaw
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.graphs.captures import thaw
 from sglang_adaptive.sglang_plugin.hooks import Process
 
 TIMES = "startup_time"

@@ -8,7 +8,7 @@ from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import env, ranks
-from sglang_adaptive.sglang_plugin.audit.finished import AUDITED
+from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from sglang_adaptive.runtime.budgets import BINS
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters
 from sglang_adaptive.runtime.snapshot import MeterReading, RegionReading
-from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
+from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 
 PREFIX = "sglang:adaptive_"
 COUNTER, GAUGE = "counter", "gauge"

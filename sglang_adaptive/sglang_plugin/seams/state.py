@@ -33,7 +33,7 @@ def set_internal_state(original: Callable[..., Any], controller: Any, recv_req: 
     """Handle a message of /set_internal_state, which may carry a configuration or a report of the audit."""
     from sglang_adaptive.sglang_plugin.admin.packed import unpack
     from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
-    from sglang_adaptive.sglang_plugin.audit.finished import REPORT_KEY, Report
+    from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Report
 
     unpack(recv_req, {CONFIG_KEY: Change, REPORT_KEY: Report})
     return original(controller, recv_req)

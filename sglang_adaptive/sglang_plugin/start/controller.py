@@ -13,9 +13,9 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.graphs.states import GraphedDevice, ranks_pad_alike
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.start.warm_up_switch import watch_kernel_loads
+from sglang_adaptive.sglang_plugin.state_builds import GraphedDevice, ranks_pad_alike
 
 
 def make_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:

@@ -10,8 +10,8 @@ from sglang.srt.runtime_context import get_context, get_exec, get_spec
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current, repairs
 from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.graphs.states import build_state
 from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.state_builds import build_state
 
 if TYPE_CHECKING:
     from sglang_adaptive.runtime.controller import AdaptiveController

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS
-from sglang_adaptive.sglang_plugin.audit.finished import VERDICTS
+from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 from sglang_adaptive.sglang_plugin.reporting.metric_series import (
     BY_NAME,
     CAUSE,

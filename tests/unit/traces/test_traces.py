@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive.lab.traces import CHAIN, LEVELS, Trace, TraceError, read, write
-from sglang_adaptive.lab.traces.trace import lookups, quantised
+from sglang_adaptive.lab.traces import CHAIN, LEVELS, Trace, TraceError, lookups, quantised, read, write
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST
 
 

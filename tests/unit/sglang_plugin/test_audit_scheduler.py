@@ -18,9 +18,9 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang_adaptive import ties
 from sglang_adaptive.policy.config import AuditOptions
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin import audit_scheduler
 from sglang_adaptive.sglang_plugin.admin.packed import pack, unpack
-from sglang_adaptive.sglang_plugin.audit import finished
-from sglang_adaptive.sglang_plugin.audit.finished import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report, TakeReport
+from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report, TakeReport
 from tests.unit.runtime.test_controller import serving
 
 PROMPT, OUTPUT = [5, 6, 7], [11, 12, 13, 14]
@@ -56,7 +56,7 @@ def test_a_greedy_request_is_decoded_again_as_it_was_asked() -> None:
         "min_new_tokens": 9, "stop_token_ids": [4, 2], "stop": "end", "frequency_penalty": 0.5,
         "presence_penalty": 0.25, "repetition_penalty": 1.5, "logit_bias": {"3": -1.0}, "ignore_eos": True,
     }  # fmt: skip
-    found = finished.question(done(how=how))
+    found = audit_scheduler.question(done(how=how))
     assert found is not None and json.loads(json.dumps(found)) == found, "it travels as JSON does"
     assert (found["request"], found["prompt"], found["output"]) == ("mine", PROMPT, OUTPUT)
     again = {**how, "temperature": 0, "max_new_tokens": 4, "min_new_tokens": 4, "stop_token_ids": [2, 4]}
@@ -77,19 +77,19 @@ def test_a_greedy_request_is_decoded_again_as_it_was_asked() -> None:
         {"custom_logit_processor": "{}"},
         {"reason": FINISH_ABORT()},
         {"output": [11]},
-        {"output": [11] * finished.MOST_TOKENS},
+        {"output": [11] * audit_scheduler.MOST_TOKENS},
     ],
     # Not the values: every process has to collect the same names, and an object's has its address.
     ids=lambda told: ".".join((*told, *told.get("how", ()))),
 )
 def test_other_requests_are_left_out(told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finished, "COMPARED", finished.MOST_TOKENS)
-    assert finished.question(done(**told)) is None
+    monkeypatch.setattr(audit_scheduler, "COMPARED", audit_scheduler.MOST_TOKENS)
+    assert audit_scheduler.question(done(**told)) is None
 
 
 def test_the_first_tokens_of_a_long_text_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finished, "COMPARED", 3)
-    found = finished.question(done())
+    monkeypatch.setattr(audit_scheduler, "COMPARED", 3)
+    found = audit_scheduler.question(done())
     assert found is not None and found["output"] == OUTPUT[:3] and found["sampling"]["max_new_tokens"] == 3
 
 

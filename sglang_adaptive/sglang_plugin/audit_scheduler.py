@@ -1,8 +1,9 @@
 """The scheduler's part of the audit: it keeps a few finished requests, runs them at zero steps, and counts verdicts.
 
 The HTTP server fetches one while the scheduler is idle, asks for its text again, compares, and sends the verdict back
-(``again.py``). Requests that it asks for have an id of their own, AUDITED. A batch of nothing else runs at zero steps,
-and no round of it is counted or teaches the policy. As soon as a round has a user's request as well, they are ended.
+(``audit_http.py``). Requests that it asks for have an id of their own, AUDITED. A batch of nothing else runs at zero
+steps, and no round of it is counted or teaches the policy. As soon as a round has a user's request as well, they are
+ended.
 """
 
 from __future__ import annotations
