@@ -120,7 +120,8 @@ class Chunks:
 
 
 def _may(draft: Any) -> bool:
-    """Whether this rank runs a prefill of *draft* without ranks that have another batch."""
-    from sglang.srt.runtime_context import get_parallel
+    """Whether a prefill of *draft* may end early: also, no rank has another batch, and no output but tokens is kept."""
+    from sglang.srt.runtime_context import get_parallel, get_spec
 
-    return fits(draft) and get_parallel().attn_dp_size == 1 and draft.draft_runner.canary_manager is None
+    alone = get_parallel().attn_dp_size == 1 and not get_spec().speculative_use_rejection_sampling
+    return alone and draft.draft_runner.canary_manager is None and fits(draft)

@@ -337,7 +337,10 @@ needs(
         ("logits_output", "sampling_info", "return_logprob", "top_logprobs_nums", "token_ids_logprobs", "positions"),
     ),
     Need(SRT + "layers.sampler.Sampler._preprocess_logits", ("logits", "sampling_info")),
-    Need(SRT + "model_executor.model_runner.ModelRunner", attributes=("sampler",)),
+    Need(
+        SRT + "model_executor.model_runner.ModelRunner",
+        attributes=("sampler", "canary_manager", "prefill_cuda_graph_runner"),
+    ),
     Need(SRT + "speculative.spec_info.SpecInput", attributes=("ragged_verify_layout",)),
     Need(
         SRT + "speculative.ragged_verify.RaggedVerifyLayout",
