@@ -169,9 +169,10 @@ class Lookups:
         """Take in a round."""
         counts, steps = observation.num_correct_drafts_per_req, observation.steps
         self._matches = [found.now for found in observation.lookups]
-        self._left -= 1.0
-        if self._left <= -self._rest:
-            self._left, self._rest = float(LOOK), min(2 * self._rest, MOST_REST)
+        if len(counts) <= REQUESTS:  # more are never followed
+            self._left -= 1.0
+            if self._left <= -self._rest:
+                self._left, self._rest = float(LOOK), min(2 * self._rest, MOST_REST)
         self._runs.learn(observation)
         for count, found in zip(counts, observation.lookups, strict=False):
             if found.match >= RUN and steps and not observation.looked_up:

@@ -202,6 +202,13 @@ def test_texts_that_copy_nothing_are_followed_ever_more_rarely() -> None:
     assert followed(policy(), sum(expected)) == expected
 
 
+def test_batches_that_are_never_followed_use_up_no_look() -> None:
+    made = policy()
+    for _ in range(2 * PATIENCE):
+        made.observe(RoundObservation(3, [1] * (REQUESTS + 1), REQUESTS + 1))
+    assert followed(made, PATIENCE + REST) == [PATIENCE, REST]
+
+
 def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
     made = policy()
     followed(made, PATIENCE + REST)
