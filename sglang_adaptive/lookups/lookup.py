@@ -29,8 +29,6 @@ _SORTED = 4
 _AT_ONCE = 512
 """Candidates that are compared in one go; bounds memory."""
 
-Tokens = npt.NDArray[np.int64]
-
 
 class Round(NamedTuple):
     """A round of drafts that were looked up."""

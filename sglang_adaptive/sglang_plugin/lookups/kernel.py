@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PLACE_BITS = 24
 """A match and its place are compared as one 31-bit number: the longer first, then the later."""
-BLOCK, WARPS = 1024, 4
+BLOCK = 1024
 PROGRAMS = 132
 """Blocks of threads that look at a batch's texts at once. On an H100 a batch of 1 to 4 takes 10 to 20 us
 (``benchmarks/lookup_kernel.py``)."""
