@@ -32,15 +32,20 @@ def long_prompts(lab: Stepper) -> Iterator[None]:
 
 
 def compare(lab: Stepper) -> dict[str, Any]:
-    """Return what was drafted in both loops: with whole passes, with short ones, and with ones that write nothing."""
-    chunks = lab.round.chunks
+    """Return what was drafted in both loops: with whole passes, with short ones, and with faults in these."""
+    chunks, write = lab.round.chunks, kv_only.KvOnlyBackend.forward
+    ways: dict[str, Any] = {
+        "whole": write,
+        "short": write,
+        "never written": mock.Mock(side_effect=kv_only.Written),
+        "failing": mock.Mock(side_effect=ValueError("a fault")),
+    }
     found: dict[str, Any] = {}
     for loop in ("overlap", "normal"):
-        for how in ("whole", "short", "never written"):
+        for how, forward in ways.items():
             chunks.guard.closed, before = how == "whole", chunks.passes
-            real = kv_only.KvOnlyBackend.forward
-            fault = mock.Mock(side_effect=kv_only.Written) if how == "never written" else real
-            with mock.patch.object(kv_only.KvOnlyBackend, "forward", fault):
+            with mock.patch.object(kv_only.KvOnlyBackend, "forward", forward):
                 ran = lab.run(long_prompts, every=8, overlap=loop == "overlap")
             found[f"{loop}, {how}"] = {**ran, "short": chunks.passes - before, "error": chunks.guard.error}
+            chunks.guard.error = None
     return found

@@ -134,10 +134,13 @@ def test_a_request_that_leaves_early_keeps_its_prompt_in_the_cache(sound: list[P
 
 @pytest.mark.parametrize("loop", ["overlap", "normal"])
 def test_chunks_of_keys_and_values_alone_draft_as_whole_ones(stepped: dict[str, Any], loop: str) -> None:
-    whole, short, lost = (stepped["prefills"][f"{loop}, {how}"] for how in ("whole", "short", "never written"))
+    whole, short, lost, failing = (
+        stepped["prefills"][f"{loop}, {how}"] for how in ("whole", "short", "never written", "failing")
+    )
     assert (whole["short"], short["short"], short["error"]) == (0, 3 + 2 + 2, None)
+    assert (failing["short"], failing["error"]) == (0, "ValueError: a fault")
     for what in ("drafts", "rounds", "outputs", "cached", "free_slots"):
-        assert short[what] == whole[what], what
+        assert short[what] == whole[what] == failing[what], what
     assert whole["cached"]["c"] > 100 and lost["outputs"] == whole["outputs"]
     assert lost["drafts"] != whole["drafts"], "the drafts would tell"
 
