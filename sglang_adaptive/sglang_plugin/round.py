@@ -404,7 +404,7 @@ class Round:
             self.audits.add(req)
 
     def short_rounds(self) -> dict[str, int]:
-        """Return how many passes were replayed without SGLang's preparation, for /server_info."""
+        """Return how many passes were shortened, and in which way, for /server_info."""
         made = {"verifies": self.short_verify.rounds, "accepts": self.short_verify.commit.rounds}
         return made | {
             "drafts": self.short_draft.drafts,
