@@ -135,11 +135,12 @@ def _ended(ended: int) -> int | None:
 
 
 def _forked(command: list[str], variables: dict[str, str], log: str) -> int:
+    farm = os.getpid()
     if pid := os.fork():
         return pid
     code = 1
     try:
-        _become(variables, log)
+        _become(variables, log, farm)
         if command[1:3] != MODULE:
             os.execve(command[0], command, variables)
         sys.argv = command[2:]
@@ -156,12 +157,13 @@ def _forked(command: list[str], variables: dict[str, str], log: str) -> int:
 
 
 def _lab(lab: str, variables: dict[str, str]) -> int:
+    farm = os.getpid()
     if pid := os.fork():
         return pid
     try:
         from tests import launch_lab  # which asks for this
 
-        _become(variables, os.devnull)
+        _become(variables, os.devnull, farm)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(lab)
             with client.makefile("rw") as lines:
@@ -170,10 +172,12 @@ def _lab(lab: str, variables: dict[str, str]) -> int:
         os._exit(0)
 
 
-def _become(variables: dict[str, str], log: str) -> None:
-    """Take a session, the files and the environment of a new process."""
+def _become(variables: dict[str, str], log: str, farm: int) -> None:
+    """Take a session, the files and the environment of a new process; end if *farm*, which forked it, has ended."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != farm:  # it ended before the line above, and no signal will come
+        os._exit(1)
     for path, mode, numbers in ((os.devnull, os.O_RDONLY, (0,)), (log, os.O_WRONLY | os.O_APPEND, (1, 2))):
         file = os.open(path, mode)
         for number in numbers:
