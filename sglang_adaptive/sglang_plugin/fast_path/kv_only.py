@@ -9,8 +9,9 @@ long prompt, but for the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -57,26 +58,29 @@ def fits(draft: Any) -> bool:
 
 
 @contextmanager
+def swapped(*changes: tuple[Any, Mapping[str, Any]]) -> Iterator[None]:
+    """Set attributes inside the ``with``: *changes* are objects, each with its attributes' values by name."""
+    before = [(where, {name: getattr(where, name) for name in values}) for where, values in changes]
+    try:
+        for where, values in changes:
+            for name, value in values.items():
+                setattr(where, name, value)
+        yield
+    finally:
+        for where, values in before:
+            for name, value in values.items():
+                setattr(where, name, value)
+
+
+@contextmanager
 def at_keys_and_values(draft: Any) -> Iterator[None]:
     """Let a pass of *draft* inside the ``with`` end there, and the ``with`` as well."""
     runner = draft.draft_runner
     own = KvOnlyBackend(runner.attn_backend, runner.token_to_kv_pool)
-    fields = [
-        (draft, "draft_extend_attn_backend", own),
-        (draft, "cuda_graph_runner_for_draft_extend", None),
-        (runner, "attn_backend", own),
-        (runner, "prefill_cuda_graph_runner", None),
-    ]
-    before = [getattr(where, name) for where, name, _ in fields]
-    try:
-        for where, name, value in fields:
-            setattr(where, name, value)
+    of_draft = {"draft_extend_attn_backend": own, "cuda_graph_runner_for_draft_extend": None}
+    of_runner = {"attn_backend": own, "prefill_cuda_graph_runner": None}
+    with suppress(Written), swapped((draft, of_draft), (runner, of_runner)):
         yield
-    except Written:
-        pass
-    finally:
-        for (where, name, _), value in zip(fields, before, strict=True):
-            setattr(where, name, value)
 
 
 class Chunks:
@@ -87,14 +91,22 @@ class Chunks:
         self.passes = 0
         """Passes that ended early."""
         self._worker = worker
-        self._fits: bool | None = None
+
+    @cached_property
+    def _may(self) -> bool:
+        """Whether a prefill may end early: also, no rank has another batch, and no output but tokens is kept."""
+        from sglang.srt.runtime_context import get_parallel, get_spec
+
+        draft = self._worker._draft_worker
+        alone = get_parallel().attn_dp_size == 1 and not get_spec().speculative_use_rejection_sampling
+        return alone and draft.draft_runner.canary_manager is None and fits(draft)
 
     def written(self, extend: Callable[..., Any], draft: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Run SGLang's *extend* of *draft* over a chunk that another one follows, up to keys and values.
 
         Return an output that nobody reads, as SGLang's EagleDraftInput; None where the pass has to run whole.
         """
-        if self.guard.closed or batch.chunked_req is None or len(batch.reqs) > 1:
+        if self.guard.closed or len(batch.reqs) != 1 or batch.reqs[0] is not batch.chunked_req:
             return None
         before = batch.input_ids, batch.spec_info
         found = self.guard.attempt(self._written, extend, draft, batch, *args, **kwargs)
@@ -107,9 +119,7 @@ class Chunks:
     ) -> Any:
         from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-        if self._fits is None:
-            self._fits = _may(draft)
-        if not self._fits or batch.reqs[0] is not batch.chunked_req:
+        if not self._may:
             return None
         with at_keys_and_values(draft):
             extend(draft, batch, hidden, tokens, *args, **kwargs)
@@ -117,11 +127,3 @@ class Chunks:
         self._worker._stub_skipped_draft_extend(batch, SimpleNamespace(next_draft_input=found))
         self.passes += 1
         return found
-
-
-def _may(draft: Any) -> bool:
-    """Whether a prefill of *draft* may end early: also, no rank has another batch, and no output but tokens is kept."""
-    from sglang.srt.runtime_context import get_parallel, get_spec
-
-    alone = get_parallel().attn_dp_size == 1 and not get_spec().speculative_use_rejection_sampling
-    return alone and draft.draft_runner.canary_manager is None and fits(draft)

@@ -12,7 +12,7 @@ import torch
 
 from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.fast_path.kv_only import at_keys_and_values
+from sglang_adaptive.sglang_plugin.fast_path.kv_only import at_keys_and_values, swapped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,24 +165,15 @@ def _tier(draft: Any, state: SpecRuntimeState) -> Iterator[None]:
     """
     from sglang.srt.runtime_context import get_spec
 
-    fields = {
+    runner = draft.draft_runner
+    widths = {
         "speculative_num_steps": state.speculative_num_steps,
         "speculative_num_draft_tokens": state.speculative_num_draft_tokens,
+    }
+    parts = {
         "draft_extend_attn_backend": state.draft_extend_attn_backend,
         "cuda_graph_runner_for_draft_extend": state.cuda_graph_runner_for_draft_extend,
     }
-    before = {name: getattr(draft, name) for name in fields}
-    backend = draft.draft_runner.attn_backend
-    try:
-        for name, value in fields.items():
-            setattr(draft, name, value)
-        draft.draft_runner.attn_backend = state.draft_extend_attn_backend or backend
-        with get_spec().override(
-            speculative_num_steps=state.speculative_num_steps,
-            speculative_num_draft_tokens=state.speculative_num_draft_tokens,
-        ):
-            yield
-    finally:
-        for name, value in before.items():
-            setattr(draft, name, value)
-        draft.draft_runner.attn_backend = backend
+    backend = {"attn_backend": state.draft_extend_attn_backend or runner.attn_backend}
+    with swapped((draft, widths | parts), (runner, backend)), get_spec().override(**widths):
+        yield
