@@ -38,13 +38,13 @@ class Running:
         """Hold *steps* on it; a server without this package goes on as it was launched."""
         try:
             Client.from_url(self.url).force_steps(steps)
-        except RequestError as problem:
+        except (OSError, RequestError) as problem:
             if steps is not None:
                 raise RuntimeError(f"{self.name}: {problem}") from None
 
 
 def main(argv: Sequence[str]) -> int:
-    """Race the servers; returns 0."""
+    """Race the servers; returns 0, or 1 where a pass failed."""
     given = parser().parse_args(argv)
     end = time.monotonic() + given.budget
     servers = [Running(*one) for one in given.server]
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     for line in report.content["ratios"]:
         report.say(f"{line['steps']} steps, batch {line['batch_size']}: {last} over {line['over']} {line['ratio']}")
     report.write()
-    return 0
+    return int(bool(report.content["notes"]))
 
 
 def _ratios(race: Race, others: Sequence[str], last: str) -> list[dict[str, Any]]:

@@ -574,6 +574,10 @@ def named(text: str) -> tuple[str, str]:
     name, equals, url = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"got {text!r}; expected NAME=URL")
+    try:
+        Client.from_url(url)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
     return name, url
 
 
