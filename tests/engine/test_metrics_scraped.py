@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,24 +45,29 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
 
 
 def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
-    """Wait until Prometheus has seen as many rounds as the idle server has verified; return the server's state.
+    """Wait until Prometheus has seen what the idle server counted, and its depth; return the server's state.
 
-    Queries are about that scrape from then on. SGLang logs when it falls idle, half a minute later when there were too
-    few rounds to notice, and whenever it is paused.
+    Queries are about that scrape from then on. It began after the state was read: a scrape reads one file for each kind
+    of metric, so one that an update falls into has the new counters beside the old gauges. SGLang logs when it falls
+    idle, half a minute later when there were too few rounds to notice, and whenever it is paused; an update that would
+    take more than its share of the time is left to the next.
     """
     server.post("/pause_generation", {"mode": "retract"})
     server.post("/continue_generation", {})
     state = adaptive(server)
+    asked = time.time()
     rounds = sum(state["rounds_by_tier"].values())
 
     def has_seen() -> bool:
         prometheus.moment = None
         for _, latest in prometheus.query(f"max(timestamp({PREFIX}rounds_total))"):
             prometheus.moment = latest
-            return prometheus.query(f"sum({PREFIX}rounds_total)") == [({}, rounds)]
+            counted = prometheus.query(f"sum({PREFIX}rounds_total)") == [({}, rounds)]
+            depth = prometheus.query(f"max({PREFIX}draft_steps)") == [({}, state["current_steps"])]
+            return latest > asked and counted and depth
         return False
 
-    wait_until(has_seen, f"Prometheus has seen {rounds} rounds")
+    wait_until(has_seen, f"Prometheus has seen {rounds} rounds and {state['current_steps']} steps")
     return state
 
 
