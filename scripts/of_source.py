@@ -50,7 +50,8 @@ def _command(parser: CommandParser) -> Iterator[str]:
     for paragraph in parser.purpose.split("\n\n"):
         wrapped = textwrap.fill(paragraph, 120, break_on_hyphens=False)
         yield f"```\n{paragraph}\n```\n" if paragraph.startswith("  ") else f"{wrapped}\n"
-    yield f"```\n{_usage(parser)}\n```\n"
+    if parser.usage:
+        yield f"```\n{parser.usage}\n```\n"
     actions = [action for action in parser._actions if "--help" not in action.option_strings]
     yield from markdown([("Argument", "Meaning"), *((f"`{_name(one)}`", _meaning(parser, one)) for one in actions)])
     yield "\n```bash"
@@ -58,14 +59,6 @@ def _command(parser: CommandParser) -> Iterator[str]:
         yield f"# {meaning}"
         yield f"{PROGRAM} {parser.name} {arguments}".rstrip()
     yield f"```\n\nExit codes: {parser.exit_codes}."
-
-
-def _usage(parser: CommandParser) -> str:
-    # argparse breaks long usages in another way in each Python.
-    if parser.usage:
-        return parser.usage
-    positional = [str(action.metavar) for action in parser._actions if not action.option_strings]
-    return " ".join([parser.prog, "[OPTIONS]", *positional])
 
 
 def _name(action: argparse.Action) -> str:
