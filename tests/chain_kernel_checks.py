@@ -152,7 +152,7 @@ def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
         make(backend, batch, **more)
         return backend.forward_extend(*drawn_inputs(WIDTH), a_layer(), batch)
     now = round_of_nothing()
-    now.__dict__["chain_kernel"] = kernel
+    now.chain_kernel = kernel
     attention._triton_metadata(now, make, backend, batch, **more)
     backend.extend_attention_fwd = None
     written: Tensor = attention._forward_extend(
