@@ -119,7 +119,7 @@ class PackedRounds:
 
         *longest* has the rows that the target's graphs were captured for; *stop* is as in the constructor.
         """
-        why, forced = why_rectangles(worker), forced_budget()
+        why, forced = next(why_rectangles(worker), None), forced_budget()
         if why is not None:
             logger.warning("adaptive: all requests of a batch verify equally many drafts: %s", why)
             stop(why)

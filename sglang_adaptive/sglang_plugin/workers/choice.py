@@ -33,7 +33,7 @@ DSPARK = ("dspark_components.dspark_worker_v2:DSparkWorkerV2", "dspark:AdaptiveD
 
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
 """Algorithms that are refused with lookups, for which they would have buffers. What the name does not say is found when
-the server starts (``lookups/setup_check.py``)."""
+the server starts (``lookups/rounds.py``)."""
 
 
 def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:

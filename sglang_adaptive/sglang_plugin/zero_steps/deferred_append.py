@@ -43,7 +43,7 @@ class DeferredAppend(LeftForLater):
         if 0 not in controller.tiers:
             return None
         pool = worker.model_runner.req_to_token_pool
-        reason = why_every_append(pool, controller.tiers)
+        reason = next(why_every_append(pool, controller.tiers), None)
         if reason is not None:
             logger.info("adaptive: the draft's keys and values are made in every zero-step round: %s", reason)
             return None
