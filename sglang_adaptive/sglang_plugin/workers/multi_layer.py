@@ -46,11 +46,9 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
         """Build the backends and CUDA graphs of the verify pass and of the draft extend of *steps*."""
-        draft, live = self._draft_worker, (self.speculative_num_steps, self.speculative_num_draft_tokens)
+        draft = self._draft_worker
         extend = _extend_of(draft)
         chain = {name: getattr(draft, name) for name in _CHAIN}
-        self.speculative_num_steps, self.speculative_num_draft_tokens = steps, width
-        draft.speculative_num_draft_tokens = width
         try:
             with get_spec().override(speculative_num_draft_tokens=width):
                 with _steps(draft, steps):
@@ -61,8 +59,6 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
                 begin_within(draft.cuda_graph_runner_for_draft_extend)
                 return self._state(target_parts(self, steps, width))
         finally:
-            self.speculative_num_steps, self.speculative_num_draft_tokens = live
-            draft.speculative_num_draft_tokens = live[1]
             for name, links in chain.items():
                 setattr(draft, name, links)
             _take_extend(draft, *extend)
@@ -72,17 +68,20 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
         self._chains[self.speculative_num_steps] = {name: getattr(worker, name) for name in _CHAIN}
         return super()._state(target, extend=_extend_of(worker))
 
+    def _take_width(self, width: int) -> None:
+        self.speculative_num_steps = width - 1
+        self.speculative_num_draft_tokens = self._draft_worker.speculative_num_draft_tokens = width
+
     # -- every round ------------------------------------------------------------------------------------------
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
         """Make *state* the live one. The draft worker's steps, and those that SGLang was told, stay the layers."""
-        draft, steps = self._draft_worker, state.speculative_num_steps
-        self.speculative_num_steps = steps
-        self.speculative_num_draft_tokens = draft.speculative_num_draft_tokens = state.speculative_num_draft_tokens
-        for name, links in self._chains[steps].items():
+        draft, width = self._draft_worker, state.speculative_num_draft_tokens
+        self._take_width(width)
+        for name, links in self._chains[state.speculative_num_steps].items():
             setattr(draft, name, links)
         _take_extend(draft, state.draft_extend_attn_backend, state.cuda_graph_runner_for_draft_extend)
-        self._take_target(state, speculative_num_draft_tokens=steps + 1)
+        self._take_target(state, speculative_num_draft_tokens=width)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""
