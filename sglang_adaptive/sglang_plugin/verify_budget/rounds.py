@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from sglang_adaptive.policy.observation import BudgetEvidence
 from sglang_adaptive.runtime.budgets import BINS, budgets_seen, looked_steps
@@ -26,9 +27,6 @@ from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
     why_rectangles,
 )
 from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRows, TargetGraphs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
