@@ -126,7 +126,7 @@ class Lab:
 
     def rounds(self) -> PackedRounds:
         """Return what packs rounds with BUDGET."""
-        return PackedRounds(SimpleNamespace(_draft_worker=None), lambda: BUDGET, graphs=self.graphs)
+        return PackedRounds(lambda: BUDGET, graphs=self.graphs)
 
     def packing(self, kept: list[int]) -> Packing:
         """Return the packing of requests that keep so many drafts each."""

@@ -82,7 +82,6 @@ class PackedRounds:
 
     def __init__(
         self,
-        worker: Any,
         budget: Callable[[], int | None],
         exponent: Callable[[], float] = lambda: 1.0,
         graphs: TargetGraphs | None = None,
@@ -95,7 +94,6 @@ class PackedRounds:
         looked at. *graphs* is None on a backend that needs no graph. After an error *stop* gets why it was the last
         round that is packed.
         """
-        self.worker, self.draft = worker, worker._draft_worker
         self.graphs = graphs
         self.guard = Guard("adaptive: all requests of a batch verify equally many drafts from now on")
         self.rounds = 0
@@ -130,7 +128,6 @@ class PackedRounds:
             )
         runner = worker.target_worker.model_runner
         return cls(
-            worker,
             lambda: forced or controller.choice.budget,
             lambda: controller.calibration.exponent,
             TargetGraphs(runner, partial(state_of, worker), longest) if needs_graphs(runner) else None,

@@ -69,9 +69,7 @@ def needs_graphs(runner: Any) -> bool:
 
 def state_of(worker: Any, steps: int) -> Any | None:
     """Return the runtime state of *steps*; None where there is none."""
-    controller = getattr(worker, "adaptive_controller", None)
-    states = [] if controller is None else controller.states
-    return next((state for state in states if state.speculative_num_steps == steps), None)
+    return next((state for state in worker.adaptive_controller.states if state.speculative_num_steps == steps), None)
 
 
 def longest_row(steps: int) -> int | None:
