@@ -88,9 +88,6 @@ class Packing:
         next_token.masked_fill_(columns >= self.lengths[:, None] - 1, -1)
 
 
-# SGLang's verify input as the target reads it in a packed pass.
-
-
 def packed_input(verify_input: Any, packing: Packing, slots: Tensor, padded_tokens: int) -> Any:
     """Return *verify_input* as the target reads it: packed, with SGLang's layout of query lengths.
 
