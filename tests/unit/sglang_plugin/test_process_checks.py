@@ -17,6 +17,7 @@ MODULES: dict[str, dict[str, str]] = {
     "worker_checks": {},
     "reserve_checks": {},
     "isolation_checks": {},
+    "attention_dp_checks": {},
     "metadata_checks": INTERPRETED,
     "window_checks": INTERPRETED,
     "ragged_checks": INTERPRETED,
