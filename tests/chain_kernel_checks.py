@@ -200,10 +200,5 @@ def _arguments() -> list[Any]:
     return [queries, *new, out, *pool, asked, ends, torch.arange(9), None, True, None, WIDTH, 1.0, 1.0, 0.125]
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("chain_kernel_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("chain_kernel_checks", globals())

@@ -15,6 +15,8 @@ from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
 from tests import checks
 
+DEVICE = checks.device()
+
 INFINITY = float("inf")
 OURS, SGLANGS = (torch.zeros(2), torch.ones(2)), (torch.ones(2), torch.ones(2))
 """Outcomes of a round, told apart by what they are."""
@@ -25,7 +27,7 @@ def the_likeliest_token_is_chosen() -> None:
     kinds = (torch.bfloat16, torch.float16, torch.float32)
     for requests, width, dtypes in ((1, 3, kinds), (2, 130, kinds[:1]), (1, 70_000, kinds[2:])):
         for dtype in dtypes:
-            table = torch.randn(requests, width + 16, dtype=torch.float32, device=_device()).to(dtype)
+            table = torch.randn(requests, width + 16, dtype=torch.float32, device=DEVICE).to(dtype)
             _as_torch(table)
         _as_torch(table[:, :width])
 
@@ -33,7 +35,7 @@ def the_likeliest_token_is_chosen() -> None:
 def of_equally_likely_tokens_the_first_is_chosen() -> None:
     """As bf16 has few numbers, there are many."""
     for width in (100, 140_000):
-        logits = torch.randint(0, 4, (3, width), device=_device()).to(torch.bfloat16)
+        logits = torch.randint(0, 4, (3, width), device=DEVICE).to(torch.bfloat16)
         logits[1] = 0
         logits[2, -1] = 9
         _as_torch(logits)
@@ -41,7 +43,7 @@ def of_equally_likely_tokens_the_first_is_chosen() -> None:
 
 def rows_without_a_finite_logit_have_a_choice() -> None:
     """The one of torch: the first NaN, else the first infinity, else the first token."""
-    logits = torch.randn(5, 1_500, device=_device())
+    logits = torch.randn(5, 1_500, device=DEVICE)
     logits[0] = -INFINITY
     logits[1, 700:] = -INFINITY
     logits[2, 1_200:] = INFINITY
@@ -55,13 +57,13 @@ def it_is_what_sglang_verifies() -> None:
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
     for requests in (1, 4):
-        logits = torch.randn(requests, 500, device=_device())
+        logits = torch.randn(requests, 500, device=DEVICE)
         batch, output = _batch(requests), SimpleNamespace(next_token_logits=logits)
         verified = object.__new__(EagleVerifyInput)
         verified.draft_token_num, verified.topk, verified.spec_steps = 1, 1, 0
-        verified.draft_token = torch.zeros(requests, dtype=torch.int64, device=_device())
-        ones = torch.full((requests, 1), -1, dtype=torch.int64, device=_device())
-        verified.retrieve_index = torch.arange(requests, device=_device()).unsqueeze(1)
+        verified.draft_token = torch.zeros(requests, dtype=torch.int64, device=DEVICE)
+        ones = torch.full((requests, 1), -1, dtype=torch.int64, device=DEVICE)
+        verified.retrieve_index = torch.arange(requests, device=DEVICE).unsqueeze(1)
         verified.retrieve_next_token, verified.retrieve_next_sibling = ones, ones
         mine, theirs = zero_step_choice.choose(logits), _sglang(verified, batch, output)
         for one, other in zip(mine, theirs, strict=True):
@@ -113,10 +115,6 @@ class _OnDevice:
         return (9, 1)[dimension]
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _as_torch(logits: torch.Tensor) -> None:
     chosen, accept_lens, accept_index = zero_step_choice.choose(logits)
     wanted, requests = torch.argmax(logits, dim=-1).tolist(), logits.shape[0]
@@ -140,7 +138,7 @@ def _batch(requests: int, idle: bool = False, **sampling: Any) -> Any:
     plain = dict.fromkeys(("acc_additive_penalties", "acc_scaling_penalties", "logit_bias"))
     plain |= {"is_all_greedy": True, "has_custom_logit_processor": False}
     return SimpleNamespace(
-        device=_device(),
+        device=DEVICE,
         seq_lens=torch.ones(requests),
         sampling_info=SimpleNamespace(**{**plain, **sampling}, has_watermark_candidates=False),
         forward_mode=SimpleNamespace(is_idle=lambda: idle),
@@ -171,19 +169,14 @@ def seeded_noise_is_that_of_sglang() -> None:
 
     from sglang_adaptive.lab.cpu_engine.kernels import murmur_hash32_cpu
 
-    seeds = torch.tensor([0, 7, -1, 2**40 + 3, -(2**63)], dtype=torch.int64, device=_device()).view(torch.uint64)
-    positions = torch.tensor([0, 1, 3, 1000, 2**31], device=_device())
-    columns = torch.arange(3000, device=_device())
-    found = torch.empty((5, 3000), dtype=torch.uint32, device=_device())
+    seeds = torch.tensor([0, 7, -1, 2**40 + 3, -(2**63)], dtype=torch.int64, device=DEVICE).view(torch.uint64)
+    positions = torch.tensor([0, 1, 3, 1000, 2**31], device=DEVICE)
+    columns = torch.arange(3000, device=DEVICE)
+    found = torch.empty((5, 3000), dtype=torch.uint32, device=DEVICE)
     murmur_hash32_kernel[(5, 3)](seeds, positions, columns, found, 5, 3000, BLOCK_SIZE=1024)
     wanted = murmur_hash32_cpu(seeds.cpu(), positions.cpu(), columns.cpu())
     assert found.cpu().long().tolist() == wanted.tolist()
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("choice_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("choice_checks", globals())

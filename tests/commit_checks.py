@@ -14,6 +14,8 @@ import torch
 from sglang_adaptive.sglang_plugin.fast_path import greedy_commit
 from tests import checks
 
+DEVICE = checks.device()
+
 SHAPES = ((1, 1, 300), (1, 4, 50), (2, 3, 20_000))
 """Requests, tokens of each, and the vocabulary. A row takes half a second where the kernels are interpreted."""
 
@@ -83,14 +85,14 @@ def _given(requests: int, width: int, vocabulary: int) -> tuple[torch.Tensor, to
         count = int(torch.randint(0, width, (), generator=draw))
         drafts[request, 1 : 1 + count] = right[request, :count]
     lengths = torch.randint(1, 100, (requests,), generator=draw)
-    return logits.to(_device()), drafts.flatten().to(_device()), lengths.to(_device()), width
+    return logits.to(DEVICE), drafts.flatten().to(DEVICE), lengths.to(DEVICE), width
 
 
 def _sglang(logits: torch.Tensor, drafts: torch.Tensor, lengths: torch.Tensor, width: int) -> tuple[Any, ...]:
     from sglang.kernels.ops.speculative.eagle import prepare_verify_commit_outputs
     from sglang.srt.speculative import eagle_utils
 
-    requests, device = lengths.shape[0], _device()
+    requests, device = lengths.shape[0], DEVICE
     rows = torch.arange(requests * width, device=device).view(requests, width)
     following = torch.arange(1, width + 1, device=device).repeat(requests, 1)
     following[:, -1] = -1
@@ -122,14 +124,5 @@ def _batch(lengths: torch.Tensor, **sampling: Any) -> Any:
     return SimpleNamespace(seq_lens=lengths, sampling_info=SimpleNamespace(**{**plain, **sampling}))
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("commit_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("commit_checks", globals())

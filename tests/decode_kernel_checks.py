@@ -307,10 +307,5 @@ def _drawn(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("decode_kernel_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("decode_kernel_checks", globals())

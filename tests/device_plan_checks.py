@@ -200,10 +200,5 @@ def _untouched(*backends: Any) -> bool:
     return all(set(one.ends(kind)) == {POISON} for one in backends for kind in (DECODES, VERIFIES, EXTENDS))
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("device_plan_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("device_plan_checks", globals())

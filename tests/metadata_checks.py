@@ -15,6 +15,8 @@ from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.seams import attention, graphs
 from tests import checks
 
+DEVICE = checks.device()
+
 POISON = -7
 OUTPUTS = ("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table")
 
@@ -157,7 +159,7 @@ def _given(requests: int, width: int, page: int, device: str | None = None) -> d
         "cu_seqlens_q": torch.full((requests + 1,), POISON, dtype=torch.int32),
         "page_table": torch.full((requests, width), POISON, dtype=torch.int32),
     }
-    return {**{name: tensor.to(device or _device()) for name, tensor in given.items()}, "page_size": page}
+    return {**{name: tensor.to(device or DEVICE) for name, tensor in given.items()}, "page_size": page}
 
 
 def _replay() -> tuple[Any, Any]:
@@ -167,9 +169,9 @@ def _replay() -> tuple[Any, Any]:
     from tests.worker_checks import _fa3
 
     requests, width = 2, 3
-    backend = _fa3(is_draft=1, step=0, device=_device())
+    backend = _fa3(is_draft=1, step=0, device=DEVICE)
     draw = torch.Generator().manual_seed(1)
-    backend.req_to_token = torch.randint(0, 999, (9, 32), generator=draw, dtype=torch.int32).to(_device())
+    backend.req_to_token = torch.randint(0, 999, (9, 32), generator=draw, dtype=torch.int32).to(DEVICE)
     backend.kv_index_translator = SimpleNamespace(is_translating=False, reads_are_translated=False)
     backend.fa_impl_ver, backend.needs_cpu_seq_lens = 3, False
     table = backend.draft_extend_metadata
@@ -177,11 +179,11 @@ def _replay() -> tuple[Any, Any]:
         table[name].fill_(POISON)
     mode = ForwardMode.DRAFT_EXTEND_V2
     spec = SimpleNamespace(num_tokens_per_req=width, extend_seq_lens_tensor=None, extend_seq_lens_cpu=[width, width])
-    backend._bind_metadata_buffers(requests, requests * width, None, mode, spec, _device())
+    backend._bind_metadata_buffers(requests, requests * width, None, mode, spec, DEVICE)
     batch = SimpleNamespace(
-        forward_mode=mode, batch_size=requests, seq_lens=torch.tensor([7, 21], device=_device()), encoder_lens=None,
-        req_pool_indices=torch.tensor([4, 1], device=_device()), spec_info=spec, seq_lens_cpu=None, kv_loc_plan=None,
-        extend_seq_lens=torch.full((requests,), width, device=_device()), out_cache_loc=None,
+        forward_mode=mode, batch_size=requests, seq_lens=torch.tensor([7, 21], device=DEVICE), encoder_lens=None,
+        req_pool_indices=torch.tensor([4, 1], device=DEVICE), spec_info=spec, seq_lens_cpu=None, kv_loc_plan=None,
+        extend_seq_lens=torch.full((requests,), width, device=DEVICE), out_cache_loc=None,
     )  # fmt: skip
     return backend, batch
 
@@ -200,14 +202,5 @@ def _not_asked(*_: Any, **__: Any) -> None:
     raise AssertionError("it was left to SGLang")
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("metadata_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("metadata_checks", globals())

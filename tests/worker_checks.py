@@ -531,10 +531,5 @@ def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> t
     return events, backend._outputs[4]
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("worker_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("worker_checks", globals())
