@@ -38,7 +38,7 @@ def an_extend_is_told_what_sglang_tells() -> None:
 
 def other_tables_are_left_to_sglang() -> None:
     """Those of sliding windows and of virtual memory, and strided ones."""
-    given, asked, now = _given(3, 40, 1), [], _round()
+    given, asked, now = _given(3, 40, 1), [], Round(None, None)
 
     def original(*_: Any, **options: Any) -> None:
         asked.append(options)
@@ -56,7 +56,7 @@ def other_tables_are_left_to_sglang() -> None:
 def a_fault_leaves_lengths_to_sglang() -> None:
     """From then on, and without an exception."""
     asked: list[Any] = []
-    now, whole = _round(), _given(3, 40, 1)
+    now, whole = Round(None, None), _given(3, 40, 1)
     for given in ({**whole, "req_pool_indices": None}, whole):
         attention.fa3_extend_metadata(now, lambda **_: asked.append(1), **given)
     assert now.fa3.length_kernel.guard.closed and asked == [1, 1]
@@ -67,7 +67,7 @@ def a_replayed_extend_is_told_once() -> None:
     told = []
     for ours in (False, True):
         backend, batch = _replay()
-        now = _round()
+        now = Round(None, None)
 
         def prepare(runner: Any, batch: Any, backend: Any = backend, now: Any = now) -> None:
             attention.fa3_metadata(now, type(backend).init_forward_metadata_out_graph, backend, batch)
@@ -89,7 +89,7 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     """Outside a replay, on another backend, and where a graph leaves something out."""
     backend, batch = _replay()
     asked: list[Any] = []
-    now = _round()
+    now = Round(None, None)
 
     def original(*given: Any) -> None:
         asked.append(given)
@@ -108,11 +108,6 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     assert len(asked) == 4 and not now.fa3.extend_metadata.guard.closed
 
 
-def _round() -> Any:
-    """Return the round of a process in which nothing has happened."""
-    return Round(None, None)
-
-
 def _graphs(backend: Any) -> Any:
     """Return an extend's graphs that were captured with *backend*."""
     return SimpleNamespace(draft_extend_attn_backend=backend, model_runner=None)
@@ -125,7 +120,7 @@ def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dic
     first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
     ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
     if mine:
-        attention.fa3_decode_metadata(_round(), _not_asked, *ordered, skip_page_table=False)
+        attention.fa3_decode_metadata(Round(None, None), _not_asked, *ordered, skip_page_table=False)
     else:
         theirs(*ordered)
     return given
@@ -136,7 +131,7 @@ def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any
 
     given = _given(requests, width, page)
     if mine:
-        attention.fa3_extend_metadata(_round(), _not_asked, **given)
+        attention.fa3_extend_metadata(Round(None, None), _not_asked, **given)
     else:
         theirs(**given)
     return given
