@@ -10,9 +10,9 @@ each layer, has the same shape after every number of steps. At zero steps the ta
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang.srt.layers.moe.utils import speculative_moe_backend_context
 from sglang.srt.runtime_context import get_spec
@@ -24,9 +24,6 @@ from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
 """Attributes of SGLang's draft worker: the links of a chain for the largest batch; shapes depend on its length."""
