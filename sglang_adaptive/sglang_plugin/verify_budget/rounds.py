@@ -104,7 +104,6 @@ class PackedRounds:
         self._chances: Tensor | None = None
         self._round: _Drafted | None = None
         self._told: _Told | None = None
-        self._borrowed = False
         self._draw: torch.Generator | None = None
 
     @classmethod
@@ -232,12 +231,10 @@ class PackedRounds:
         """Let the target run the packed pass of this round in the graphs of `budget` steps, if it needs graphs."""
         if self.graphs is not None:
             self.graphs.borrow(len(packing.places) // len(packing.lengths) - 1)
-            self._borrowed = True
 
     def give_graphs_back(self) -> None:
         """Let the target run in its own graphs again; does nothing where it does."""
-        if self.graphs is not None and self._borrowed:
-            self._borrowed = False
+        if self.graphs is not None:
             self.graphs.give_back()
 
     def take(self, verify_input: Any) -> Packing | None:
