@@ -18,7 +18,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import attention_dp, repairs
-from sglang_adaptive.sglang_plugin.capacity import Capacity
+from sglang_adaptive.sglang_plugin.capacity import Capacity, slots_of_a_round
 from sglang_adaptive.sglang_plugin.captures import Captures
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
@@ -313,7 +313,8 @@ class Round:
         if batch.seq_lens.is_cuda:
             if self.drafts_whole and self.short_draft.extended(drafter, batch, result):
                 return
-            self.short_verify.take_slots(batch, drafter.speculative_num_draft_tokens)
+            if batch.out_cache_loc is None:  # after a short verify; SGLang's draft extend needs them
+                batch.out_cache_loc = slots_of_a_round(batch, drafter.speculative_num_draft_tokens)
         extend(drafter, batch, result, **kwargs)
 
     def launched(self, result: Any) -> None:

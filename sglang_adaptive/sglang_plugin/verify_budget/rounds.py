@@ -16,6 +16,7 @@ from sglang_adaptive.runtime.budgets import BINS, budgets_seen, looked_steps
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.acceptance import accept, is_plainly_greedy
+from sglang_adaptive.sglang_plugin.capacity import slots_of_a_round
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.verify_budget import looks
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing, packed_input, prefixes, ranks
@@ -148,7 +149,7 @@ class PackedRounds:
         All that follows in the round reads the rectangle: the chains of *verify_input* end at their last verified
         token, and the batch keeps the slots of all its tokens, which the draft extend writes.
         """
-        made = self._attempt(self._packed, verify_input, pool, batch)
+        made = self._attempt(self._packed, verify_input, batch)
         if made is None:
             return prepare(verify_input, pool, batch, target)
         packing, slots, packed = made
@@ -192,11 +193,13 @@ class PackedRounds:
             self._stop(str(self.guard.error))
         return found
 
-    def _packed(self, verify_input: Any, pool: Any, batch: Any) -> tuple[Packing, Tensor, Any] | None:
+    def _packed(self, verify_input: Any, batch: Any) -> tuple[Packing, Tensor, Any] | None:
         packing = self.packing(verify_input)
         if packing is None:
             return None
-        slots = _slots(verify_input, pool, batch)
+        slots = verify_input.prepared_out_cache_loc
+        if slots is None:
+            slots = slots_of_a_round(batch, verify_input.draft_token_num)
         packed = packed_input(verify_input, packing, slots, self.padded_tokens(packing))
         self.borrow_graphs(packing)
         return packing, slots, packed
@@ -277,18 +280,3 @@ class PackedRounds:
             self._draw = torch.Generator(device)
             self._draw.manual_seed(0)
         return self._draw
-
-
-def _slots(verify_input: Any, req_to_token_pool: Any, batch: Any) -> Any:
-    from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
-
-    if verify_input.prepared_out_cache_loc is not None:
-        return verify_input.prepared_out_cache_loc
-    return assign_extend_cache_locs_uniform_func(
-        req_pool_indices=batch.req_pool_indices,
-        req_to_token=req_to_token_pool.req_to_token,
-        start_offset=batch.seq_lens,
-        batch_size=len(batch.req_pool_indices),
-        draft_token_num=verify_input.draft_token_num,
-        device=batch.device,
-    )
