@@ -57,12 +57,7 @@ def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
     buffer = arguments.get("intermediate_states_buffer")
     if buffer is None:
         return dict(arguments)
-    return {**arguments, "cache_steps": buffer_steps(buffer)}
-
-
-def buffer_steps(buffer: Any) -> int:
-    """Return the steps between two requests of *buffer*."""
-    return int(buffer.stride(0) // buffer.stride(1))
+    return {**arguments, "cache_steps": buffer.stride(0) // buffer.stride(1)}
 
 
 # Lets a mixed batch see the tokens that its grammars have accepted.
