@@ -93,10 +93,6 @@ def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: 
         return without_device.reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("attention_dp_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    os.environ.pop(ATTENTION_DP.name, None)
+    checks.tell("attention_dp_checks", globals())

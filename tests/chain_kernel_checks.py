@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
+from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.seams import attention
 from tests import checks
 from tests.decode_kernel_checks import (
@@ -24,7 +25,6 @@ from tests.decode_kernel_checks import (
     a_batch,
     a_layer,
     drawn_inputs,
-    round_of_nothing,
     triton_backend,
 )
 
@@ -151,8 +151,8 @@ def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
     if kernel is None:
         make(backend, batch, **more)
         return backend.forward_extend(*drawn_inputs(WIDTH), a_layer(), batch)
-    now = round_of_nothing()
-    now.__dict__["chain_kernel"] = kernel
+    now = Round(None, None)
+    now.chain_kernel = kernel
     attention._triton_metadata(now, make, backend, batch, **more)
     backend.extend_attention_fwd = None
     written: Tensor = attention._forward_extend(
@@ -200,10 +200,5 @@ def _arguments() -> list[Any]:
     return [queries, *new, out, *pool, asked, ends, torch.arange(9), None, True, None, WIDTH, 1.0, 1.0, 0.125]
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("chain_kernel_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("chain_kernel_checks", globals())

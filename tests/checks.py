@@ -47,6 +47,13 @@ def tell(module: str, here: Mapping[str, Any]) -> None:
     print(json.dumps(run({name: here[name] for name in named_in(module)})))
 
 
+def device() -> str:
+    """Return where kernels run: on the GPU, if there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def findings(module: str, *arguments: str, **variables: str) -> Any:
     """Return what ``python -m MODULE ARGUMENTS`` prints as JSON in its last line, with the CPU engine's *variables*."""
     return _told(launch_lab.shared(**variables).launch([module, *arguments]))

@@ -64,7 +64,7 @@ def other_passes_are_left_to_sglang() -> None:
 
 def flashinfer_plans_and_runs_a_plain_decode() -> None:
     """When a graph is captured and when it is replayed: each request's slots, with that of the token it verifies."""
-    backend, batch, now = _flashinfer(), a_batch(), round_of_nothing()
+    backend, batch, now = _flashinfer(), a_batch(), Round(None, None)
     ends = [0, *itertools.accumulate(length + 1 for length in LENGTHS.values())]
     slots = torch.cat([slots_of_rows()[row, : length + 1] for row, length in LENGTHS.items()])
     for in_capture in (True, False):
@@ -84,7 +84,7 @@ def the_batch_is_left_as_it_was() -> None:
     """SGLang goes on with its lengths and its mode."""
     batch = a_batch()
     seen: list[Any] = []
-    attention._init_metadata(round_of_nothing(), lambda _, given: seen.append(given), triton_backend(), batch)
+    attention._init_metadata(Round(None, None), lambda _, given: seen.append(given), triton_backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     for lengths in (batch.seq_lens, batch.seq_lens_cpu):
         assert lengths.tolist() == list(LENGTHS.values())
@@ -94,7 +94,7 @@ def the_batch_is_left_as_it_was() -> None:
 
 def a_backend_keeps_its_kernel() -> None:
     """A graph that was captured with one kernel is not replayed with the other one's metadata, also after a fault."""
-    backend, now = triton_backend(), round_of_nothing()
+    backend, now = triton_backend(), Round(None, None)
     seen = [_decodes(backend, a_batch(), now)]
     assert not _decodes(object.__new__(type(backend)), a_batch(), now) and now.decode_kernel.guard.closed
     seen += [_decodes(backend, a_batch(), now), _decodes(triton_backend(), a_batch(), now)]
@@ -103,20 +103,15 @@ def a_backend_keeps_its_kernel() -> None:
 
 def a_fault_leaves_rounds_to_sglang() -> None:
     """From then on, and without an exception."""
-    now, backend = round_of_nothing(), object.__new__(type(triton_backend()))  # has none of the backend's attributes
+    now, backend = Round(None, None), object.__new__(type(triton_backend()))  # has none of the backend's attributes
     assert [_decodes(backend, a_batch(), now) for _ in range(2)] == [False, False]
     assert now.decode_kernel.guard.closed
-
-
-def round_of_nothing() -> Any:
-    """Return the round of a process in which nothing has happened."""
-    return Round(None, None)
 
 
 def _decodes(backend: Any, batch: Any, now: Any = None) -> bool:
     """Return whether the pass over *batch* gets a plain decode's metadata."""
     seen: list[Any] = []
-    attention._init_metadata(now or round_of_nothing(), lambda _, given: seen.append(given), backend, batch)
+    attention._init_metadata(now or Round(None, None), lambda _, given: seen.append(given), backend, batch)
     assert seen[0].forward_mode.is_decode() or seen == [batch]
     return seen[0] is not batch
 
@@ -129,7 +124,7 @@ def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
         backend.init_cuda_graph_state(ROWS, ROWS)
     more = {"in_capture": True} if captured else {}
     if ours:
-        now = round_of_nothing()
+        now = Round(None, None)
         attention._init_metadata(now, make, backend, batch, **more)
         run: Callable[..., Any] = attention._forward_extend
         written = run(now, type(backend).forward_extend, backend, *drawn_inputs(), a_layer(), batch)
@@ -307,10 +302,5 @@ def _drawn(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("decode_kernel_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("decode_kernel_checks", globals())

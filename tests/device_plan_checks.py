@@ -15,9 +15,9 @@ import torch
 from sglang_adaptive.sglang_plugin.fast_path import flashinfer
 from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans, with_lengths
 from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import TILE, with_small_tiles
+from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.seams import attention
 from tests import checks
-from tests.decode_kernel_checks import round_of_nothing
 from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
 
 LENGTHS = (5, 700, 33)
@@ -133,7 +133,7 @@ def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
 
 def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
     """It is run as a plain decode, so there are no tiles to size."""
-    backend, one, now = FlashInferAttnBackend(skip_prefill=False), _pass(VERIFIES), round_of_nothing()
+    backend, one, now = FlashInferAttnBackend(skip_prefill=False), _pass(VERIFIES), Round(None, None)
     one.spec_info.draft_token_num = 1
     setattr(backend, VERIFIES, {})
     seen: list[Any] = []
@@ -200,10 +200,5 @@ def _untouched(*backends: Any) -> bool:
     return all(set(one.ends(kind)) == {POISON} for one in backends for kind in (DECODES, VERIFIES, EXTENDS))
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("device_plan_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("device_plan_checks", globals())

@@ -16,6 +16,8 @@ from torch import Tensor
 from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, length_kernel
 from tests import checks
 
+DEVICE = checks.device()
+
 POISON = -7
 ROOM, ROWS, TABLE = 64, 9, 64
 """Numbers of each buffer, rows of the pool, and pages of the page table."""
@@ -49,8 +51,8 @@ def a_draft_reads_what_each_of_its_passes_would() -> None:
             continue
         buffers, passes = _buffers(), [_metadata(of.padded) for _ in range(steps - 1)]
         lengths, ends = [one.cache_seqlens_int32 for one in passes], [one.cu_seqlens_k for one in passes]
-        addresses = torch.tensor([part.data_ptr() for part in (*lengths, *ends)], device=_device())
-        chosen, chances = of.tokens[: of.requests, None].clone(), torch.rand(of.requests, 1, device=_device())
+        addresses = torch.tensor([part.data_ptr() for part in (*lengths, *ends)], device=DEVICE)
+        chosen, chances = of.tokens[: of.requests, None].clone(), torch.rand(of.requests, 1, device=DEVICE)
         graph_inputs.fill_draft(
             buffers, addresses, passes[0].page_table, chosen, chances, of.rows, of.lengths, of.table,
             padded=of.padded, steps=steps, filler=1, page=of.page, most_pages=TABLE,
@@ -68,8 +70,8 @@ def a_draft_extend_reads_what_was_accepted() -> None:
     """Its tokens, which of them count, and lengths with all of them."""
     for of in _cases():
         buffers = _buffers()
-        correct = torch.randint(0, of.width, (of.requests,), dtype=torch.int32).to(_device())
-        select = torch.arange(of.requests, device=_device()) * of.width + correct
+        correct = torch.randint(0, of.width, (of.requests,), dtype=torch.int32).to(DEVICE)
+        select = torch.arange(of.requests, device=DEVICE) * of.width + correct
         graph_inputs.fill_extend(
             buffers, of.tokens, correct, correct + 1, select, of.rows, of.lengths, of.table, padded=of.padded,
             width=of.width, filler=9,
@@ -107,22 +109,22 @@ def _cases() -> Iterator[Any]:
         table = torch.randint(0, 10**6, (ROWS, TABLE * page), dtype=torch.int32, generator=draw)
         table[0] = 0
         yield SimpleNamespace(
-            requests=requests, padded=padded, width=width, page=page, table=table.to(_device()),
-            rows=(torch.randperm(ROWS - 1, generator=draw)[:requests] + 1).to(_device()),
-            lengths=torch.randint(1, 40, (requests,), generator=draw).to(_device()),
-            tokens=torch.randint(0, 100, (requests * width,), generator=draw).to(_device()),
+            requests=requests, padded=padded, width=width, page=page, table=table.to(DEVICE),
+            rows=(torch.randperm(ROWS - 1, generator=draw)[:requests] + 1).to(DEVICE),
+            lengths=torch.randint(1, 40, (requests,), generator=draw).to(DEVICE),
+            tokens=torch.randint(0, 100, (requests * width,), generator=draw).to(DEVICE),
         )  # fmt: skip
 
 
 def _buffers() -> Any:
-    wide = {name: torch.full((ROOM,), POISON, dtype=torch.int64, device=_device()) for name in NUMBERS}
-    small = {name: torch.full((ROOM,), POISON, dtype=torch.int32, device=_device()) for name in SMALL}
-    return SimpleNamespace(**wide, **small, topk_p=torch.full((ROOM, 1), float(POISON), device=_device()))
+    wide = {name: torch.full((ROOM,), POISON, dtype=torch.int64, device=DEVICE) for name in NUMBERS}
+    small = {name: torch.full((ROOM,), POISON, dtype=torch.int32, device=DEVICE) for name in SMALL}
+    return SimpleNamespace(**wide, **small, topk_p=torch.full((ROOM, 1), float(POISON), device=DEVICE))
 
 
 def _metadata(padded: int) -> Any:
     def poison(*shape: int) -> Tensor:
-        return torch.full(shape, POISON, dtype=torch.int32, device=_device())
+        return torch.full(shape, POISON, dtype=torch.int32, device=DEVICE)
 
     return SimpleNamespace(
         cache_seqlens_int32=poison(padded), cu_seqlens_k=poison(padded + 1), page_table=poison(padded, TABLE)
@@ -141,7 +143,7 @@ def _one_pass(of: Any, more: int) -> Any:
 
 def _placed(of: Any, buffers: Any, width: int, filler: int, longer: int = 0, positions: int | None = None) -> None:
     """Assert rows, lengths, and positions and slots of *width* tokens behind each request's length."""
-    each = torch.arange(width, device=_device())
+    each = torch.arange(width, device=DEVICE)
     slots = torch.stack([of.table[row, at : at + width].long() for row, at in zip(of.rows, of.lengths, strict=True)])
     told = (of.lengths[:, None] + each)[:, : width if positions is None else positions]
     assert torch.equal(buffers.req_pool_indices[: of.padded], _padded(of.rows, of.padded))
@@ -169,14 +171,5 @@ def _equal(mine: Any, theirs: Any, names: Any = ("cache_seqlens_int32", "cu_seql
         )
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("graph_input_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("graph_input_checks", globals())

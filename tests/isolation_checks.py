@@ -87,10 +87,5 @@ def _batch() -> Any:
 _SPECULATIVE = SimpleNamespace(is_none=lambda: False)
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("isolation_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("isolation_checks", globals())

@@ -15,6 +15,8 @@ import torch
 
 from tests import checks
 
+DEVICE = checks.device()
+
 HIDDEN, GRAPHS = 4, (1, 8, 32)
 WIDTHS = (1, 2, 3, 4)
 
@@ -54,7 +56,7 @@ def _graphs(width: int) -> Any:
     graphs.eagle_worker = SimpleNamespace(mtp_model_runner=lambda _: model_runner)
     graphs.max_bs, graphs.captured_req_width, graphs.seq_len_fill_value = max(GRAPHS), width, 1
     graphs.prune_draft_extend_logits, graphs.require_gathered_buffer = True, False
-    graphs.device = _device()
+    graphs.device = DEVICE
     exec_context = SimpleNamespace(mamba=SimpleNamespace(enable_mamba_extra_buffer=False))
     with patch.object(module, "get_exec", lambda: exec_context):
         graphs.buffers = graphs._allocate_buffers()
@@ -67,27 +69,18 @@ def _prepare(graphs: Any, width: int, accepted: list[int]) -> torch.Tensor:
 
     buffers, requests = graphs.buffers, len(accepted)
     size = next(size for size in GRAPHS if size >= requests)
-    counts = torch.tensor(accepted, dtype=torch.int32, device=_device())
-    tokens = torch.zeros(requests * width, dtype=torch.int64, device=_device())
-    each = torch.ones(requests, dtype=torch.int64, device=_device())
+    counts = torch.tensor(accepted, dtype=torch.int32, device=DEVICE)
+    tokens = torch.zeros(requests * width, dtype=torch.int64, device=DEVICE)
+    each = torch.ones(requests, dtype=torch.int64, device=DEVICE)
     fill_draft_extend_prepare_buffers_triton(
         *(buffers.input_ids, buffers.positions, buffers.out_cache_loc, tokens, tokens, tokens),
         *(buffers.seq_lens, buffers.req_pool_indices, buffers.num_correct_drafts, buffers.num_accept_tokens),
         *(buffers.select_index, None, each, each, counts, counts + 1, None),
-        *(buffers.hidden_states, torch.zeros(requests * width, HIDDEN, device=_device()), None, None),
+        *(buffers.hidden_states, torch.zeros(requests * width, HIDDEN, device=DEVICE), None, None),
         *(requests, size, width, 0, graphs.seq_len_fill_value),
     )
     return buffers.select_index[:size].cpu()
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("layer_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("layer_checks", globals())

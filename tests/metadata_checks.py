@@ -15,6 +15,8 @@ from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.seams import attention, graphs
 from tests import checks
 
+DEVICE = checks.device()
+
 POISON = -7
 OUTPUTS = ("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table")
 
@@ -36,7 +38,7 @@ def an_extend_is_told_what_sglang_tells() -> None:
 
 def other_tables_are_left_to_sglang() -> None:
     """Those of sliding windows and of virtual memory, and strided ones."""
-    given, asked, now = _given(3, 40, 1), [], _round()
+    given, asked, now = _given(3, 40, 1), [], Round(None, None)
 
     def original(*_: Any, **options: Any) -> None:
         asked.append(options)
@@ -54,7 +56,7 @@ def other_tables_are_left_to_sglang() -> None:
 def a_fault_leaves_lengths_to_sglang() -> None:
     """From then on, and without an exception."""
     asked: list[Any] = []
-    now, whole = _round(), _given(3, 40, 1)
+    now, whole = Round(None, None), _given(3, 40, 1)
     for given in ({**whole, "req_pool_indices": None}, whole):
         attention.fa3_extend_metadata(now, lambda **_: asked.append(1), **given)
     assert now.fa3.length_kernel.guard.closed and asked == [1, 1]
@@ -65,7 +67,7 @@ def a_replayed_extend_is_told_once() -> None:
     told = []
     for ours in (False, True):
         backend, batch = _replay()
-        now = _round()
+        now = Round(None, None)
 
         def prepare(runner: Any, batch: Any, backend: Any = backend, now: Any = now) -> None:
             attention.fa3_metadata(now, type(backend).init_forward_metadata_out_graph, backend, batch)
@@ -87,7 +89,7 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     """Outside a replay, on another backend, and where a graph leaves something out."""
     backend, batch = _replay()
     asked: list[Any] = []
-    now = _round()
+    now = Round(None, None)
 
     def original(*given: Any) -> None:
         asked.append(given)
@@ -106,11 +108,6 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     assert len(asked) == 4 and not now.fa3.extend_metadata.guard.closed
 
 
-def _round() -> Any:
-    """Return the round of a process in which nothing has happened."""
-    return Round(None, None)
-
-
 def _graphs(backend: Any) -> Any:
     """Return an extend's graphs that were captured with *backend*."""
     return SimpleNamespace(draft_extend_attn_backend=backend, model_runner=None)
@@ -123,7 +120,7 @@ def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dic
     first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
     ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
     if mine:
-        attention.fa3_decode_metadata(_round(), _not_asked, *ordered, skip_page_table=False)
+        attention.fa3_decode_metadata(Round(None, None), _not_asked, *ordered, skip_page_table=False)
     else:
         theirs(*ordered)
     return given
@@ -134,7 +131,7 @@ def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any
 
     given = _given(requests, width, page)
     if mine:
-        attention.fa3_extend_metadata(_round(), _not_asked, **given)
+        attention.fa3_extend_metadata(Round(None, None), _not_asked, **given)
     else:
         theirs(**given)
     return given
@@ -157,7 +154,7 @@ def _given(requests: int, width: int, page: int, device: str | None = None) -> d
         "cu_seqlens_q": torch.full((requests + 1,), POISON, dtype=torch.int32),
         "page_table": torch.full((requests, width), POISON, dtype=torch.int32),
     }
-    return {**{name: tensor.to(device or _device()) for name, tensor in given.items()}, "page_size": page}
+    return {**{name: tensor.to(device or DEVICE) for name, tensor in given.items()}, "page_size": page}
 
 
 def _replay() -> tuple[Any, Any]:
@@ -167,9 +164,9 @@ def _replay() -> tuple[Any, Any]:
     from tests.worker_checks import _fa3
 
     requests, width = 2, 3
-    backend = _fa3(is_draft=1, step=0, device=_device())
+    backend = _fa3(is_draft=1, step=0, device=DEVICE)
     draw = torch.Generator().manual_seed(1)
-    backend.req_to_token = torch.randint(0, 999, (9, 32), generator=draw, dtype=torch.int32).to(_device())
+    backend.req_to_token = torch.randint(0, 999, (9, 32), generator=draw, dtype=torch.int32).to(DEVICE)
     backend.kv_index_translator = SimpleNamespace(is_translating=False, reads_are_translated=False)
     backend.fa_impl_ver, backend.needs_cpu_seq_lens = 3, False
     table = backend.draft_extend_metadata
@@ -177,11 +174,11 @@ def _replay() -> tuple[Any, Any]:
         table[name].fill_(POISON)
     mode = ForwardMode.DRAFT_EXTEND_V2
     spec = SimpleNamespace(num_tokens_per_req=width, extend_seq_lens_tensor=None, extend_seq_lens_cpu=[width, width])
-    backend._bind_metadata_buffers(requests, requests * width, None, mode, spec, _device())
+    backend._bind_metadata_buffers(requests, requests * width, None, mode, spec, DEVICE)
     batch = SimpleNamespace(
-        forward_mode=mode, batch_size=requests, seq_lens=torch.tensor([7, 21], device=_device()), encoder_lens=None,
-        req_pool_indices=torch.tensor([4, 1], device=_device()), spec_info=spec, seq_lens_cpu=None, kv_loc_plan=None,
-        extend_seq_lens=torch.full((requests,), width, device=_device()), out_cache_loc=None,
+        forward_mode=mode, batch_size=requests, seq_lens=torch.tensor([7, 21], device=DEVICE), encoder_lens=None,
+        req_pool_indices=torch.tensor([4, 1], device=DEVICE), spec_info=spec, seq_lens_cpu=None, kv_loc_plan=None,
+        extend_seq_lens=torch.full((requests,), width, device=DEVICE), out_cache_loc=None,
     )  # fmt: skip
     return backend, batch
 
@@ -200,14 +197,5 @@ def _not_asked(*_: Any, **__: Any) -> None:
     raise AssertionError("it was left to SGLang")
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("metadata_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("metadata_checks", globals())

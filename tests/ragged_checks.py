@@ -97,7 +97,7 @@ class Lab:
 
         from tests.worker_checks import _fa3
 
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device or checks.device()
         self.mode = ForwardMode.TARGET_VERIFY
         self.backend = _fa3(is_draft=0, step=0, largest=max(sizes), device=self.device)
         assert self.backend.speculative_num_draft_tokens == WIDTH
@@ -126,7 +126,7 @@ class Lab:
 
     def rounds(self) -> PackedRounds:
         """Return what packs rounds with BUDGET."""
-        return PackedRounds(SimpleNamespace(_draft_worker=None), lambda: BUDGET, graphs=self.graphs)
+        return PackedRounds(lambda: BUDGET, graphs=self.graphs)
 
     def packing(self, kept: list[int]) -> Packing:
         """Return the packing of requests that keep so many drafts each."""
@@ -192,10 +192,5 @@ def _verify_input(requests: int, device: str) -> Any:
     )  # fmt: skip
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("ragged_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("ragged_checks", globals())

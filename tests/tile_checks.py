@@ -17,6 +17,8 @@ from torch import Tensor
 from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import LEAST_KEYS, Layout, lay_out
 from tests import checks
 
+DEVICE = checks.device()
+
 POISON = 113
 ROWS, COLUMNS = 20, 1700
 PROCESSORS = 8
@@ -152,7 +154,7 @@ def _passes() -> Iterator[Pass]:
 
 
 def _pass(lengths: Tensor, width: int, queries: bool, heads: int) -> Pass:
-    requests, device = len(lengths), _device()
+    requests, device = len(lengths), DEVICE
     table = torch.randperm(ROWS * COLUMNS, generator=torch.Generator().manual_seed(3)).view(ROWS, COLUMNS).int()
     wrapper = wrapper_of(requests, width, queries, heads)
     return Pass(
@@ -190,7 +192,7 @@ def wrapper_of(requests: int, width: int, queries: bool, heads: int) -> Any:
 
 
 def poison(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
-    return torch.full((size,), POISON, dtype=dtype, device=_device())
+    return torch.full((size,), POISON, dtype=dtype, device=DEVICE)
 
 
 # -- the planner's rules ---------------------------------------------------------------------------------------------
@@ -221,14 +223,5 @@ def sums(sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("tile_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("tile_checks", globals())

@@ -17,6 +17,8 @@ from sglang_adaptive.sglang_plugin.draft_window.sinks import Sinks
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from tests import checks
 
+DEVICE = checks.device()
+
 ROWS, COLUMNS, AHEAD = 6, 2304, 8
 FIRST = 7_000_000
 LENGTHS = [40, 1000, 1001, 2200, 1777]
@@ -32,8 +34,8 @@ def the_kernel_writes_what_torch_writes() -> None:
         tables = [_table(), _table()]
         asked = torch.tensor([2, 0, 5, 1, 3])
         wanted = rows.shortened(tables[0], asked, lengths, prefixes, shape, FIRST)
-        given = [None if one is None else one.to(_device()) for one in (asked, lengths, prefixes)]
-        on_device = tables[1].to(_device())
+        given = [None if one is None else one.to(DEVICE) for one in (asked, lengths, prefixes)]
+        on_device = tables[1].to(DEVICE)
         found = rows.Seen(*kernel.shortened(on_device, *given, shape, FIRST))
         for name in ("rows", "lengths", "prefixes", "left"):
             one, other = getattr(wanted, name), getattr(found, name)
@@ -52,7 +54,7 @@ def sinks_are_turned_as_torch_turns_them() -> None:
         angles = torch.arange(COLUMNS)[:, None] * 500.0 ** -(torch.arange(turning // 2) / (turning // 2))
         rotations = 1.2 * torch.cat([angles.cos(), angles.sin()], dim=-1)  # as YaRN scales them
         found = []
-        for device, place in (("cpu", Sinks.place), (_device(), _by_the_kernel)):
+        for device, place in (("cpu", Sinks.place), (DEVICE, _by_the_kernel)):
             keys, values = (buffer.clone().to(device) for buffer in buffers)
             sinks = Sinks([keys], [values], 500, rotations.to(device), halves)
             place(sinks, table.to(device), torch.tensor([2, 0, 5, 1, 3]).to(device), left.to(device), shape)
@@ -84,18 +86,18 @@ def _by_the_kernel(sinks: Sinks, *given: Any) -> None:
 def lists_of_slots_are_of_the_shortened_requests() -> None:
     """By SGLang's kernel for Triton and FlashInfer, which takes the position of a token for a length."""
     steps, shape = 3, Shape.of(1000, 40, 1, AHEAD)
-    table, asked, lengths = _table().to(_device()), torch.tensor([2, 0, 5, 1, 3]), torch.tensor(LENGTHS)
+    table, asked, lengths = _table().to(DEVICE), torch.tensor([2, 0, 5, 1, 3]), torch.tensor(LENGTHS)
     before = table.clone()
     window = DraftWindow(shape, table, None)
-    seen = rows.Seen(*kernel.shortened(table, asked.to(_device()), lengths.to(_device()), None, shape, FIRST))
-    batch = SimpleNamespace(positions=lengths.to(_device()), seq_lens=seen.lengths, req_pool_indices=seen.rows)
+    seen = rows.Seen(*kernel.shortened(table, asked.to(DEVICE), lengths.to(DEVICE), None, shape, FIRST))
+    batch = SimpleNamespace(positions=lengths.to(DEVICE), seq_lens=seen.lengths, req_pool_indices=seen.rows)
     indices, ends = _listed(table, window.placed(batch), steps)
     assert torch.equal(batch.positions.cpu(), lengths), "tokens stay where they are"
     for step in range(steps):
         for at, (row, length) in enumerate(zip(asked.tolist(), LENGTHS, strict=True)):
             own = before[row, : length + step + 1]
             left = shape.left_out(length)
-            sinks = FIRST + row * shape.sinks + torch.arange(shape.sinks, device=_device())
+            sinks = FIRST + row * shape.sinks + torch.arange(shape.sinks, device=DEVICE)
             wanted = own if not left else torch.cat([sinks, own[shape.sinks + left :]])
             start, end = ends[step, at].item(), ends[step, at + 1].item()
             assert torch.equal(indices[step, start:end], wanted.to(indices.dtype)), (step, at)
@@ -107,8 +109,8 @@ def _listed(table: Any, batch: Any, steps: int) -> tuple[Any, Any]:
     from triton import next_power_of_2
 
     requests = len(batch.seq_lens)
-    indices = torch.zeros(steps, requests * COLUMNS, dtype=torch.int64, device=_device())
-    ends = torch.zeros(steps, requests + 1, dtype=torch.int32, device=_device())
+    indices = torch.zeros(steps, requests * COLUMNS, dtype=torch.int64, device=DEVICE)
+    ends = torch.zeros(steps, requests + 1, dtype=torch.int32, device=DEVICE)
     generate_draft_decode_kv_indices[(steps, requests, 1)](
         batch.req_pool_indices, table, batch.seq_lens, indices, ends, batch.positions, table.shape[1],
         indices.shape[1], ends.shape[1], next_power_of_2(requests), next_power_of_2(steps),
@@ -122,10 +124,6 @@ def _table() -> Any:
     drawn = torch.Generator().manual_seed(3)
     upper = torch.randint(1, 10**6, (ROWS, COLUMNS), generator=drawn, dtype=torch.int32)
     return torch.cat([upper, torch.zeros_like(upper)])
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 if __name__ == "__main__":

@@ -43,24 +43,17 @@ def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
     assert asked == [4, 9, 64], asked
 
 
-def sglang_makes_it_where_the_mask_is_read() -> None:
-    """As triton's attention does."""
-    _left_to_sglang(_worker(is_read=True), _batch(2))
-
-
-def sglang_makes_it_for_watermarks() -> None:
-    """They find a token's predecessors in the mask."""
-    _left_to_sglang(_worker(watermark=object()), _batch(2))
-
-
-def sglang_makes_it_for_an_idle_batch() -> None:
-    """It has a form of its own."""
-    _left_to_sglang(_worker(), _batch(2, idle=True))
-
-
-def sglang_makes_it_beyond_the_largest_graph() -> None:
-    """The mask's buffer is too small for such a batch."""
-    _left_to_sglang(_worker(), _batch(65))
+def sglang_makes_it_where_its_mask_or_its_form_is_needed() -> None:
+    """Attention or watermarks that read the mask, an idle batch, and one that the mask's buffer is too small for."""
+    for worker, batch in (
+        *((_worker(is_read=True), _batch(2)), (_worker(watermark=object()), _batch(2))),
+        *((_worker(), _batch(2, idle=True)), (_worker(), _batch(65))),
+    ):
+        asked: list[Any] = []
+        inputs = ZeroStepInputs()
+        inputs._links, inputs._rows = dict.fromkeys(LINKS, torch.zeros(99)), 99
+        inputs.made(lambda worker, batch, asked=asked: asked.append(batch), worker, batch)
+        assert asked == [batch] and not inputs.guard.closed
 
 
 def a_fault_leaves_the_inputs_to_sglang() -> None:
@@ -474,14 +467,6 @@ def _counted(asked: list[int]) -> Any:
     return original
 
 
-def _left_to_sglang(worker: Any, batch: Any) -> None:
-    asked: list[Any] = []
-    inputs = ZeroStepInputs()
-    inputs._links, inputs._rows = dict.fromkeys(LINKS, torch.zeros(99)), 99
-    inputs.made(lambda worker, batch: asked.append(batch), worker, batch)
-    assert asked == [batch] and not inputs.guard.closed
-
-
 def _same(mine: Any, theirs: Any) -> bool:
     if isinstance(theirs, torch.Tensor):
         return bool(mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs))
@@ -531,10 +516,5 @@ def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> t
     return events, backend._outputs[4]
 
 
-def main() -> None:
-    """Run the checks and print what came out."""
-    checks.tell("worker_checks", globals())
-
-
 if __name__ == "__main__":
-    main()
+    checks.tell("worker_checks", globals())

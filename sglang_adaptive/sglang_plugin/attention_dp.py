@@ -14,9 +14,6 @@ from sglang_adaptive.sglang_plugin.workers.choice import AsIf
 
 logger = logging.getLogger(__name__)
 
-# Whether a server with attention DP adapts, and where that cannot work.
-
-
 _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 
 

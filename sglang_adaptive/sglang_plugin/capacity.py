@@ -52,6 +52,20 @@ def places_beyond_context(original: Callable[[], int]) -> int:
     return max(original(), int(slots) - 1)
 
 
+def slots_of_a_round(batch: Any, width: int) -> Any:
+    """Return the KV slots of the next *width* tokens of each request of *batch*, [requests * width], on the device."""
+    from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+
+    return assign_extend_cache_locs_uniform_func(
+        req_pool_indices=batch.req_pool_indices,
+        req_to_token=batch.req_to_token_pool.req_to_token,
+        start_offset=batch.seq_lens,
+        batch_size=batch.seq_lens.shape[0],
+        draft_token_num=width,
+        device=batch.device,
+    )
+
+
 class Capacity:
     """Keeps the rounds of one scheduler within what their requests have room for."""
 

@@ -48,28 +48,16 @@ def _runs_mamba2(model: Any) -> bool:
     return found is not None and not isinstance(found, (Lfm2Config, Lfm2MoeConfig, Lfm2VlConfig, ZayaConfig))
 
 
-# The distance between two requests' verify states in SGLang's Triton kernel of Mamba2: that of the buffer.
-#
-# The kernel takes ``cache_steps`` as the number of states that the buffer holds for a request. SGLang 0.5.23 passes
-# the draft tokens of the round, which is the same number only in rounds of the most draft tokens. In any other round
-# the states of all requests but the first are written elsewhere than where the commit reads them. FlashInfer's kernel
-# reads the distance from the tensor, and takes ``cache_steps`` as the tokens of the round: it is left alone.
-
-
 def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the *arguments* of the kernel with ``cache_steps`` as the steps that the buffer has for a request.
 
-    The buffer is [requests, steps, heads, head size, state size].
+    The buffer is [requests, steps, heads, head size, state size]. SGLang passes the draft tokens of the round.
+    FlashInfer's kernel takes ``cache_steps`` as these, reads the distance from the tensor, and is left alone.
     """
     buffer = arguments.get("intermediate_states_buffer")
     if buffer is None:
         return dict(arguments)
-    return {**arguments, "cache_steps": buffer_steps(buffer)}
-
-
-def buffer_steps(buffer: Any) -> int:
-    """Return the steps between two requests of *buffer*."""
-    return int(buffer.stride(0) // buffer.stride(1))
+    return {**arguments, "cache_steps": buffer.stride(0) // buffer.stride(1)}
 
 
 # Lets a mixed batch see the tokens that its grammars have accepted.

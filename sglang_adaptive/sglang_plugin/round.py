@@ -18,14 +18,20 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import attention_dp, repairs
-from sglang_adaptive.sglang_plugin.capacity import Capacity
+from sglang_adaptive.sglang_plugin.capacity import Capacity, slots_of_a_round
 from sglang_adaptive.sglang_plugin.captures import Captures
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.fast_path import launches
+from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
+from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
+from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
 from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
 from sglang_adaptive.sglang_plugin.fast_path.kv_only import Chunks
+from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
+from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
+from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
 from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, metrics_beside
@@ -36,6 +42,7 @@ from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_bu
 from sglang_adaptive.sglang_plugin.verify_budget.chances import Chances
 from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
 from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRows
+from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
 from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
@@ -44,14 +51,7 @@ from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
-    from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
-    from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
-    from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
-    from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
-    from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
-    from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
     from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
-    from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 
 
 class Round:
@@ -69,6 +69,13 @@ class Round:
         self.lengths = KnownLengths()
         self.inputs = ZeroStepInputs()
         self.decode_kernel = DecodeKernel()
+        self.chain_kernel = ChainKernel()
+        self.fa3 = Fa3()
+        self.device_plans = DevicePlans()
+        self.likeliest = LikeliestTokens()
+        self.short_verify = ShortVerify()
+        self.short_draft = ShortDraft()
+        self.relay = Relay()
         self.chunks = Chunks(worker)
         self.chances = Chances()
         self.longest_rows = LongestRows()
@@ -91,55 +98,6 @@ class Round:
         self.audits: Audits | None = None
         """Lets some finished requests be decoded again; does nothing unless the configuration asks for it."""
         self._resolving: RoundNote | None = None
-
-    @cached_property
-    def fa3(self) -> Fa3:
-        """The shortcuts of fa3's passes, whose kernels need Triton."""
-        from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
-
-        return Fa3()
-
-    @cached_property
-    def device_plans(self) -> DevicePlans:
-        """What plans FlashInfer's passes; its kernel needs Triton as well."""
-        from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
-
-        return DevicePlans()
-
-    @cached_property
-    def chain_kernel(self) -> ChainKernel:
-        """What attends in the verify passes of Triton's backend."""
-        from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
-
-        return ChainKernel()
-
-    @cached_property
-    def likeliest(self) -> LikeliestTokens:
-        """What chooses the tokens of greedy zero-step rounds; its kernels need Triton as well."""
-        from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
-
-        return LikeliestTokens()
-
-    @cached_property
-    def short_verify(self) -> ShortVerify:
-        """What verifies rounds that need nothing but a graph; its kernels need Triton."""
-        from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
-
-        return ShortVerify()
-
-    @cached_property
-    def short_draft(self) -> ShortDraft:
-        """The same for the draft's passes."""
-        from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
-
-        return ShortDraft()
-
-    @cached_property
-    def relay(self) -> Relay:
-        """What hands the start of a round to the next; its kernels need Triton."""
-        from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
-
-        return Relay()
 
     @cached_property
     def exact(self) -> ExactVerify | None:
@@ -355,7 +313,8 @@ class Round:
         if batch.seq_lens.is_cuda:
             if self.drafts_whole and self.short_draft.extended(drafter, batch, result):
                 return
-            self.short_verify.take_slots(batch, drafter.speculative_num_draft_tokens)
+            if batch.out_cache_loc is None:  # after a short verify; SGLang's draft extend needs them
+                batch.out_cache_loc = slots_of_a_round(batch, drafter.speculative_num_draft_tokens)
         extend(drafter, batch, result, **kwargs)
 
     def launched(self, result: Any) -> None:
@@ -405,8 +364,9 @@ class Round:
 
     def short_rounds(self) -> dict[str, int]:
         """Return how many passes were shortened, and in which way, for /server_info."""
-        made = {"verifies": self.short_verify.rounds, "accepts": self.short_verify.commit.rounds}
-        return made | {
+        return {
+            "verifies": self.short_verify.rounds,
+            "accepts": self.short_verify.commit.rounds,
             "drafts": self.short_draft.drafts,
             "extends": self.short_draft.extends,
             "prefills": self.chunks.passes,

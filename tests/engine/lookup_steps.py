@@ -19,7 +19,7 @@ from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.policy.throughput import lookups as choice
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.lookups import setup_check
+from sglang_adaptive.sglang_plugin.lookups.rounds import why_not
 from sglang_adaptive.sglang_plugin.lookups.texts import Texts
 from tests.engine.stepping import TIERS, Stepped
 
@@ -201,8 +201,8 @@ def reasons(lab: LookupStepper) -> dict[str, Any]:
     found = {}
     for name, change in changes.items():
         with change:
-            found[name] = setup_check.why_not(lab.worker)
-    found["none"] = setup_check.why_not(lab.worker)
+            found[name] = next(why_not(lab.worker), None)
+    found["none"] = next(why_not(lab.worker), None)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A greedy choice without drafts is what SGLang's verification of one node says, by kernels that run on a device."""
+"""Greedy rounds choose and accept what SGLang's verification does, by kernels that run on a device."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from tests import checks
 
 
-@pytest.mark.parametrize("check", checks.named_in("choice_checks"))
+@pytest.mark.parametrize("check", checks.named_in("greedy_checks"))
 def test_it_chooses_what_sglang_chooses(check: str) -> None:
-    from tests import choice_checks
+    from tests import greedy_checks
 
-    getattr(choice_checks, check)()
+    getattr(greedy_checks, check)()
 
 
 @pytest.mark.parametrize("requests", [1, 8, 64])

@@ -9,14 +9,12 @@ in CUDA graphs too. Rows are rewritten on the device before each pass of the dra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from sglang_adaptive.sglang_plugin.configuration import configuration
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SINKS = 64
 """First tokens that the draft always sees; more with larger pages of KV slots, whole pages.

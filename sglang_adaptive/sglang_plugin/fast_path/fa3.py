@@ -47,21 +47,17 @@ class ExtendMetadata:
 
 
 def _bound(backend: Any, forward_batch: Any) -> bool:
-    if not _is_in_graph(backend, forward_batch):
-        return False
-    backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
-    backend.forward_metadata_spec_decode_expand = None
-    return True
-
-
-def _is_in_graph(backend: Any, forward_batch: Any) -> bool:
-    """Whether the graph fills in all metadata: SGLang says so, and there are no tables of other kinds."""
-    return bool(
+    """Bind the graph's metadata to *backend*; False where SGLang has to fill in some, as tables of other kinds."""
+    if not (
         forward_batch.forward_mode.is_draft_extend_v2()
         and backend.draft_extend_metadata_captured_in_graph()
         and not backend.use_sliding_window_kv_pool
         and forward_batch.encoder_lens is None
-    )
+    ):
+        return False
+    backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
+    backend.forward_metadata_spec_decode_expand = None
+    return True
 
 
 # Computes fa3's tile schedule of a verify pass once a pass instead of once a layer.
@@ -218,11 +214,8 @@ def _has_gaps(q: torch.Tensor) -> bool:
     return dense and row_bytes % ALIGNED == 0 and offset == 0
 
 
-# The shortcuts of fa3's passes in one scheduler.
-
-
 class Fa3:
-    """Each with its guard."""
+    """The shortcuts of fa3's passes in one scheduler, each with its guard."""
 
     def __init__(self) -> None:
         self.extend_metadata = ExtendMetadata()

@@ -8,20 +8,18 @@ grammar or sampling changes the choice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.acceptance import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.zero_steps.choice import PARTS, best_of_parts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @triton.jit(do_not_specialize=["vocabulary"], do_not_specialize_on_alignment=["drafts", "seq_lens"])  # type: ignore[untyped-decorator, unused-ignore]

@@ -1,4 +1,9 @@
-"""Launches Triton kernels as they were compiled before, whatever the alignment of their tensors."""
+"""Launches Triton kernels as they were compiled before, whatever the alignment of their tensors.
+
+For each launch Triton 3.8 looks at every argument, and writes what it finds into a string, to find the compiled kernel.
+Launched again and again, the kernel of `length_kernel.py` takes 16.5 us on the host of an H200 by Triton, and 8.6 here.
+Who launches through here names what a kernel was compiled for.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,6 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-
-# Launches Triton kernels as they were compiled before, without asking again for what.
-#
-# For each launch Triton 3.8 looks at every argument, and writes what it finds into a string, to find the compiled
-# kernel. Launched again and again, the kernel of `length_kernel.py` takes 16.5 us on the host of an H200 by Triton,
-# and 8.6 here. Who launches through here names what a kernel was compiled for.
 
 
 class Launches:

@@ -56,17 +56,6 @@ class ShortVerify:
         self.rounds += 1
         return self._result(batch, verify_input, plan.replayed(runner, batch), plan)
 
-    def take_slots(self, batch: Any, width: int) -> None:
-        """Look up the slots of a round's tokens, *width* of each request, where SGLang's draft extend needs them."""
-        from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
-
-        if batch.out_cache_loc is None:
-            batch.out_cache_loc = assign_extend_cache_locs_uniform_func(
-                req_pool_indices=batch.req_pool_indices, req_to_token=batch.req_to_token_pool.req_to_token,
-                start_offset=batch.seq_lens, batch_size=batch.seq_lens.shape[0], draft_token_num=width,
-                device=batch.device,
-            )  # fmt: skip
-
     def _result(self, batch: Any, verify_input: Any, output: Any, plan: _Plan) -> Any:
         from sglang.srt.managers.utils import GenerationBatchResult
         from sglang.srt.speculative import eagle_worker_common as common

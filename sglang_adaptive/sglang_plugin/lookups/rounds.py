@@ -10,6 +10,7 @@ what the device knows.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,8 +21,8 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.lookups.setup_check import why_not
 from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts, tokens_from
+from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class LookupRounds:
 
         if not configuration().options.lookup:
             return None
-        reason = why_not(worker)
+        reason = next(why_not(worker), None)
         if reason is not None:
             logger.warning("adaptive: nothing is looked up: %s", reason)
             return None
@@ -141,6 +142,26 @@ class LookupRounds:
         told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
         on_host = told.to("cpu", non_blocking=True)
         note.arriving.append(partial(_tell, on_host))
+
+
+def why_not(worker: Any) -> Iterator[str]:
+    """Yield why *worker* cannot verify drafts that are looked up; nothing where it can."""
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+    from sglang.srt.runtime_context import get_parallel, get_spec
+
+    draft = worker._draft_worker
+    if not is_eagle_or_standalone(worker):
+        yield f"{type(worker).__name__} has not been shown to verify them"
+    if type(draft.req_to_token_pool) is not ReqToTokenPool:
+        yield f"a {type(draft.req_to_token_pool).__name__} keeps a state for each draft token"
+    if worker._target_worker.model_runner.use_mla_backend or draft.draft_runner.use_mla_backend:
+        yield "latent attention (MLA) has not been shown to: fa3 faults in its passes of 16 rows a request"
+    if draft.seed_dsa_topk_from_draft_extend:
+        yield "the draft's extend also selects for sparse attention"
+    if get_spec().speculative_use_rejection_sampling:
+        yield "rejection sampling needs the draft's distribution"
+    if get_parallel().attn_dp_size > 1:
+        yield "attention runs data parallel"
 
 
 def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:

@@ -238,6 +238,7 @@ needs(
             *("reqs", "req_to_token_pool", "tree_cache", "req_pool_indices", "req_pool_indices_cpu", "seq_lens"),
             *("seq_lens_cpu", "seq_lens_sum", "orig_seq_lens", "out_cache_loc", "multimodal_inputs"),
             *("sampling_info", "has_grammar", "return_logprob", "forward_mode", "spec_info", "input_ids"),
+            "chunked_req",
         ),
     ),
     Need(

@@ -15,10 +15,6 @@ A round, with `width` = steps + 1 tokens of each of `requests`:
 4. After the pass `rounds` spreads logits and hidden states back before anything reads them.
 5. `looks` sends a few numbers to the host with the round's result: what the policy learns budgets from.
 
-SGLang's own verify input stays a rectangle [requests, width], and with it draft tokens, grammar masks, `predict`,
-logprobs, hidden states and the draft extend's window of slots. An absent draft is rejected by its link: the chain of
-`retrieve_next_token` ends at the last verified token. Greedy and sampled acceptance walk these links on all devices,
-and so do grammars; the token behind the chain is then drawn from the target's whole distribution. So what is written
-does not depend on the ranking. Rejection sampling walks no links, and is refused. The target does not write the KV
-slot of an absent draft; no accepted token lies there, so the next round writes it before anybody reads it.
+SGLang's own verify input stays a rectangle [requests, width]. docs/architecture.md says why outputs are the same.
+Rejection sampling walks no links from draft to draft, and is refused.
 """

@@ -10,14 +10,12 @@ were right.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from sglang_adaptive.runtime.budgets import BINS, UNITS
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def completed(chances: Tensor, verified: Tensor, accepted: Tensor, exponent: float, draw: Any) -> Tensor:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def ranks(chances: Tensor) -> Tensor:
@@ -89,9 +86,6 @@ class Packing:
         """
         columns = torch.arange(self.width, device=next_token.device)
         next_token.masked_fill_(columns >= self.lengths[:, None] - 1, -1)
-
-
-# SGLang's verify input as the target reads it in a packed pass.
 
 
 def packed_input(verify_input: Any, packing: Packing, slots: Tensor, padded_tokens: int) -> Any:

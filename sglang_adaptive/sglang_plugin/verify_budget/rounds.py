@@ -6,15 +6,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from sglang_adaptive.policy.observation import BudgetEvidence
 from sglang_adaptive.runtime.budgets import BINS, budgets_seen, looked_steps
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.acceptance import accept, is_plainly_greedy
+from sglang_adaptive.sglang_plugin.capacity import slots_of_a_round
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.verify_budget import looks
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing, packed_input, prefixes, ranks
@@ -26,9 +28,6 @@ from sglang_adaptive.sglang_plugin.verify_budget.setup_check import (
     why_rectangles,
 )
 from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRows, TargetGraphs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,6 @@ class PackedRounds:
 
     def __init__(
         self,
-        worker: Any,
         budget: Callable[[], int | None],
         exponent: Callable[[], float] = lambda: 1.0,
         graphs: TargetGraphs | None = None,
@@ -97,7 +95,6 @@ class PackedRounds:
         looked at. *graphs* is None on a backend that needs no graph. After an error *stop* gets why it was the last
         round that is packed.
         """
-        self.worker, self.draft = worker, worker._draft_worker
         self.graphs = graphs
         self.guard = Guard("adaptive: all requests of a batch verify equally many drafts from now on")
         self.rounds = 0
@@ -108,7 +105,6 @@ class PackedRounds:
         self._chances: Tensor | None = None
         self._round: _Drafted | None = None
         self._told: _Told | None = None
-        self._borrowed = False
         self._draw: torch.Generator | None = None
 
     @classmethod
@@ -119,7 +115,7 @@ class PackedRounds:
 
         *longest* has the rows that the target's graphs were captured for; *stop* is as in the constructor.
         """
-        why, forced = why_rectangles(worker), forced_budget()
+        why, forced = next(why_rectangles(worker), None), forced_budget()
         if why is not None:
             logger.warning("adaptive: all requests of a batch verify equally many drafts: %s", why)
             stop(why)
@@ -132,7 +128,6 @@ class PackedRounds:
             )
         runner = worker.target_worker.model_runner
         return cls(
-            worker,
             lambda: forced or controller.choice.budget,
             lambda: controller.calibration.exponent,
             TargetGraphs(runner, partial(state_of, worker), longest) if needs_graphs(runner) else None,
@@ -154,7 +149,7 @@ class PackedRounds:
         All that follows in the round reads the rectangle: the chains of *verify_input* end at their last verified
         token, and the batch keeps the slots of all its tokens, which the draft extend writes.
         """
-        made = self._attempt(self._packed, verify_input, pool, batch)
+        made = self._attempt(self._packed, verify_input, batch)
         if made is None:
             return prepare(verify_input, pool, batch, target)
         packing, slots, packed = made
@@ -198,11 +193,13 @@ class PackedRounds:
             self._stop(str(self.guard.error))
         return found
 
-    def _packed(self, verify_input: Any, pool: Any, batch: Any) -> tuple[Packing, Tensor, Any] | None:
+    def _packed(self, verify_input: Any, batch: Any) -> tuple[Packing, Tensor, Any] | None:
         packing = self.packing(verify_input)
         if packing is None:
             return None
-        slots = _slots(verify_input, pool, batch)
+        slots = verify_input.prepared_out_cache_loc
+        if slots is None:
+            slots = slots_of_a_round(batch, verify_input.draft_token_num)
         packed = packed_input(verify_input, packing, slots, self.padded_tokens(packing))
         self.borrow_graphs(packing)
         return packing, slots, packed
@@ -237,12 +234,10 @@ class PackedRounds:
         """Let the target run the packed pass of this round in the graphs of `budget` steps, if it needs graphs."""
         if self.graphs is not None:
             self.graphs.borrow(len(packing.places) // len(packing.lengths) - 1)
-            self._borrowed = True
 
     def give_graphs_back(self) -> None:
         """Let the target run in its own graphs again; does nothing where it does."""
-        if self.graphs is not None and self._borrowed:
-            self._borrowed = False
+        if self.graphs is not None:
             self.graphs.give_back()
 
     def take(self, verify_input: Any) -> Packing | None:
@@ -285,18 +280,3 @@ class PackedRounds:
             self._draw = torch.Generator(device)
             self._draw.manual_seed(0)
         return self._draw
-
-
-def _slots(verify_input: Any, req_to_token_pool: Any, batch: Any) -> Any:
-    from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
-
-    if verify_input.prepared_out_cache_loc is not None:
-        return verify_input.prepared_out_cache_loc
-    return assign_extend_cache_locs_uniform_func(
-        req_pool_indices=batch.req_pool_indices,
-        req_to_token=req_to_token_pool.req_to_token,
-        start_offset=batch.seq_lens,
-        batch_size=len(batch.req_pool_indices),
-        draft_token_num=verify_input.draft_token_num,
-        device=batch.device,
-    )

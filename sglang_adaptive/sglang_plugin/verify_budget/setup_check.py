@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from sglang_adaptive.policy.config import AdaptiveConfig
@@ -21,15 +22,18 @@ PACKED_BACKENDS = frozenset({"TorchRefBackend", _FA3})  # the CPU engine's, and 
 """Classes of attention backends that verify packed tokens as they verify a rectangle."""
 
 
-def why_rectangles(worker: Any) -> str | None:
-    """Return why all requests of a batch have to verify equally many drafts; None where they need not."""
+def why_rectangles(worker: Any) -> Iterator[str]:
+    """Yield why all requests of a batch have to verify equally many drafts; nothing where they need not."""
     asked = env.VERIFY_BUDGET.get() or ""
     if asked != CHOSEN and (not asked.isdecimal() or int(asked) < 1):
-        return f"{FORCE}={asked!r} is not a whole number from 1 on"
+        yield f"{FORCE}={asked!r} is not a whole number from 1 on"
     runner = worker.target_worker.model_runner
     if not is_eagle(worker):
-        return f"{type(worker).__name__} packs no drafts"
-    return _of_the_target(runner) or _of_the_server() or _of_the_graphs(worker, runner)
+        yield f"{type(worker).__name__} packs no drafts"
+    yield from _of_the_target(runner)
+    yield from _of_the_server()
+    if needs_graphs(runner):
+        yield from _of_the_graphs(worker)
 
 
 def ask(config: AdaptiveConfig) -> None:
@@ -65,9 +69,7 @@ def needs_graphs(runner: Any) -> bool:
 
 def state_of(worker: Any, steps: int) -> Any | None:
     """Return the runtime state of *steps*; None where there is none."""
-    controller = getattr(worker, "adaptive_controller", None)
-    states = [] if controller is None else controller.states
-    return next((state for state in states if state.speculative_num_steps == steps), None)
+    return next((state for state in worker.adaptive_controller.states if state.speculative_num_steps == steps), None)
 
 
 def longest_row(steps: int) -> int | None:
@@ -79,57 +81,51 @@ def longest_row(steps: int) -> int | None:
     return widest if widest > steps + 1 else None
 
 
-def _of_the_target(runner: Any) -> str | None:
+def _of_the_target(runner: Any) -> Iterator[str]:
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
     backend = type(runner.attn_backend).__name__
     if backend not in PACKED_BACKENDS:
-        return f"{backend} has not been shown to verify packed drafts"
+        yield f"{backend} has not been shown to verify packed drafts"
     if needs_graphs(runner):
-        reason = _of_fa3(runner.attn_backend)
-        if reason is not None:
-            return reason
+        yield from _of_fa3(runner.attn_backend)
     elif runner.decode_cuda_graph_runner is not None:
-        return "graphs of a verify pass are captured for rectangles"
+        yield "graphs of a verify pass are captured for rectangles"
     if type(runner.req_to_token_pool) is not ReqToTokenPool:
-        return f"a {type(runner.req_to_token_pool).__name__} keeps a state for each token of a rectangle"
+        yield f"a {type(runner.req_to_token_pool).__name__} keeps a state for each token of a rectangle"
     if runner.model_config.model_is_mrope:
-        return "multimodal positions are made for rectangles"
+        yield "multimodal positions are made for rectangles"
     if runner.watermark_state is not None:
-        return "watermarks read the tokens of a rectangle"
-    return None
+        yield "watermarks read the tokens of a rectangle"
 
 
-def _of_fa3(backend: Any) -> str | None:
-    reasons = {
-        "only version 3 of FlashAttention has been asked to verify packed drafts": backend.fa_impl_ver != 3,
-        "latent attention verifies rectangles": backend.use_mla,
-        "sliding windows verify rectangles": backend.has_swa or backend.use_sliding_window_kv_pool,
-        "local attention verifies rectangles": backend.local_attn_builder is not None,
-        "an encoder's keys are read by rectangles": backend.is_encoder_decoder,
-        "keys that are spread over ranks are read by rectangles": backend.attn_cp_size > 1
-        or backend._kv_shard_pool is not None,
-        "unified memory translates the slots of rectangles": backend.kv_index_translator.is_translating,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+def _of_fa3(backend: Any) -> Iterator[str]:
+    if backend.fa_impl_ver != 3:
+        yield "only version 3 of FlashAttention has been asked to verify packed drafts"
+    if backend.use_mla:
+        yield "latent attention verifies rectangles"
+    if backend.has_swa or backend.use_sliding_window_kv_pool:
+        yield "sliding windows verify rectangles"
+    if backend.local_attn_builder is not None:
+        yield "local attention verifies rectangles"
+    if backend.is_encoder_decoder:
+        yield "an encoder's keys are read by rectangles"
+    if backend.attn_cp_size > 1 or backend._kv_shard_pool is not None:
+        yield "keys that are spread over ranks are read by rectangles"
+    if backend.kv_index_translator.is_translating:
+        yield "unified memory translates the slots of rectangles"
 
 
-def _of_the_graphs(worker: Any, runner: Any) -> str | None:
-    """Return why no graph takes packed drafts, where they need one."""
-    if not needs_graphs(runner):
-        return None
-    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+def _of_the_server() -> Iterator[str]:
+    from sglang.srt.runtime_context import get_parallel, get_spec
 
-    forced = forced_budget()
-    found = [state_of(worker, forced)] if forced else worker.adaptive_controller.states
-    captured = [state.target_graph_runner for state in found if state is not None and state.target_graph_runner]
-    if forced and found == [None]:
-        return f"there are no graphs of {forced} steps, in which packed drafts are verified"
-    if not captured or any(type(graphs) is not DecodeCudaGraphRunner for graphs in captured):
-        return "without CUDA graphs a packed verify waits for the device"
-    if any(graphs._metadata_glue is not None for graphs in captured):
-        return "SGLANG_ENABLE_METADATA_GLUE_GRAPH replays the metadata of rectangles"
-    return None
+    parallel = get_parallel()
+    if get_spec().speculative_use_rejection_sampling:
+        yield "rejection sampling reads every draft of a chain"
+    if accepts_unseen():
+        yield "SGLANG_SIMULATE_ACC_LEN accepts drafts unseen"
+    if parallel.tp_size > 1 or parallel.attn_dp_size > 1:
+        yield "several ranks have not been shown to rank drafts alike"
 
 
 def accepts_unseen() -> bool:
@@ -139,13 +135,15 @@ def accepts_unseen() -> bool:
     return bool(envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)
 
 
-def _of_the_server() -> str | None:
-    from sglang.srt.runtime_context import get_parallel, get_spec
+def _of_the_graphs(worker: Any) -> Iterator[str]:
+    from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
-    parallel = get_parallel()
-    reasons = {
-        "rejection sampling reads every draft of a chain": get_spec().speculative_use_rejection_sampling,
-        "SGLANG_SIMULATE_ACC_LEN accepts drafts unseen": accepts_unseen(),
-        "several ranks have not been shown to rank drafts alike": parallel.tp_size > 1 or parallel.attn_dp_size > 1,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    forced = forced_budget()
+    found = [state_of(worker, forced)] if forced else worker.adaptive_controller.states
+    captured = [state.target_graph_runner for state in found if state is not None and state.target_graph_runner]
+    if forced and found == [None]:
+        yield f"there are no graphs of {forced} steps, in which packed drafts are verified"
+    if not captured or any(type(graphs) is not DecodeCudaGraphRunner for graphs in captured):
+        yield "without CUDA graphs a packed verify waits for the device"
+    if any(graphs._metadata_glue is not None for graphs in captured):
+        yield "SGLANG_ENABLE_METADATA_GLUE_GRAPH replays the metadata of rectangles"

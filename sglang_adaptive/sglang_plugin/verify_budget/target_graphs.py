@@ -75,8 +75,9 @@ class TargetGraphs:
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._borrowed, state.target_graph_runner
 
     def give_back(self) -> None:
-        """Let the target run in its own again, and make the borrowed one's query lengths a rectangle's."""
-        assert self._own is not None
+        """Let the target run in its own again, if it does not, and make the borrowed query lengths a rectangle's."""
+        if self._own is None:
+            return
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._own
         self._starts(self._borrowed).copy_(self._rectangles[self._borrowed])
         self._own = self._borrowed = None

@@ -7,7 +7,7 @@ algorithm, with the controller attached. It is used only where adaptive speculat
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
@@ -33,7 +33,7 @@ DSPARK = ("dspark_components.dspark_worker_v2:DSparkWorkerV2", "dspark:AdaptiveD
 
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
 """Algorithms that are refused with lookups, for which they would have buffers. What the name does not say is found when
-the server starts (``lookups/setup_check.py``)."""
+the server starts (``lookups/rounds.py``)."""
 
 
 def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
@@ -45,7 +45,7 @@ def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
         return made
     theirs, ours = DSPARK if learns else OURS[algorithm.name]
     is_theirs = f"{made.__module__}:{made.__name__}" == f"sglang.srt.speculative.{theirs}"
-    return _load(ours) if is_theirs else made
+    return resolve_name(f"{__package__}.{ours}") if is_theirs else made
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
@@ -100,8 +100,3 @@ def is_eagle_or_standalone(worker: Any) -> bool:
 
     standalone = isinstance(worker, StandaloneWorkerV2) and type(worker._draft_worker) is StandaloneDraftWorker
     return is_eagle(worker) or standalone
-
-
-def _load(place: str) -> Any:
-    module, name = place.split(":")
-    return getattr(import_module(f"{__package__}.{module}"), name)

@@ -92,14 +92,9 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
         """Build the backends and CUDA graphs of the draft and of the target for blocks of one width."""
-        live = self.block_size
-        self._take_width(width)
-        try:
-            with get_spec().override(speculative_num_draft_tokens=width):
-                draft = self._draft_parts(steps, width)
-                return self._state(target_parts(self, steps, width), draft)
-        finally:
-            self._take_width(live)
+        with get_spec().override(speculative_num_draft_tokens=width):
+            draft = self._draft_parts(steps, width)
+            return self._state(target_parts(self, steps, width), draft)
 
     def _draft_parts(self, steps: int, width: int) -> Parts:
         """Return the draft's attention backend and its CUDA graphs for blocks of *width*."""
@@ -121,7 +116,6 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         return backend, graphs
 
     def _take_width(self, width: int) -> None:
-        """Make blocks of *width* the live ones: the numbers and the buffers that depend on it."""
         self._buffers[self.block_size] = {name: getattr(self, name) for name in (*_BUFFERS, *_COUNTS, *_CONSTANTS)}
         for name, value in (self._buffers.get(width) or self._new_buffers(width)).items():
             setattr(self, name, value)

@@ -10,9 +10,9 @@ each layer, has the same shape after every number of steps. At zero steps the ta
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang.srt.layers.moe.utils import speculative_moe_backend_context
 from sglang.srt.runtime_context import get_spec
@@ -24,9 +24,6 @@ from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
 """Attributes of SGLang's draft worker: the links of a chain for the largest batch; shapes depend on its length."""
@@ -46,11 +43,9 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
         """Build the backends and CUDA graphs of the verify pass and of the draft extend of *steps*."""
-        draft, live = self._draft_worker, (self.speculative_num_steps, self.speculative_num_draft_tokens)
+        draft = self._draft_worker
         extend = _extend_of(draft)
         chain = {name: getattr(draft, name) for name in _CHAIN}
-        self.speculative_num_steps, self.speculative_num_draft_tokens = steps, width
-        draft.speculative_num_draft_tokens = width
         try:
             with get_spec().override(speculative_num_draft_tokens=width):
                 with _steps(draft, steps):
@@ -61,8 +56,6 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
                 begin_within(draft.cuda_graph_runner_for_draft_extend)
                 return self._state(target_parts(self, steps, width))
         finally:
-            self.speculative_num_steps, self.speculative_num_draft_tokens = live
-            draft.speculative_num_draft_tokens = live[1]
             for name, links in chain.items():
                 setattr(draft, name, links)
             _take_extend(draft, *extend)
@@ -72,17 +65,20 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
         self._chains[self.speculative_num_steps] = {name: getattr(worker, name) for name in _CHAIN}
         return super()._state(target, extend=_extend_of(worker))
 
+    def _take_width(self, width: int) -> None:
+        self.speculative_num_steps = width - 1
+        self.speculative_num_draft_tokens = self._draft_worker.speculative_num_draft_tokens = width
+
     # -- every round ------------------------------------------------------------------------------------------
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
         """Make *state* the live one. The draft worker's steps, and those that SGLang was told, stay the layers."""
-        draft, steps = self._draft_worker, state.speculative_num_steps
-        self.speculative_num_steps = steps
-        self.speculative_num_draft_tokens = draft.speculative_num_draft_tokens = state.speculative_num_draft_tokens
-        for name, links in self._chains[steps].items():
+        draft, width = self._draft_worker, state.speculative_num_draft_tokens
+        self._take_width(width)
+        for name, links in self._chains[state.speculative_num_steps].items():
             setattr(draft, name, links)
         _take_extend(draft, state.draft_extend_attn_backend, state.cuda_graph_runner_for_draft_extend)
-        self._take_target(state, speculative_num_draft_tokens=steps + 1)
+        self._take_target(state, speculative_num_draft_tokens=width)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""

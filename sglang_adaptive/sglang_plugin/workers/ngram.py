@@ -59,16 +59,11 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
         """Build the target's backend and CUDA graphs of one width, and the buffers of a round's inputs."""
-        live = self.draft_token_num
         # A tree of one node is a chain. Told so, fa3 attends once a layer, and not to the prefix and the tree in turn.
         is_fa3 = hasattr(self._target_worker.model_runner.attn_backend, "fa_impl_ver")
         chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3 else {}
-        self._take_width(width)
-        try:
-            with get_spec().override(**_spec_of(width), **chain):
-                return self._state(target_parts(self, get_spec().speculative_num_steps, width))
-        finally:
-            self._take_width(live)
+        with get_spec().override(**_spec_of(width), **chain):
+            return self._state(target_parts(self, get_spec().speculative_num_steps, width))
 
     def _state(self, target: Parts, draft: Parts = NOTHING, extend: Parts = NOTHING) -> SpecRuntimeState:
         self._init_preallocated_tensors()

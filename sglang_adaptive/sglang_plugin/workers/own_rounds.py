@@ -57,10 +57,16 @@ class OwnRounds:
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
     ) -> SpecRuntimeState:
-        """Build the backends, CUDA graphs and buffers of one width."""
-        width = speculative_num_draft_tokens
-        with self.round.captures.of_a_further_state():
-            made: SpecRuntimeState = build_state(type(self)._build, self, speculative_num_steps, width, cuda_graph_bs)
+        """Build the backends, CUDA graphs and buffers of one width, which is live meanwhile."""
+        live, width = self.speculative_num_draft_tokens, speculative_num_draft_tokens
+        self._take_width(width)
+        try:
+            with self.round.captures.of_a_further_state():
+                made: SpecRuntimeState = build_state(
+                    type(self)._build, self, speculative_num_steps, width, cuda_graph_bs
+                )
+        finally:
+            self._take_width(live)
         return made
 
     def _launch_state(self) -> SpecRuntimeState:
@@ -68,7 +74,11 @@ class OwnRounds:
         return self._state(parts_of(self._target_worker.model_runner))
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-        """Build the runtime state of a width, as `build_state` calls SGLang's method."""
+        """Build the runtime state of the live width, as `build_state` calls SGLang's method."""
+        raise NotImplementedError
+
+    def _take_width(self, width: int) -> None:
+        """Make *width* the live one: the numbers and the buffers that depend on it."""
         raise NotImplementedError
 
     def _state(self, target: Parts, draft: Parts = NOTHING, extend: Parts = NOTHING) -> SpecRuntimeState:

@@ -6,16 +6,14 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.fast_path.kv_only import at_keys_and_values, swapped
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # After a round with drafts SGLang runs the draft over all draft tokens of the verify pass and uses the output at the
 # last accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass

@@ -8,19 +8,17 @@ penalty, a bias, a grammar or sampling changes the choice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.acceptance import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 PARTS, BLOCK = 64, 1024
 """Thread blocks that read a row of logits, and logits that a block reads at a time."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.configuration import configuration
@@ -19,9 +20,6 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import on_device
 from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
 from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_append
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ class DeferredAppend(LeftForLater):
         if 0 not in controller.tiers:
             return None
         pool = worker.model_runner.req_to_token_pool
-        reason = why_every_append(pool, controller.tiers)
+        reason = next(why_every_append(pool, controller.tiers), None)
         if reason is not None:
             logger.info("adaptive: the draft's keys and values are made in every zero-step round: %s", reason)
             return None

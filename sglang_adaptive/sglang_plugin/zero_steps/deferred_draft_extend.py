@@ -66,7 +66,7 @@ class DeferredDraftExtend(LeftForLater):
         if 0 not in controller.tiers:
             return None
         try:
-            reason = why_every_round(worker, controller.tiers)
+            reason = next(why_every_round(worker, controller.tiers), None)
         except Exception as error:
             logger.exception("adaptive: the setup could not be looked at")
             reason = f"{type(error).__name__}: {error}"

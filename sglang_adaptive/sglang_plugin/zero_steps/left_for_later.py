@@ -55,7 +55,8 @@ class LeftForLater:
         prefix cache keeps n - 1. It must never get fewer than it protects already: SGLang then ends the scheduler.
         """
         try:
-            owed = self._owed(req.kv.req_pool_idx)
+            row = req.kv.req_pool_idx
+            owed = 0 if row is None else self._pending.owed((row, int(self._pool.req_generation[row])))
             if not owed:
                 return owned
             kept: int = max(req.kv.cache_protected_len, req.kv.kv_committed_len - owed)
@@ -63,9 +64,6 @@ class LeftForLater:
         except Exception as error:
             self._give_up(error)
             return owned
-
-    def _owed(self, row: int | None) -> int:
-        return 0 if row is None else self._pending.owed((row, int(self._pool.req_generation[row])))
 
     def _keys(self, batch: Any) -> list[Key]:
         """Identify each request by its row of the pool and the row's generation, which grows when the row is reused."""

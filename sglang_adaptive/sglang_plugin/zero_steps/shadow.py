@@ -49,13 +49,9 @@ def accepts(drafts: ShadowDrafts, pairs: Sequence[tuple[int, int]], result: Any)
     where SGLang simulates acceptance (SGLANG_SIMULATE_ACC_LEN), because that ignores the drafts. A benchmark replaces
     this function to draw acceptance.
     """
-    if _acceptance_is_simulated():
+    from sglang.srt.environ import envs
+
+    if envs.SGLANG_SIMULATE_ACC_LEN.get() > 0:  # as SGLang's verify asks
         return []
     chosen, tokens = result.next_token_ids.tolist(), drafts.tokens.tolist()
     return [int(chosen[row] == tokens[place]) for row, place in pairs]
-
-
-def _acceptance_is_simulated() -> bool:
-    from sglang.srt.environ import envs
-
-    return bool(envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)  # as SGLang's verify asks

@@ -283,7 +283,7 @@ def test_a_budget_ranks_by_the_trace() -> None:
     sure = [[[31, 31, 31]], [[16, 0, 0]], [[31, 20, 0]]]
     budget = BudgetReplay(replay := Replay([bytes([3])] * 3, [torch.tensor(row).numpy() for row in sure]))
     asked = [1]
-    rounds = PackedRounds(SimpleNamespace(_draft_worker=None), lambda: asked[0])
+    rounds = PackedRounds(lambda: asked[0])
     verify = SimpleNamespace(retrieve_next_token=torch.zeros(3, 4), kv_loc_plan=object())
     replay.begin([recorded(0), recorded(1), recorded(2)])
     rounds.note_drafts(torch.full((3, 3), 0.5))

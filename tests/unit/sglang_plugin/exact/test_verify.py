@@ -15,7 +15,7 @@ from sglang.srt.sampling.sampling_batch_info import ProcessorEntry
 from sglang.srt.speculative import eagle_utils, spec_utils
 
 from benchmarks.exact_verify import PROMPT, WRITTEN, Batch, chain, running
-from sglang_adaptive.lab.cpu_engine.kernels import verify_tree_greedy_cpu
+from sglang_adaptive.lab.cpu_engine.kernels import murmur_hash32_cpu, verify_tree_greedy_cpu
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.guard import Guard
 
@@ -47,19 +47,12 @@ def _accept(topk: int = -1, **named: Any) -> Any:
     return named["predicts"], named["accept_index"], named["accept_token_num"]
 
 
-def _hashed(seed: Any, positions: Any, columns: Any) -> Any:
-    mixed = (seed.to(torch.int64)[:, None] * 73856093) ^ (positions[:, None] * 19349663) ^ (columns * 83492791)
-    for shift in (13, 7, 17):
-        mixed = (mixed ^ (mixed >> shift)) * 1274126177 % 2**32
-    return mixed
-
-
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExactVerify]:
     monkeypatch.setattr(eagle_utils, "verify_tree_greedy_func", _accept)
     monkeypatch.setattr(spec_utils, "SIMULATE_ACC_LEN", 0)
     monkeypatch.setattr(sampler, "sampler_softmax", lambda logits: torch.softmax(logits, -1))
-    monkeypatch.setattr(sampler, "murmur_hash32", _hashed)
+    monkeypatch.setattr(sampler, "murmur_hash32", murmur_hash32_cpu)
 
     def close(guard: Guard, error: Exception) -> None:
         raise error

@@ -32,7 +32,7 @@ class Lab:
     def __init__(self, budget: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(budgets, "LOOKS", 1)
         monkeypatch.setattr(budgets, "LEAST_REQUESTS", 1)
-        self.rounds = PackedRounds(SimpleNamespace(_draft_worker=None), lambda: budget, ladder=LADDER)
+        self.rounds = PackedRounds(lambda: budget, ladder=LADDER)
 
     def told(self, chances: torch.Tensor, whole: list[int]) -> tuple[RoundNote, list[int]]:
         """Return what the round says, and the drafts of each request that were verified."""

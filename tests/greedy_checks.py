@@ -1,0 +1,272 @@
+"""Greedy rounds by this package's kernels and by SGLang's verification: a choice without drafts, and accepted chains.
+
+``TRITON_INTERPRET=1 python -m tests.greedy_checks`` runs the kernels without a device and prints one JSON object: null
+for a check that holds, else why not. tests/gpu/test_choice.py runs the same on a device.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sglang_adaptive.sglang_plugin.fast_path import greedy_commit
+from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
+from tests import checks
+
+DEVICE = checks.device()
+
+INFINITY = float("inf")
+OURS, SGLANGS = (torch.zeros(2), torch.ones(2)), (torch.ones(2), torch.ones(2))
+"""Outcomes of a round, told apart by what they are."""
+NOT_GREEDY: list[dict[str, Any]] = [
+    *({"is_all_greedy": False}, {"acc_additive_penalties": 1}, {"acc_scaling_penalties": 1}, {"logit_bias": 1}),
+    {"has_custom_logit_processor": True},
+]
+"""Sampling of a batch whose likeliest tokens do not decide."""
+SHAPES = ((1, 1, 300), (1, 4, 50), (2, 3, 20_000))
+"""Requests, tokens of each, and the vocabulary. A row takes half a second where the kernels are interpreted."""
+
+
+def the_likeliest_token_is_chosen() -> None:
+    """For vocabularies smaller than the blocks and larger than a block's first turn, and for rows of a wider table."""
+    kinds = (torch.bfloat16, torch.float16, torch.float32)
+    for requests, width, dtypes in ((1, 3, kinds), (2, 130, kinds[:1]), (1, 70_000, kinds[2:])):
+        for dtype in dtypes:
+            table = torch.randn(requests, width + 16, dtype=torch.float32, device=DEVICE).to(dtype)
+            _as_torch(table)
+        _as_torch(table[:, :width])
+
+
+def of_equally_likely_tokens_the_first_is_chosen() -> None:
+    """As bf16 has few numbers, there are many."""
+    for width in (100, 140_000):
+        logits = torch.randint(0, 4, (3, width), device=DEVICE).to(torch.bfloat16)
+        logits[1] = 0
+        logits[2, -1] = 9
+        _as_torch(logits)
+
+
+def rows_without_a_finite_logit_have_a_choice() -> None:
+    """The one of torch: the first NaN, else the first infinity, else the first token."""
+    logits = torch.randn(5, 1_500, device=DEVICE)
+    logits[0] = -INFINITY
+    logits[1, 700:] = -INFINITY
+    logits[2, 1_200:] = INFINITY
+    logits[3, 900] = logits[3, 1_100] = float("nan")
+    logits[4] = float("nan")
+    _as_torch(logits)
+
+
+def it_is_what_sglang_verifies() -> None:
+    """Token, accept length and node, of the same types and shapes."""
+    from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+    for requests in (1, 4):
+        logits = torch.randn(requests, 500, device=DEVICE)
+        batch, output = _batch(requests), SimpleNamespace(next_token_logits=logits)
+        verified = object.__new__(EagleVerifyInput)
+        verified.draft_token_num, verified.topk, verified.spec_steps = 1, 1, 0
+        verified.draft_token = torch.zeros(requests, dtype=torch.int64, device=DEVICE)
+        ones = torch.full((requests, 1), -1, dtype=torch.int64, device=DEVICE)
+        verified.retrieve_index = torch.arange(requests, device=DEVICE).unsqueeze(1)
+        verified.retrieve_next_token, verified.retrieve_next_sibling = ones, ones
+        mine, theirs = zero_step_choice.choose(logits), _sglang(verified, batch, output)
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other), (one, other)
+
+
+def anything_between_logits_and_choice_is_left_to_sglang() -> None:
+    """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits off the device."""
+    now, output = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
+    now.exact = None
+
+    def sampled(*given: Any, **options: Any) -> Any:
+        return now.sample(lambda *_, **__: SGLANGS, *given, **options)
+
+    for change in NOT_GREEDY:
+        assert sampled(_drafts(1), _batch(2, **change), output) is SGLANGS
+    assert sampled(_drafts(1), _batch(2, idle=True), output) is SGLANGS
+    assert sampled(_drafts(2), _batch(2), output) is SGLANGS
+    assert sampled(_drafts(1), _batch(2), output, object()) is SGLANGS
+    assert sampled(_drafts(1), _batch(2), output, watermark_state=object()) is SGLANGS
+    on_host = SimpleNamespace(next_token_logits=torch.zeros(2, 9))
+    assert sampled(_drafts(1), _batch(2), on_host) is SGLANGS
+    assert sampled(_drafts(1), _batch(3), output) is SGLANGS
+    assert not now.likeliest.guard.closed
+    assert _choosing(OURS, lambda: sampled(_drafts(1), _batch(2), output)) is OURS
+
+
+def a_fault_leaves_the_choice_to_sglang() -> None:
+    """In that round and every later one, and without an exception."""
+    now, output, choices = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9))), []
+    now.exact = None
+    for choice in (RuntimeError("no such kernel"), OURS):
+        choices.append(_choosing(choice, lambda: now.sample(lambda *_, **__: SGLANGS, _drafts(1), _batch(2), output)))
+    assert choices == [SGLANGS, SGLANGS] and now.likeliest.guard.closed, choices
+
+
+def chains_are_accepted_as_by_sglang() -> None:
+    """Tokens, accept lengths, rows, new lengths, and what the draft extend gets: values, types and shapes."""
+    for shape in SHAPES:
+        given = _given(*shape)
+        _equal(greedy_commit.commit(*given), _committed_by_sglang(*given), shape)
+
+
+def of_equally_likely_tokens_the_first_is_taken() -> None:
+    """As bf16 has few numbers, there are many."""
+    shape = (1, 2, 20_000)
+    logits, drafts, lengths, width = _given(*shape)
+    given = (torch.ones_like(logits), drafts.zero_(), lengths, width)
+    _equal(greedy_commit.commit(*given), _committed_by_sglang(*given), shape)
+
+
+def what_else_decides_tokens_is_left_to_sglang() -> None:
+    """Sampling, penalties, simulated acceptance, logits off the device and of another width."""
+    from sglang.srt.speculative import spec_utils
+
+    logits, drafts, lengths, width = _given(2, 4, 30)
+    on_device = _OnDevice(logits)
+    commit = greedy_commit.GreedyCommit()
+
+    def found(logits: Any = on_device, width: int = width, **sampling: Any) -> Any:
+        verify_input = SimpleNamespace(draft_token=drafts, draft_token_num=width)
+        return commit.of(verify_input, _batch(len(lengths), lengths=lengths, **sampling), logits)
+
+    before, greedy_commit.commit = greedy_commit.commit, lambda *_: "ours"
+    try:
+        assert found() == "ours"
+        for change in NOT_GREEDY:
+            assert found(**change) is None, change
+        assert found(logits.cpu()) is None and found(width=3) is None
+        spec_utils.SIMULATE_ACC_LEN, kept = 2.0, spec_utils.SIMULATE_ACC_LEN
+        try:
+            assert found() is None
+        finally:
+            spec_utils.SIMULATE_ACC_LEN = kept
+        assert not commit.guard.closed
+    finally:
+        greedy_commit.commit = before
+
+
+def seeded_noise_is_that_of_sglang() -> None:
+    """The CPU engine's hash of seeds, places and tokens is that of SGLang's kernel."""
+    from sglang.kernels.ops.sampling.murmur_hash import murmur_hash32_kernel
+
+    from sglang_adaptive.lab.cpu_engine.kernels import murmur_hash32_cpu
+
+    seeds = torch.tensor([0, 7, -1, 2**40 + 3, -(2**63)], dtype=torch.int64, device=DEVICE).view(torch.uint64)
+    positions = torch.tensor([0, 1, 3, 1000, 2**31], device=DEVICE)
+    columns = torch.arange(3000, device=DEVICE)
+    found = torch.empty((5, 3000), dtype=torch.uint32, device=DEVICE)
+    murmur_hash32_kernel[(5, 3)](seeds, positions, columns, found, 5, 3000, BLOCK_SIZE=1024)
+    wanted = murmur_hash32_cpu(seeds.cpu(), positions.cpu(), columns.cpu())
+    assert found.cpu().long().tolist() == wanted.tolist()
+
+
+class _OnDevice:
+    """What is asked of logits on a device."""
+
+    is_cuda = True
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.shape, self.stride = logits.shape, logits.stride
+
+
+def _as_torch(logits: torch.Tensor) -> None:
+    chosen, accept_lens, accept_index = zero_step_choice.choose(logits)
+    wanted, requests = torch.argmax(logits, dim=-1).tolist(), logits.shape[0]
+    assert chosen.tolist() == wanted, (logits.shape, logits.dtype, chosen.tolist(), wanted)
+    assert accept_lens.tolist() == [1] * requests and accept_index.tolist() == [[row] for row in range(requests)]
+
+
+def _sglang(verified: Any, batch: Any, output: Any) -> tuple[torch.Tensor, ...]:
+    from sglang.srt.speculative import eagle_utils
+
+    spec = SimpleNamespace(speculative_use_rejection_sampling=False)
+    before, eagle_utils.get_spec = eagle_utils.get_spec, lambda: spec
+    try:
+        found: tuple[torch.Tensor, ...] = eagle_utils.eagle_sample(verified, batch, output)
+    finally:
+        eagle_utils.get_spec = before
+    return found
+
+
+def _batch(requests: int, idle: bool = False, lengths: Any = None, **sampling: Any) -> Any:
+    plain = dict.fromkeys(("acc_additive_penalties", "acc_scaling_penalties", "logit_bias"))
+    plain |= {"is_all_greedy": True, "has_custom_logit_processor": False}
+    return SimpleNamespace(
+        device=DEVICE,
+        seq_lens=torch.ones(requests) if lengths is None else lengths,
+        sampling_info=SimpleNamespace(**{**plain, **sampling}, has_watermark_candidates=False),
+        forward_mode=SimpleNamespace(is_idle=lambda: idle),
+        return_logprob=False,
+    )
+
+
+def _drafts(tokens: int) -> Any:
+    return SimpleNamespace(draft_token_num=tokens, tree_topk=1)
+
+
+def _choosing(what: Any, ask: Any) -> Any:
+    def choose(_: Any) -> Any:
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+    before, zero_step_choice.choose = zero_step_choice.choose, choose
+    try:
+        return ask()
+    finally:
+        zero_step_choice.choose = before
+
+
+def _given(requests: int, width: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Return logits, drafts of which a random part is right, lengths, and the width."""
+    draw = torch.Generator().manual_seed(requests * width * vocabulary)
+    logits = torch.randn(requests * width, vocabulary, generator=draw).to(torch.bfloat16)
+    drafts = torch.randint(0, vocabulary, (requests, width), generator=draw)
+    right = logits.argmax(-1).view(requests, width)
+    for request in range(requests):
+        count = int(torch.randint(0, width, (), generator=draw))
+        drafts[request, 1 : 1 + count] = right[request, :count]
+    lengths = torch.randint(1, 100, (requests,), generator=draw)
+    return logits.to(DEVICE), drafts.flatten().to(DEVICE), lengths.to(DEVICE), width
+
+
+def _committed_by_sglang(
+    logits: torch.Tensor, drafts: torch.Tensor, lengths: torch.Tensor, width: int
+) -> tuple[Any, ...]:
+    from sglang.kernels.ops.speculative.eagle import prepare_verify_commit_outputs
+    from sglang.srt.speculative import eagle_utils
+
+    requests, device = lengths.shape[0], DEVICE
+    rows = torch.arange(requests * width, device=device).view(requests, width)
+    following = torch.arange(1, width + 1, device=device).repeat(requests, 1)
+    following[:, -1] = -1
+    predict, index, accepted = eagle_utils.verify_tree_greedy_func(
+        predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
+        accept_index=torch.full((requests, width), -1, dtype=torch.int32, device=device),
+        accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
+        candidates=drafts.view(requests, width),
+        retrieve_index=rows,
+        retrieve_next_token=following,
+        retrieve_next_sibling=torch.full((requests, width), -1, device=device),
+        target_predict=torch.argmax(logits, dim=-1).view(requests, width),
+        topk=1,
+    )
+    lens = accepted + 1
+    new, bonus, _, extend = prepare_verify_commit_outputs(predict, index, lens, lengths, num_draft_tokens=width)
+    return predict, lens, index, new, bonus, extend
+
+
+def _equal(mine: tuple[Any, ...], theirs: tuple[Any, ...], which: Any) -> None:
+    for place, (one, other) in enumerate(zip([*mine[:-1], *mine[-1]], [*theirs[:-1], *theirs[-1]], strict=True)):
+        alike = one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+        assert alike, (which, place, one, other)
+
+
+if __name__ == "__main__":
+    checks.tell("greedy_checks", globals())
