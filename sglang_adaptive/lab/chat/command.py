@@ -89,7 +89,7 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
         yield client
         return
     from sglang_adaptive.lab.cpu_engine.server import CpuServer
-    from sglang_adaptive.lab.demo.progress import Progress
+    from sglang_adaptive.lab.demo.terminal import Progress
     from sglang_adaptive.lab.models.command import progress
     from sglang_adaptive.lab.models.smollm2 import ready_pair
 

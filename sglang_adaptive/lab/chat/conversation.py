@@ -22,6 +22,11 @@ class Drafting:
 
     rounds: Mapping[int, int]
 
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Drafting:
+        """Return the rounds so far of *state*, the ``adaptive`` block of /server_info."""
+        return cls({int(steps): count for steps, count in state["rounds_by_tier"].items()})
+
     @property
     def total(self) -> int:
         """Rounds at all steps."""
@@ -45,9 +50,7 @@ class Drafting:
 def drafting(client: Client) -> Drafting | None:
     """Return the rounds that the server has decoded so far; None when it does not adapt. Raises what Client does."""
     state: dict[str, Any] | None = client.server_info()["internal_states"][0].get("adaptive")
-    if state is None or not state["active"]:
-        return None
-    return Drafting({int(steps): count for steps, count in state["rounds_by_tier"].items()})
+    return None if state is None or not state["active"] else Drafting.of(state)
 
 
 @dataclass(frozen=True, slots=True)

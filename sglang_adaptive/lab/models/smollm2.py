@@ -236,13 +236,13 @@ def ready_pair(tick: Tick) -> Pair:
     return Pair(get_target(tick), draft)
 
 
-def speculation(draft: Path | str, config: Path, steps: int = LAUNCH_STEPS) -> Sequence[str]:
-    """Return SGLang's arguments for a chain of drafts that starts at *steps* and adapts by *config*."""
+def speculation(draft: Path | str, config: Path) -> Sequence[str]:
+    """Return SGLang's arguments for a chain of drafts that starts at LAUNCH_STEPS and adapts by *config*."""
     return (
         "--speculative-algorithm", "EAGLE3",
         "--speculative-draft-model-path", str(draft),
         "--speculative-eagle-topk", "1",
-        "--speculative-num-steps", str(steps),
-        "--speculative-num-draft-tokens", str(steps + 1),
+        "--speculative-num-steps", str(LAUNCH_STEPS),
+        "--speculative-num-draft-tokens", str(LAUNCH_STEPS + 1),
         "--speculative-adaptive-config", str(config),
     )  # fmt: skip

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.lab.demo import command, demo
-from sglang_adaptive.lab.demo.options import parse
+from sglang_adaptive.lab.demo.command import parse
 from sglang_adaptive.lab.demo.servers import TITLES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """Return the one line of a refusal."""
-    assert command.main(argv) == 2
+    with pytest.raises(SystemExit) as stop:
+        command.main(argv)
     printed = capsys.readouterr()
-    assert printed.out == ""
+    assert (stop.value.code, printed.out) == (2, "")
     (line,) = printed.err.splitlines()
-    return line.removeprefix("sglang-adaptive demo: ")
+    return line.removeprefix("sglang-adaptive demo: error: ")
 
 
 @pytest.fixture(autouse=True)

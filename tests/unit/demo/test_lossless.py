@@ -49,13 +49,13 @@ def test_the_line_names_prompt_and_position() -> None:
 
 def test_a_mismatch_fails_the_demo() -> None:
     run = planted(2, 0, (1,))
-    (line,) = failures([plain_run(), run], mismatches(plain_run(), run))
+    (line,) = failures([plain_run(), run], mismatches(plain_run(), run), moves=True)
     assert "3-easy-x1" in line
 
 
 def test_many_mismatches_are_counted_and_not_all_printed() -> None:
     wrong = [Mismatch("EMA", "1-easy-x1", "one", index, 0, 1) for index in range(20)]
-    lines = failures([plain_run(), ema_run()], wrong)
+    lines = failures([plain_run(), ema_run()], wrong, moves=True)
     assert len(lines) == MISMATCHES_SHOWN + 1
     assert "15 more" in lines[-1]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
-from sglang_adaptive.lab.demo.drawing import Style, depth_table, speed_table
+from sglang_adaptive.lab.demo.drawing import depth_table, speed_table
 from sglang_adaptive.lab.demo.results import Run
-from sglang_adaptive.lab.demo.words import failures, sentences
+from sglang_adaptive.lab.demo.terminal import Style
+from sglang_adaptive.lab.demo.words import failures, where_it_went, who_was_fastest
 from tests.demo_runs import ema_run, plain_run, static_run
 
 STYLE = Style(columns=80)
@@ -19,13 +18,17 @@ def runs(ema_seconds: float = 0.8) -> list[Run]:
     return [plain_run(), ema_run(ema_seconds), static_run(1, 2.5), static_run(3, 1.0), static_run(7, 4.0)]
 
 
+def speeds(of: list[Run]) -> list[str]:
+    return speed_table(of, [[index] for index in range(6)], STYLE, decimals=0)
+
+
 def row(lines: list[str], title: str) -> list[str]:
     (line,) = [line for line in lines if line.startswith(title)]
     return line.removeprefix(title).split()
 
 
 def test_speeds_and_ratios() -> None:
-    lines = speed_table(runs(), STYLE)
+    lines = speeds(runs())
     assert row(lines, "no speculation") == ["10"] * 7 + ["1.00", "0.50"]
     assert row(lines, "static 1") == ["8"] * 7 + ["0.80", "0.40"]
     assert row(lines, "static 3") == ["20"] * 7 + ["2.00", "1.00"]
@@ -36,11 +39,11 @@ def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
     plain, *others = runs()
     slow = dataclasses.replace(plain.phases[0], seconds=20.0)
     plain = dataclasses.replace(plain, phases=(slow, *plain.phases[1:]))
-    assert row(speed_table([plain, *others], STYLE), "no speculation")[:7] == ["1", *["10"] * 5, "4"]
+    assert row(speeds([plain, *others]), "no speculation")[:7] == ["1", *["10"] * 5, "4"]
 
 
 def test_rows_run_from_no_speculation_over_static_to_adaptive() -> None:
-    titles = [line[:17].strip() for line in speed_table(runs(), STYLE)[3:]]
+    titles = [line[:16].strip() for line in speeds(runs())[3:]]
     assert titles == ["no speculation", "static 1", "static 3", "static 7", "EMA"]
 
 
@@ -53,24 +56,23 @@ def test_accept_length_and_shares() -> None:
     assert row(lines, "  on hard text") == ["75%", "-", "25%"]
 
 
-@pytest.mark.parametrize("table", [speed_table, depth_table])
-def test_tables_fit_in_80_columns(table: type) -> None:
-    assert max(map(len, table(runs(), STYLE))) <= 80  # type: ignore[arg-type]
+def test_tables_fit_in_80_columns() -> None:
+    assert max(map(len, [*speeds(runs()), *depth_table(runs(), STYLE)])) <= 80
 
 
 def test_says_where_the_depth_went() -> None:
-    said = sentences(runs())[0]
+    said = where_it_went(ema_run(0.8))
     # Easy: 24 of 30 rounds at 7, the others at 1. Hard: 4 of 16.
     drafted = "a round drafted 5.8 tokens on easy text and 2.5 on hard text, on average"
     assert said == f"EMA: the depth moved 4 times; {drafted}."
 
 
 def test_says_so_when_the_adaptive_run_is_the_fastest() -> None:
-    assert "Fastest overall in this run: EMA, 25 tokens/s." in sentences(runs())[-1]
+    assert "Fastest overall in this run: EMA, 25 tokens/s." in who_was_fastest(runs())
 
 
 def test_says_so_when_it_is_not() -> None:
-    said = sentences(runs(ema_seconds=1.6))[-1]
+    said = who_was_fastest(runs(ema_seconds=1.6))
     assert "Fastest overall in this run: static 3, 20 tokens/s." in said
     assert "Against the best static depth (static 3, known only afterwards): EMA 0.62 times." in said
     assert "Against no speculation: EMA 1.25 times." in said
@@ -78,20 +80,20 @@ def test_says_so_when_it_is_not() -> None:
 
 def test_a_depth_that_does_not_follow_the_text_is_not_praised() -> None:
     held = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
-    said = sentences([plain_run(), held, static_run(3, 1.0)])[0]
+    said = where_it_went(held)
     assert said.endswith("3.0 tokens on easy text and 3.0 on hard, so in this run it did not follow the text.")
 
 
 def test_a_run_as_it_should_be_has_no_failures() -> None:
-    assert failures(runs(), []) == []
+    assert failures(runs(), [], moves=True) == []
 
 
 def test_a_depth_that_never_moved_is_a_failure() -> None:
     still = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
-    assert failures([plain_run(), still], []) == ["EMA: the depth never moved"]
+    assert failures([plain_run(), still], [], moves=True) == ["EMA: the depth never moved"]
 
 
 def test_a_policy_that_was_set_aside_is_a_failure() -> None:
     broken = dataclasses.replace(ema_run(), degraded="policy ema raised ValueError: no")
-    (line,) = failures([plain_run(), broken], [])
+    (line,) = failures([plain_run(), broken], [], moves=True)
     assert "EMA" in line and "ValueError: no" in line

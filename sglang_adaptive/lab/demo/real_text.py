@@ -1,25 +1,38 @@
-"""Asks the contenders in turns: each answers the same question before the next one."""
+"""``sglang-adaptive demo --pair smollm2``: a real language model answers readable questions.
+
+The contenders take turns: each answers the same question before the next one is asked.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive import provenance
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.chat.conversation import drafting
-from sglang_adaptive.lab.demo.drawing import Style
-from sglang_adaptive.lab.demo.measure import SwitchLog, adaptive_state, blaming, force_steps, phase_result
-from sglang_adaptive.lab.demo.progress import Progress
-from sglang_adaptive.lab.demo.real_text.screen import AnswerScreen
-from sglang_adaptive.lab.demo.results import Contender, DemoError, Phase, PhaseResult, Run, tokens_per_second
-from sglang_adaptive.lab.demo.servers import PLAIN, STATIC_DEPTHS, TITLES, Fleet
-
-# The questions to the real model, by kind: the more predictable the text, the more drafts are accepted.
-
+from sglang_adaptive.lab.demo.demo import Demo
+from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, family_table, speed_table, timeline
+from sglang_adaptive.lab.demo.measure import blaming, finished, force_steps, measure_phase
+from sglang_adaptive.lab.demo.results import (
+    Contender,
+    DemoError,
+    Phase,
+    PhaseResult,
+    Run,
+    accept_length,
+    mean_steps,
+    tokens_per_second,
+)
+from sglang_adaptive.lab.demo.servers import HELD, Fleet, ServerSpec, contenders, server_specs
+from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, Style
+from sglang_adaptive.lab.demo.words import who_was_fastest
+from sglang_adaptive.lab.models.command import progress
+from sglang_adaptive.lab.models.folders import ModelError
+from sglang_adaptive.lab.models.smollm2 import ready_pair, target_folder
 
 QUESTIONS = {
     "chat": "I slept badly and have a long day ahead. What can I do to stay awake and in a good mood?",
@@ -31,6 +44,8 @@ QUESTIONS = {
     "In winter, when storms came from the north, he stayed awake all night, because he knew that far out in the dark "
     "somebody was looking for his light.",
 }
+"""Questions by kind of text: the more predictable the text, the more drafts are accepted."""
+
 WARM_UP = ("Name five fruits and say what each tastes like.", "Explain how rain forms, step by step.")
 
 
@@ -52,41 +67,6 @@ class Template:
         turn = [{"role": "user", "content": question}]
         asked = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)
         return list(asked["input_ids"])
-
-
-# Sends one question to one server, shows the growing answer, and times it.
-
-
-Grown = Callable[[str, int], None]
-"""Called with the text so far and its number of tokens."""
-
-
-def measure_answer(client: Client, phase: Phase, prompt: Sequence[int], grown: Grown) -> PhaseResult:
-    """Let an idle server answer *prompt*, from an empty prefix cache; greedy, up to the end of the turn."""
-    client.flush_cache()
-    before = adaptive_state(client)
-    log = SwitchLog(before)
-    begin, start = time.time(), time.perf_counter()
-    last: dict[str, Any] | None = None
-    for last in client.stream(list(prompt), phase.max_new_tokens):
-        grown(last["text"], last["meta_info"]["completion_tokens"])
-        if log.is_due():
-            log.read(adaptive_state(client))
-    seconds = time.perf_counter() - start
-    if last is None:
-        raise DemoError("the server sent no answer")
-    return phase_result(client, phase, [last], begin=begin, seconds=seconds, before=before, log=log)
-
-
-HELD = "static"
-"""Key of the server on which fixed steps are held, so that they do not affect the adaptive servers."""
-
-
-def entrants(policies: Sequence[str]) -> list[Contender]:
-    """Return the contenders, the one without speculation first."""
-    static = [Contender(f"static-{depth}", f"static {depth}", HELD, depth) for depth in STATIC_DEPTHS]
-    adaptive = [Contender(policy, TITLES[policy], policy, adaptive=True) for policy in policies]
-    return [Contender(PLAIN, "no speculation", PLAIN), *static, *adaptive]
 
 
 @dataclass
@@ -114,7 +94,10 @@ class Contest:
                 for contender in [*self.contenders[first:], *self.contenders[:first]]:
                     self._take_turn(contender, phase, shown=turn == 1 and contender is shown)
                 self.progress.done(f"{phase.family}, tokens/s: {self._speeds(phase)}")
-        return [self._run(contender) for contender in self.contenders]
+        return [
+            finished(self.fleet[contender.server], contender, self._results[contender.key])
+            for contender in self.contenders
+        ]
 
     def _introduce(self, phase: Phase) -> None:
         self.progress.clear()
@@ -134,7 +117,8 @@ class Contest:
                 screen = AnswerScreen(sys.stdout, self.style, lambda: drafting(server))
                 screen.heading()
             grown = screen.grown if screen else lambda text, tokens: self.progress.now(f"{said}, {tokens} tokens")
-            result = measure_answer(server, phase, self.template.tokens(phase.prompts[0]), grown)
+            prompt = self.template.tokens(phase.prompts[0])
+            result = measure_phase(server, phase, lambda look: [_answer(server, prompt, phase, grown, look)])
             if screen:
                 screen.end()
                 print(flush=True)
@@ -157,8 +141,97 @@ class Contest:
         latest = {contender.title: self._results[contender.key][-1] for contender in self.contenders}
         return ", ".join(f"{title} {tokens_per_second([result]):.1f}" for title, result in latest.items())
 
-    def _run(self, contender: Contender) -> Run:
-        state = adaptive_state(self.fleet[contender.server])
-        tiers = () if state is None else tuple(state["tiers"])
-        degraded = None if state is None else state["degraded_reason"]
-        return Run(contender, tiers, tuple(self._results[contender.key]), degraded)
+
+def _answer(
+    server: Client,
+    prompt: list[int],
+    phase: Phase,
+    grown: Callable[[str, int], None],
+    look: Callable[[], None],
+) -> dict[str, Any]:
+    """Return the last piece of a streamed answer; *grown* gets the text and the number of tokens so far."""
+    piece: dict[str, Any] | None = None
+    for piece in server.stream(prompt, phase.max_new_tokens):
+        grown(piece["text"], piece["meta_info"]["completion_tokens"])
+        look()
+    if piece is None:
+        raise DemoError("the server sent no answer")
+    return piece
+
+
+class RealTextDemo(Demo):
+    """SmolLM2 without speculation, at fixed steps and adaptive, on the same questions in turns."""
+
+    gigabytes_a_server = 2.6
+    moves = False
+
+    @property
+    def servers(self) -> int:
+        return len(self.policies) + 2
+
+    def introduction(self) -> list[str]:
+        sglang = provenance.versions("sglang")["sglang"]
+        often = "once" if self.options.turns == 1 else f"{self.options.turns} times"
+        return [
+            f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU with "
+            "SmolLM2-135M-Instruct and its EAGLE-3 draft: without speculation, at static depths, and adaptive. Each "
+            f"answers the same {len(QUESTIONS)} questions, {often}, one server at a time. It takes about "
+            f"six minutes on two idle cores, and {self.gigabytes:.0f} GB of memory. Ctrl-C stops it all.",
+            "Beside each line of the adaptive server's answer stand the draft steps of its rounds, and the tokens that "
+            "a round brought.",
+        ]
+
+    def specs(self) -> list[ServerSpec]:
+        try:
+            with progress() as tick:
+                pair = ready_pair(tick)
+        except ModelError as error:
+            raise DemoError(str(error)) from error
+        return server_specs(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
+
+    def measured(self, fleet: Fleet) -> list[Run]:
+        self.progress.now("loading the tokenizer")
+        template = Template(target_folder())
+        contest = Contest(fleet, contenders(self.policies, HELD), template, Style.of(sys.stdout), self.progress)
+        return contest.run(self.options.turns, self.options.tokens)
+
+    def findings(self, runs: Sequence[Run], style: Style) -> list[str]:
+        phases = range(len(runs[0].phases))
+        by_kind = [phases[index :: len(QUESTIONS)] for index in range(len(QUESTIONS))]
+        return [
+            "\n".join(speed_table(runs, by_kind, style, decimals=1)),
+            "\n".join(
+                family_table(
+                    "Tokens a round (accept length)",
+                    runs,
+                    [*QUESTIONS],
+                    style,
+                    lambda results: f"{accept_length(results) or 0:.2f}",
+                )
+            ),
+            "\n".join(
+                family_table(
+                    "Draft steps of a round, on average",
+                    runs,
+                    [*QUESTIONS],
+                    style,
+                    lambda results: f"{mean_steps(results):.1f}",
+                )
+            ),
+            *(timeline(run, style) for run in runs if run.contender.adaptive),
+            style.prose(who_was_fastest(runs)),
+            style.prose(
+                f"{SPEED_NOTE} The contenders took turns at each question. These ratios are of this machine: a round "
+                "costs other amounts on a GPU."
+            ),
+        ]
+
+    def kept(self, url: str, pid: int, title: str) -> str:
+        return "\n".join(
+            [
+                f"The {title} server is still running at {url}; its log is in {self.folder}",
+                f"  talk to it:  sglang-adaptive chat --url {url}",
+                f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
+                f"  stop it:     kill {pid}",
+            ]
+        )
