@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -218,11 +218,15 @@ class RealTextDemo(Demo):
                     lambda results: f"{mean_steps(results):.1f}",
                 )
             ),
-            *(timeline(run, style) for run in runs if run.contender.adaptive),
+            *(
+                timeline(replace(run, phases=run.phases[: len(QUESTIONS)]), style)
+                for run in runs
+                if run.contender.adaptive
+            ),
             style.prose(who_was_fastest(runs)),
             style.prose(
-                f"{SPEED_NOTE} The contenders took turns at each question. These ratios are of this machine: a round "
-                "costs other amounts on a GPU."
+                f"{SPEED_NOTE} The contenders took turns at each question, and the depth over time is that of the "
+                "first turn. These ratios are of this machine: a round costs other amounts on a GPU."
             ),
         ]
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.lab.chat.conversation import Drafting
+from sglang_adaptive.lab.demo.command import MOST_TURNS
 from sglang_adaptive.lab.demo.real_text import QUESTIONS, RealTextDemo, phases
 from sglang_adaptive.lab.demo.results import Mismatch, Run
 from sglang_adaptive.lab.demo.servers import HELD, contenders
@@ -61,7 +62,7 @@ def test_the_rounds_of_a_line_stand_beside_it() -> None:
     assert third.split()[:2] == ["5", "2.0"]
 
 
-def runs() -> list[Run]:
+def runs(turns: int = 2) -> list[Run]:
     """Without speculation 1 s an answer, static depths half a second, adaptive a quarter."""
     found = []
     for contender in contenders(["throughput"], HELD):
@@ -70,16 +71,17 @@ def runs() -> list[Run]:
         depth = contender.forced_steps or 5
         results = [
             result(phase, seconds, {depth: 4} if speculates else None, depth if speculates else None)
-            for turn in (1, 2)
+            for turn in range(1, turns + 1)
             for phase in phases(turn, 16)
         ]
         found.append(Run(contender, (1, 3, 5, 7) if speculates else (), tuple(results)))
     return found
 
 
-def test_the_tables_give_ratios_and_fit_the_terminal() -> None:
+@pytest.mark.parametrize("turns", [1, 2, 9, MOST_TURNS])
+def test_the_tables_give_ratios_and_fit_the_terminal(turns: int) -> None:
     demo = RealTextDemo(Namespace(), [], Path(), Progress(io.StringIO()))
-    told = "\n".join(demo.findings(runs(), STYLE)).splitlines()
+    told = "\n".join(demo.findings(runs(turns), STYLE)).splitlines()
     assert max(map(len, told)) <= STYLE.columns
     (adaptive,) = [line.split() for line in told if line.startswith("throughput") and len(line.split()) == 8]
     assert adaptive[-2:] == ["4.00", "2.00"]
