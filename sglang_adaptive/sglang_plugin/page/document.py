@@ -13,7 +13,7 @@ from typing import Any
 
 
 PARTS = resources.files("sglang_adaptive.sglang_plugin.page") / "assets"
-SCRIPTS = ("dom", "words", "history", "record", "worth", "bars", "time_charts", "cost_map", "panels", "states", "main")
+SCRIPTS = ("dom", "words", "history", "record", "worth", "time_charts", "cost_map", "panels", "states", "main")
 """Names of the scripts, in the order of the document."""
 
 
