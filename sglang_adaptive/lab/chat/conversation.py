@@ -9,9 +9,6 @@ from typing import Any
 
 from sglang_adaptive.client import Client
 
-# The steps of an answer's rounds, from the server's counts before and after it.
-
-
 MOST_DEPTHS = 3
 """The most numbers of steps that are listed, those with the most rounds first."""
 
@@ -86,10 +83,6 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
     measured: Measured | None = None
     """Time and tokens of the latest answer; None until it is complete."""
-
-    def forget(self) -> None:
-        """Remove all messages."""
-        self.messages.clear()
 
     def ask(self, question: str) -> Generator[str, None, None]:
         """Yield the answer's text, piece by piece.

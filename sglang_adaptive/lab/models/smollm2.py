@@ -15,11 +15,11 @@ from sglang_adaptive.lab.models.folders import (
     PACKED,
     WEIGHTS,
     ModelError,
-    cache_folder,
     make_whole,
     sha256_of_file,
     sha256_of_weights,
 )
+from sglang_adaptive.runtime.profile_store import default_folder
 
 # SmolLM2-135M-Instruct: where its weights come from, and how they are known to be right.
 
@@ -44,8 +44,8 @@ Tick = Callable[[str, float], None]
 
 
 def target_folder() -> Path:
-    """Return where the target is, or would be."""
-    return cache_folder() / NAME / "target"
+    """Return where the target is, or would be: beside the cost profiles."""
+    return default_folder().with_name("models") / NAME / "target"
 
 
 def get_target(tick: Tick) -> Path:
