@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -113,14 +114,11 @@ class Fleet:
         return self._servers.pop(key).leave_running()
 
     def _server(self, spec: ServerSpec, folder: Path) -> CpuServer:
-        def reached(stage: str, seconds: float) -> None:
-            self._stages[spec.key] = stage
-
         return CpuServer(
             spec.arguments,
             log=folder / f"{spec.key}.log",
             extra_environment={"XDG_CACHE_HOME": str(folder / "cache")},
-            on_progress=reached,
+            on_progress=partial(self._stages.__setitem__, spec.key),
         )
 
     def _is_ready(self, key: str) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive import serve_cpu
-from sglang_adaptive.lab.cpu_engine.boot_log import READY, BootLog
 from sglang_adaptive.lab.cpu_engine.plugin import register
+from sglang_adaptive.lab.cpu_engine.server import READY, BootLog
 from sglang_adaptive.serve_cpu import (
     ATTENTION_BACKEND,
     PLUGIN,
