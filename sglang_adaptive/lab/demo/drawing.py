@@ -15,7 +15,7 @@ from sglang_adaptive.lab.demo.results import (
     rounds_by_depth,
     tokens_per_second,
 )
-from sglang_adaptive.lab.demo.terminal import Style
+from sglang_adaptive.lab.demo.terminal import UNICODE_MARKS, Style
 
 _NAME, _TEXTS, _LAST = 16, 40, 8
 """Characters of a table's first column, of all columns of text together, and of each one behind them."""
@@ -150,19 +150,6 @@ def points(run: Run) -> list[Point]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    most: str
-    some: str
-    bar: str
-    corner: str
-    floor: str
-    tick: str
-    end: str
-
-
-_UNICODE = _Marks("█", "░", "│", "└", "─", "┴", "┘")
-_ASCII = _Marks("#", ".", "|", "+", "-", "+", "+")
 _MARGIN = "  depth "
 _INDENT = " " * (len(_MARGIN) + 4)
 
@@ -177,19 +164,18 @@ def timeline(run: Run, style: Style) -> str:
 
 def draw(run: Run, style: Style) -> list[str]:
     """Return the lines of the chart: a row for each number of steps, the same width for each phase."""
-    marks = _UNICODE if style.unicode else _ASCII
+    most, some, bar, corner, floor, tick, end = tuple(UNICODE_MARKS if style.unicode else "#.|+-++")
     width = (style.columns - len(_INDENT) - len(run.phases)) // len(run.phases)
     columns = [_columns(result, width) for result in run.phases]
     lines = [_concurrencies(run, width), _families(run, width, style)]
     for row, depth in enumerate(sorted(run.tiers, reverse=True)):
         cells = (
-            style.family("".join(_cell(seen, depth, marks) for seen in column), result.phase.family)
+            style.family("".join(_cell(seen, depth, most, some) for seen in column), result.phase.family)
             for column, result in zip(columns, run.phases, strict=True)
         )
         margin = _MARGIN if row == 0 else " " * len(_MARGIN)
-        lines.append(f"{margin}{depth:>2} {marks.bar}{marks.bar.join(cells)}{marks.bar}")
-    floor = marks.tick.join(marks.floor * width for _ in run.phases)
-    lines.append(f"{_INDENT[:-1]}{marks.corner}{floor}{marks.end}")
+        lines.append(f"{margin}{depth:>2} {bar}{bar.join(cells)}{bar}")
+    lines.append(f"{_INDENT[:-1]}{corner}{tick.join(floor * width for _ in run.phases)}{end}")
     return [*lines, _durations(run, width)]
 
 
@@ -230,7 +216,7 @@ def _pieces(span: Span, step: float, width: int) -> Iterator[tuple[int, float]]:
             yield column, share
 
 
-def _cell(seen: dict[int, float], depth: int, marks: _Marks) -> str:
+def _cell(seen: dict[int, float], depth: int, most: str, some: str) -> str:
     if depth not in seen:
         return " "
-    return marks.most if seen[depth] == max(seen.values()) else marks.some
+    return most if seen[depth] == max(seen.values()) else some

@@ -17,6 +17,9 @@ NARROWEST, WIDEST = 80, 120
 PROSE = 100
 """The most columns of a line of text."""
 
+UNICODE_MARKS = "█░│└─┴┘"
+"""Of a chart: most of a cell, some of it, bar, corner, floor, tick and end."""
+
 _CLEAR = "\r\x1b[K"
 
 
@@ -35,7 +38,7 @@ class Style:
         return cls(
             columns=min(max(columns, NARROWEST), WIDEST),
             colour=has_colour(stream, environment),
-            unicode=_can_encode(stream, "█░│└─┴┘"),
+            unicode=_can_encode(stream, UNICODE_MARKS),
         )
 
     def bold(self, text: str) -> str:
