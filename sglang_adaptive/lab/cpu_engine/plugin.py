@@ -91,14 +91,14 @@ def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
     import sgl_kernel
     from sglang.srt.speculative import eagle_utils
 
-    from sglang_adaptive.lab.cpu_engine import kernels
+    from sglang_adaptive.lab.cpu_engine.kernels import sample
 
     # SGLang 0.5.22 imports the kernels from sgl_kernel when it samples.
     home = eagle_utils if hasattr(eagle_utils, "tree_speculative_sampling_target_only") else sgl_kernel
     if getattr(home, "tree_speculative_sampling_target_only", None) is None:
-        home.tree_speculative_sampling_target_only = kernels.sample_tree_cpu
-        home.top_k_renorm_prob = kernels.keep_top_k_cpu
-        home.top_p_renorm_prob = kernels.keep_top_p_cpu
+        home.tree_speculative_sampling_target_only = sample.sample_tree_cpu
+        home.top_k_renorm_prob = sample.keep_top_k_cpu
+        home.top_p_renorm_prob = sample.keep_top_p_cpu
     return is_all_greedy
 
 
