@@ -120,14 +120,13 @@ def command(given: Sequence[str]) -> list[str]:
 
 def parser() -> CommandParser:
     """Return the parser of the command's own options, for help and completion; all others are SGLang's to parse."""
+    added = ", ".join(f"{flag} {value}".rstrip() for flag, value in _DEFAULTS)
     found = CommandParser(
         "serve-cpu",
         "Starts SGLang's server on the CPU with kernels written in PyTorch, for trying, tests and development. It is "
         "not fast, and it does dense Llama-like models only (multi-head or grouped-query attention).\n\n"
         "Every argument but --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless given "
-        f"there or in a file of --config, these are added: --attention-backend {ATTENTION_BACKEND}, --dtype float32, "
-        "--host 127.0.0.1, --max-total-tokens 65536, --mem-fraction-static 0.95, --max-running-requests 32, "
-        "--sleep-on-idle, and no CUDA graphs.",
+        f"there or in a file of --config, these are added: {added}, and no CUDA graphs.",
         [
             ("--model-path MODEL --port 30000", "a server without speculation"),
             ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "

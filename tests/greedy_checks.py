@@ -155,7 +155,7 @@ def seeded_noise_is_that_of_sglang() -> None:
     """The CPU engine's hash of seeds, places and tokens is that of SGLang's kernel."""
     from sglang.kernels.ops.sampling.murmur_hash import murmur_hash32_kernel
 
-    from sglang_adaptive.lab.cpu_engine.kernels import murmur_hash32_cpu
+    from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
 
     seeds = torch.tensor([0, 7, -1, 2**40 + 3, -(2**63)], dtype=torch.int64, device=DEVICE).view(torch.uint64)
     positions = torch.tensor([0, 1, 3, 1000, 2**31], device=DEVICE)

@@ -23,8 +23,7 @@ from benchmarks.harness import acceptance, shapes
 from benchmarks.harness.acceptance import Declared, Process
 from benchmarks.harness.plugin import merged_environment
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
-from sglang_adaptive.lab.cpu_engine.server import free_port
+from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
 from sglang_adaptive.provenance import pasteable
 
 OURS = "sglang_adaptive"

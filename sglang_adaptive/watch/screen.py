@@ -75,7 +75,7 @@ def _figures(view: dict[str, Any]) -> Text:
 
 
 def _history(history: Sequence[dict[str, Any]], marks: Marks) -> list[RenderableType]:
-    seen = [view for view in history if view.get("since_last")][-60:]
+    seen = [view for view in history if view.get("since_last")]
     if len(seen) < 2:
         return []
     rates = [view["since_last"]["tokens_per_second"] for view in seen]

@@ -18,8 +18,7 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.chat.conversation import drafting
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.lab.demo import servers
-from sglang_adaptive.lab.demo.real_text import contest
+from sglang_adaptive.lab.demo import real_text, servers
 from sglang_adaptive.lab.models import smollm2
 from sglang_adaptive.lab.models.smollm2 import ready_pair
 from tests.engine.test_command_line import until
@@ -118,7 +117,7 @@ def test_the_demo_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     out = tmp_path / "demo.json"
     monkeypatch.setattr(servers, "CpuServer", ForkedServer)
     for kind in ("chat", "copy", "translate"):  # tables with all of them are tested without a server
-        monkeypatch.delitem(contest.QUESTIONS, kind)
+        monkeypatch.delitem(real_text.QUESTIONS, kind)
     monkeypatch.setenv("COLUMNS", "80")
     short = ["--policy", "lookups", "--tokens", "16", "--turns", "1"]
     assert main(["demo", "--pair", "smollm2", *short, "--json", str(out)]) == 0

@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 
-from sglang_adaptive.lab.cpu_engine.kernels import murmur_hash32_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
 from tests.patch_checks.registry import repaired
 
 ROWS, VOCABULARY = 300, 40

@@ -25,7 +25,12 @@ from sglang_adaptive.command_line import (
 )
 from sglang_adaptive.lab.chat.conversation import Conversation
 from sglang_adaptive.lab.chat.talk import Talk
+from sglang_adaptive.lab.cpu_engine.server import CpuServer, ServerError
+from sglang_adaptive.lab.demo.terminal import Progress
+from sglang_adaptive.lab.models.command import progress
 from sglang_adaptive.lab.models.folders import ModelError
+from sglang_adaptive.lab.models.smollm2 import ready_pair
+from sglang_adaptive.serve_cpu import LaunchError
 from sglang_adaptive.signals import Interrupted, StopSignals
 
 TOKENS = 256
@@ -60,9 +65,6 @@ def parser() -> CommandParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    from sglang_adaptive.lab.cpu_engine.server import ServerError
-    from sglang_adaptive.serve_cpu import LaunchError
-
     arguments = parser().parse_args(argv)
     try:
         with StopSignals() as signals, _server(arguments, signals) as client:
@@ -88,11 +90,6 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
         client.get("/v1/models")
         yield client
         return
-    from sglang_adaptive.lab.cpu_engine.server import CpuServer
-    from sglang_adaptive.lab.demo.progress import Progress
-    from sglang_adaptive.lab.models.command import progress
-    from sglang_adaptive.lab.models.smollm2 import ready_pair
-
     with progress() as tick:
         pair = ready_pair(tick)
     told = Progress(sys.stderr)
@@ -105,7 +102,7 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
             pair.adaptive(config),
             threads=arguments.threads,
             log=Path(folder) / "server.log",
-            on_progress=lambda stage, seconds: told.now(f"{starting}: {stage}"),
+            on_progress=lambda stage: told.now(f"{starting}: {stage}"),
         )
         try:
             server.start()

@@ -9,9 +9,6 @@ from typing import Any
 
 from sglang_adaptive.client import Client
 
-# The steps of an answer's rounds, from the server's counts before and after it.
-
-
 MOST_DEPTHS = 3
 """The most numbers of steps that are listed, those with the most rounds first."""
 
@@ -21,6 +18,11 @@ class Drafting:
     """Rounds of the whole server by steps, those of concurrent requests included."""
 
     rounds: Mapping[int, int]
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Drafting:
+        """Return the rounds so far of *state*, the ``adaptive`` block of /server_info."""
+        return cls({int(steps): count for steps, count in state["rounds_by_tier"].items()})
 
     @property
     def total(self) -> int:
@@ -45,9 +47,7 @@ class Drafting:
 def drafting(client: Client) -> Drafting | None:
     """Return the rounds that the server has decoded so far; None when it does not adapt. Raises what Client does."""
     state: dict[str, Any] | None = client.server_info()["internal_states"][0].get("adaptive")
-    if state is None or not state["active"]:
-        return None
-    return Drafting({int(steps): count for steps, count in state["rounds_by_tier"].items()})
+    return None if state is None or not state["active"] else Drafting.of(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,6 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
     measured: Measured | None = None
     """Time and tokens of the latest answer; None until it is complete."""
-
-    def forget(self) -> None:
-        """Remove all messages."""
-        self.messages.clear()
 
     def ask(self, question: str) -> Generator[str, None, None]:
         """Yield the answer's text, piece by piece.

@@ -6,8 +6,6 @@ import contextlib
 import http.client
 import signal
 import sys
-from collections.abc import Callable
-from typing import TextIO
 
 from sglang_adaptive.client import RequestError, in_words
 from sglang_adaptive.command_line import has_colour
@@ -18,43 +16,28 @@ HELP = "/new starts over, /quit ends (so does Ctrl-D); Ctrl-C while an answer co
 
 
 class Talk:
-    """Reads questions until there are no more; answers go to *out*, times and errors to *aside*."""
+    """Reads questions until there are no more; answers go to standard output, times and errors to standard error."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        source: TextIO | None = None,
-        out: TextIO | None = None,
-        aside: TextIO | None = None,
-    ) -> None:
+    def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
-        self._source, self._out, self._aside = source or sys.stdin, out or sys.stdout, aside or sys.stderr
-        self._by_hand = self._source.isatty()
-        self._colour = has_colour(self._aside)
+        self._by_hand = sys.stdin.isatty()
+        self._colour = has_colour(sys.stderr)
         self._well = True
 
     def run(self) -> bool:
         """Talk to the end; returns whether every question got its answer."""
         if self._by_hand:
             self._say(f"Type a question. {HELP}.")
-        while (question := self._next()) is not None:
-            command = self._commands().get(question)
-            if command is not None:
-                command()
+        while (question := self._next()) is not None and question != "/quit":
+            if question == "/new":
+                self._conversation.messages.clear()
+            elif question == "/help":
+                self._say(HELP)
             elif question.startswith("/"):
                 self._say(f"{question.split()[0]}: no such command; {HELP}")
             elif question and not self._answer(question):
                 break
-            if question == "/quit":
-                break
         return self._well
-
-    def _commands(self) -> dict[str, Callable[[], None]]:
-        return {
-            "/new": self._conversation.forget,
-            "/quit": lambda: None,
-            "/help": lambda: self._say(HELP),
-        }
 
     def _next(self) -> str | None:
         """Return the next question without blanks around it; None after the last."""
@@ -64,9 +47,9 @@ class Talk:
             try:
                 return input("\nyou> ").strip()
             except EOFError:
-                self._out.write("\n")
+                print()
                 return None
-        line = self._source.readline()
+        line = sys.stdin.readline()
         return line.strip() if line else None
 
     def _answer(self, question: str) -> bool:
@@ -74,10 +57,8 @@ class Talk:
         answer = self._conversation.ask(question)
         try:
             for text in answer:
-                self._out.write(text)
-                self._out.flush()
-            self._out.write("\n")
-            self._out.flush()
+                print(text, end="", flush=True)
+            print(flush=True)
             self._say(f"[{self._conversation.measured}]")
         except RequestError as error:
             self._well = False
@@ -97,5 +78,4 @@ class Talk:
         return True
 
     def _say(self, line: str) -> None:
-        self._aside.write(f"\x1b[2m{line}\x1b[0m\n" if self._colour else f"{line}\n")
-        self._aside.flush()
+        print(f"\x1b[2m{line}\x1b[0m" if self._colour else line, file=sys.stderr, flush=True)

@@ -70,21 +70,13 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         mask = None if getattr(spec, "tree_topk", 1) == 1 else spec.custom_mask
         return window_plan(self.table, rows, prefix, spec.draft_token_num, self.dtype, mask)
 
-    def forward_decode(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
-    ) -> Tensor:
-        return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
-
     def forward_extend(
         self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
     ) -> Tensor:
-        return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save: bool) -> Tensor:
         if layer.layer_id not in self._known_layers:
             _require_supported(layer)
             self._known_layers.add(layer.layer_id)
-        if save and k is not None:
+        if save_kv_cache and k is not None:
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v)
         query = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
         keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
@@ -96,6 +88,8 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         if layer.attn_type == AttentionType.ENCODER_ONLY:
             plan = self._of_block(plan)
         return padded_attention(query, keys, values, plan, layer.scaling)
+
+    forward_decode = forward_extend
 
     def _of_block(self, plan: PaddedPlan) -> PaddedPlan:
         if self._block is None or self._block[0] is not plan:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.lab.cpu_engine.kernels import sample_tree_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.sample import sample_tree_cpu
 
 
 def resolve_as_on_gpu(original: Callable[[Any, Any], None], algorithm: Any, server_args: Any) -> None:

@@ -15,9 +15,6 @@ from torch.nn.functional import rms_norm
 if TYPE_CHECKING:
     from torch import Tensor
 
-NORM = "sglang.srt.layers.layernorm.RMSNorm.forward_native"
-ROTATE = "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native"
-
 
 def norm(
     original: Callable[..., Any],

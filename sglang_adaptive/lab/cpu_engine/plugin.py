@@ -9,17 +9,6 @@ from typing import Any
 
 from sglang_adaptive.serve_cpu import ATTENTION_BACKEND, SWITCH
 
-DRAFT_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
-LAST_SLOTS = "sglang.srt.mem_cache.allocation.get_last_loc"
-GREEDY = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
-ALGORITHMS = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args"
-SAMPLED_BLOCKS = "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available"
-CANDIDATES = "sglang.srt.models.dflash._radix_topk"
-CHOSEN_BLOCKS = "sglang.kernels.ops.speculative.dspark.dspark_accept.chain_speculative_sampling_triton"
-BATCH_INVARIANCE = "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode"
-SEEDED_NOISE = "sglang.srt.layers.sampler.murmur_hash32"
-GIVEN_EMBEDDINGS = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
-DISPATCH = "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop"
 WAIT_MILLISECONDS = 100
 
 
@@ -49,23 +38,30 @@ def register() -> None:
         add_draft_attention_backend_choices([ATTENTION_BACKEND])
         add_deterministic_attention_backend_choices([ATTENTION_BACKEND])
         add_radix_supported_deterministic_attention_backend_choices([ATTENTION_BACKEND])
-    HookRegistry.register(DRAFT_BACKENDS, _with_torch_ref, HookType.AROUND)
-    # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
-    HookRegistry.register(LAST_SLOTS, last_slots, HookType.REPLACE)
-    # SGLang verifies sampled requests greedily on a CPU, because it has no kernel there.
-    HookRegistry.register(GREEDY, _only_greedy_requests, HookType.REPLACE)
-    HookRegistry.register(ALGORITHMS, block_drafts.resolve_as_on_gpu, HookType.AROUND)
-    HookRegistry.register(SAMPLED_BLOCKS, block_drafts.samples, HookType.REPLACE)
-    HookRegistry.register(CANDIDATES, block_drafts.likeliest, HookType.REPLACE)
-    HookRegistry.register(CHOSEN_BLOCKS, sample_chain_cpu, HookType.REPLACE)
-    # With --enable-deterministic-inference SGLang would multiply with Triton kernels here, whatever the device.
-    HookRegistry.register(BATCH_INVARIANCE, _as_it_is, HookType.REPLACE)
-    HookRegistry.register(SEEDED_NOISE, murmur_hash32_cpu, HookType.REPLACE)
-    HookRegistry.register(GIVEN_EMBEDDINGS, block_drafts.in_model_dtype, HookType.AROUND)
-    HookRegistry.register(pools.BUFFERS, pools.create_buffers, HookType.AROUND)
-    HookRegistry.register(layers.NORM, layers.norm, HookType.AROUND)
-    HookRegistry.register(layers.ROTATE, layers.rotate, HookType.AROUND)
-    HookRegistry.register(DISPATCH, _waiting_for_requests, HookType.AROUND)
+    around = {
+        "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend": _with_torch_ref,
+        "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args": block_drafts.resolve_as_on_gpu,
+        "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs": block_drafts.in_model_dtype,
+        "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers": pools.create_buffers,
+        "sglang.srt.layers.layernorm.RMSNorm.forward_native": layers.norm,
+        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotate,
+        "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop": _waiting_for_requests,
+    }
+    instead = {
+        # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
+        "sglang.srt.mem_cache.allocation.get_last_loc": last_slots,
+        # SGLang verifies sampled requests greedily on a CPU, because it has no kernel there.
+        "sglang.srt.speculative.eagle_utils._verify_uses_greedy": _only_greedy_requests,
+        "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available": block_drafts.samples,
+        "sglang.srt.models.dflash._radix_topk": block_drafts.likeliest,
+        "sglang.kernels.ops.speculative.dspark.dspark_accept.chain_speculative_sampling_triton": sample_chain_cpu,
+        # With --enable-deterministic-inference SGLang would multiply with Triton kernels here, whatever the device.
+        "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode": _as_it_is,
+        "sglang.srt.layers.sampler.murmur_hash32": murmur_hash32_cpu,
+    }
+    for hooks, kind in ((around, HookType.AROUND), (instead, HookType.REPLACE)):
+        for target, hook in hooks.items():
+            HookRegistry.register(target, hook, kind)
     block_drafts.without_streams()
     _register_target_backend()
 
@@ -95,14 +91,14 @@ def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
     import sgl_kernel
     from sglang.srt.speculative import eagle_utils
 
-    from sglang_adaptive.lab.cpu_engine import kernels
+    from sglang_adaptive.lab.cpu_engine.kernels import sample
 
     # SGLang 0.5.22 imports the kernels from sgl_kernel when it samples.
     home = eagle_utils if hasattr(eagle_utils, "tree_speculative_sampling_target_only") else sgl_kernel
     if getattr(home, "tree_speculative_sampling_target_only", None) is None:
-        home.tree_speculative_sampling_target_only = kernels.sample_tree_cpu
-        home.top_k_renorm_prob = kernels.keep_top_k_cpu
-        home.top_p_renorm_prob = kernels.keep_top_p_cpu
+        home.tree_speculative_sampling_target_only = sample.sample_tree_cpu
+        home.top_k_renorm_prob = sample.keep_top_k_cpu
+        home.top_p_renorm_prob = sample.keep_top_p_cpu
     return is_all_greedy
 
 

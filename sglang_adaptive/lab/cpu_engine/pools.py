@@ -15,8 +15,6 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-BUFFERS = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers"
-
 
 def create_buffers(original: Callable[[Any], None], pool: Any) -> None:
     """Let SGLang's *original* create the buffers of *pool*, of zeros that the system provides page by page."""

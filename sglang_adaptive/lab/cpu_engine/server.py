@@ -1,4 +1,4 @@
-"""A server on the CPU engine as a context manager, for the demo and the tests."""
+"""A server on the CPU engine as a context manager, and the progress of any server's start from its log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,54 @@ from types import TracebackType
 from typing import IO
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
 from sglang_adaptive.serve_cpu import command, environment
 
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.1
+
+READY = "ready"
+
+# Log lines of SGLang, in this order, and the stages that they mean.
+_STAGES: tuple[tuple[str, str], ...] = (
+    ("server_args=", "arguments accepted, starting processes"),
+    ("Init parallel begin", "processes started"),
+    ("Load weight begin", "loading weights"),
+    ("Memory pool end", "KV cache allocated"),
+    ("Uvicorn running on", "listening"),
+    ("The server is fired up and ready to roll", READY),
+)
+
+
+class BootLog:
+    """Reads the log file from its beginning, each time only the new part."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+        self._waiting = list(_STAGES)
+        self.ready = False
+
+    def new_stages(self) -> list[str]:
+        """Return the stages reached since the last call; a stage skipped by the server is reported with the next."""
+        with self._path.open("rb") as log:
+            log.seek(self._offset)
+            chunk = log.read()
+        self._offset += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        reached: list[str] = []
+        for line in lines:
+            reached += self._stages_of(line.decode(errors="replace"))
+        self.ready = self.ready or READY in reached
+        return reached
+
+    def _stages_of(self, line: str) -> list[str]:
+        for index, (text, _) in enumerate(self._waiting):
+            if text in line:
+                passed = [stage for _, stage in self._waiting[: index + 1]]
+                del self._waiting[: index + 1]
+                return passed
+        return []
 
 
 class ServerError(RuntimeError):
@@ -33,7 +76,7 @@ class CpuServer(Client):
     """Runs `sglang-adaptive serve-cpu ARGUMENTS` on a free port of 127.0.0.1, in a process group of its own.
 
     Use as a context manager; leaving it in any way, Ctrl-C included, stops the whole group.
-    `on_progress(stage, seconds)` is called while the server starts. `log` is the file of its output, by default a
+    `on_progress(stage)` is called while the server starts. `log` is the file of its output, by default a
     temporary one.
     """
 
@@ -42,20 +85,18 @@ class CpuServer(Client):
         arguments: Sequence[str],
         *,
         threads: int = 1,
-        port: int | None = None,
         log: Path | None = None,
         extra_environment: Mapping[str, str] | None = None,
-        on_progress: Callable[[str, float], None] | None = None,
+        on_progress: Callable[[str], None] | None = None,
         start_timeout: float = 300.0,
     ) -> None:
-        super().__init__("127.0.0.1", port or free_port())
+        super().__init__("127.0.0.1", free_port())
         own = ["--host", self.host, "--port", str(self.port)]
         self.command = command([*arguments, *own])
         self.environment = {**os.environ, **environment(threads), **(extra_environment or {})}
         self.log_path = log or Path(tempfile.mkstemp(prefix="sglang-adaptive-", suffix=".log")[1])
-        self.on_progress = on_progress or (lambda stage, seconds: None)
+        self.on_progress = on_progress or (lambda stage: None)
         self.start_timeout = start_timeout
-        self.start_seconds: float | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._boot = BootLog(self.log_path)
         self._begin = 0.0
@@ -108,19 +149,17 @@ class CpuServer(Client):
 
         Raises ServerError when it has ended, or is not ready after `start_timeout` seconds.
         """
-        if self._boot.ready:
-            return True
         assert self._process is not None
         waited = time.monotonic() - self._begin
         for stage in self._boot.new_stages():
-            self.on_progress(stage, waited)
+            self.on_progress(stage)
         if self._boot.ready:
-            self.start_seconds = waited
-        elif self._process.poll() is not None:
+            return True
+        if self._process.poll() is not None:
             raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
-        elif waited > self.start_timeout:
+        if waited > self.start_timeout:
             raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
-        return self._boot.ready
+        return False
 
     def leave_running(self) -> int:
         """Leave the server running after this object; return the id of the process that the user has to end."""

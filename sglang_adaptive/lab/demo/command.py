@@ -2,33 +2,102 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sglang_adaptive.lab.demo.demo import FAILED, Demo
-from sglang_adaptive.lab.demo.options import TINY, parse
-from sglang_adaptive.lab.demo.options import parser as parser
-from sglang_adaptive.lab.demo.progress import Progress
-from sglang_adaptive.lab.demo.results import DemoError, UsageError
+from sglang_adaptive.command_line import PROBLEM, CommandParser
+from sglang_adaptive.lab.demo.demo import Demo
+from sglang_adaptive.lab.demo.real_text import RealTextDemo
+from sglang_adaptive.lab.demo.report import check_path
+from sglang_adaptive.lab.demo.results import DemoError
+from sglang_adaptive.lab.demo.servers import TITLES
+from sglang_adaptive.lab.demo.terminal import Progress
 from sglang_adaptive.signals import Interrupted
 
-BAD_USAGE = 2
+TINY = "tiny"
+TOKENS = {TINY: 224, "smollm2": 96}
+"""Tokens of an answer by default, by pair."""
+
+POLICIES = {TINY: ("ema", "throughput"), "smollm2": ("throughput", "lookups")}
+"""Policies that are shown by default, by pair."""
+
+TURNS = 2
+MOST_TURNS = 20
+FEWEST_TOKENS, MOST_TOKENS = 16, 512
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command."""
+    found = CommandParser(
+        "demo",
+        "Runs real SGLang servers on this machine's CPU, without speculation, at fixed depths and adaptive, lets each "
+        "write the same easy and hard text, and shows how the draft depth follows the text. About three minutes on "
+        "two cores. Checks that no policy changes a single token.\n\n"
+        "With --pair smollm2 the model is a real one, SmolLM2-135M-Instruct (see models): it answers questions that "
+        "you can read, you see the draft steps beside its answer, and the speed-ups are real on this machine. One "
+        "question is to repeat a text, where drafts that are looked up in the request bring most. About six minutes.",
+        [
+            ("", "everything, on the terminal"),
+            ("--pair smollm2", "a real language model"),
+            ("--policy throughput --keep", "one policy, and leave its server running to play with"),
+            ("--tokens 64 --json demo.json", "quicker, and keep the numbers (sglang-adaptive report draws them)"),
+        ],
+        "0 done; 1 not lossless, the depth never moved, or a server failed; 2 bad usage; 130 interrupted",
+    )
+    add = found.add_argument
+    known = " or ".join(TITLES)
+    shown = {pair: " and ".join(names) for pair, names in POLICIES.items()}
+    add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
+    add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
+    add("--pair", choices=TOKENS, default=TINY, metavar="NAME", help=f"{' or '.join(TOKENS)} (default: %(default)s)")
+    add("--policy", action="append", default=[], metavar="NAME",
+        help=f"{known}; repeatable (default: {_by_pair(shown)})")  # fmt: skip
+    add("--tokens", type=int, metavar="N",
+        help=f"tokens that each request generates, with smollm2 at most; {FEWEST_TOKENS} to {MOST_TOKENS} "
+        f"(default: {_by_pair(TOKENS)}); fewer is quicker and shows less")  # fmt: skip
+    add("--turns", type=int, default=TURNS, metavar="N",
+        help=f"how often each question is asked, 1 to {MOST_TURNS} (default: %(default)s); smollm2 only")  # fmt: skip
+    return found
+
+
+def _by_pair(defaults: Mapping[str, object]) -> str:
+    return ", ".join(f"{pair} {value}" for pair, value in defaults.items())
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options in *argv*; ends with BAD_INPUT and one line where they cannot be used."""
+    found = parser()
+    options = found.parse_args(argv)
+    for name in options.policy:
+        if name not in TITLES:
+            found.error(f"--policy {name}: expected {' or '.join(TITLES)}")
+    options.policy = options.policy or list(POLICIES[options.pair])
+    if options.tokens is None:
+        options.tokens = TOKENS[options.pair]
+    if not 1 <= options.turns <= MOST_TURNS:
+        found.error(f"--turns {options.turns}: expected 1 to {MOST_TURNS}")
+    if not FEWEST_TOKENS <= options.tokens <= MOST_TOKENS:
+        found.error(f"--tokens {options.tokens}: expected {FEWEST_TOKENS} to {MOST_TOKENS}")
+    if options.json is not None:
+        try:
+            check_path(options.json)
+        except ValueError as error:
+            found.error(str(error))
+    return options
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; returns the exit code."""
-    try:
-        options = parse(argv)
-    except UsageError as error:
-        print(f"sglang-adaptive demo: {error}", file=sys.stderr)
-        return BAD_USAGE
+    options = parse(argv)
     folder = Path(tempfile.mkdtemp(prefix="sglang-adaptive-demo-"))
     progress = Progress(sys.stderr)
+    demo = Demo if options.pair == TINY else RealTextDemo
     try:
-        return _demo_of(options.pair)(options, list(argv), folder, progress).run()
+        return demo(options, list(argv), folder, progress).run()
     except Interrupted as stop:
         progress.clear()
         print("sglang-adaptive demo: interrupted; every server was stopped", file=sys.stderr)
@@ -38,12 +107,4 @@ def main(argv: Sequence[str]) -> int:
         progress.clear()
         tail = f"\n{error.detail}" if error.detail else ""
         print(f"sglang-adaptive demo: {error}{tail}\nThe logs are in {folder}", file=sys.stderr)
-        return FAILED
-
-
-def _demo_of(pair: str) -> type[Demo]:
-    if pair == TINY:
-        return Demo
-    from sglang_adaptive.lab.demo.real_text.demo import RealTextDemo
-
-    return RealTextDemo
+        return PROBLEM

@@ -9,32 +9,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from sglang_adaptive.lab.demo import report, words
-from sglang_adaptive.lab.demo.drawing import Style
+from sglang_adaptive import provenance
+from sglang_adaptive.command_line import DONE, PROBLEM
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.demo import report
+from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, depth_table, speed_table, timeline
 from sglang_adaptive.lab.demo.measure import measure_all
-from sglang_adaptive.lab.demo.progress import Progress
-from sglang_adaptive.lab.demo.results import Mismatch, Run, mismatches, workload
-from sglang_adaptive.lab.demo.servers import TITLES, Fleet, server_specs
-from sglang_adaptive.lab.demo.words import failures
+from sglang_adaptive.lab.demo.results import SEVERAL, Run, mismatches, workload
+from sglang_adaptive.lab.demo.servers import TITLES, Fleet, ServerSpec, server_specs
+from sglang_adaptive.lab.demo.terminal import Progress, Style
+from sglang_adaptive.lab.demo.words import available_gigabytes, failures, warnings, where_it_went, who_was_fastest
 from sglang_adaptive.signals import StopSignals
-
-FAILED = 1
-"""Exit code of a demo that did not show what it should."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A server that was left running: its address, the process to end, and its policy."""
-
-    url: str
-    pid: int
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The demo with the tiny pair; subclasses override parts for other pairs."""
+    """The demo with the tiny pair; a subclass for another pair overrides the parts behind `run`."""
 
     options: argparse.Namespace
     argv: list[str]
@@ -43,61 +35,55 @@ class Demo:
 
     progress: Progress
 
+    gigabytes_a_server: ClassVar = 2.4
+    """Measured as proportional set size of three warm servers: 6.8 GiB together, mostly of PyTorch."""
+
+    moves: ClassVar = True
+    """Whether the depth has to move."""
+
     @property
     def policies(self) -> list[str]:
         """Those to show, in the order of the tables."""
         return [name for name in TITLES if name in self.options.policy]
 
+    @property
+    def gigabytes(self) -> float:
+        """Memory of all servers."""
+        return self.gigabytes_a_server * self.servers
+
     def run(self) -> int:
+        """Run the demo; returns the exit code."""
         style = Style.of(sys.stdout)
         load = os.getloadavg()[0]
-        print(self.introduction(style, load), end="\n\n", flush=True)
-        runs, kept = self.measure()
-        self.progress.done("servers stopped" if kept is None else "the other servers stopped")
+        warned = warnings(self.policies, load, available_gigabytes(), self.gigabytes)
+        print("\n\n".join(map(style.prose, [*self.introduction(), *warned])), end="\n\n", flush=True)
+        runs, kept = self._measure()
+        self.progress.done("the other servers stopped" if kept else "servers stopped")
         wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
-        failed = self.failures(runs, wrong)
+        failed = failures(runs, wrong, moves=self.moves)
         seconds = self.progress.seconds
         written = self._write(report.build(runs, wrong, failed, seconds=seconds, load=load, argv=self.argv))
-        print("\n" + self.findings(runs, style), end="\n\n")
+        print("\n" + "\n\n".join(self.findings(runs, style)), end="\n\n")
         print(_outcome(runs, failed, style))
-        if kept is not None:
-            print("\n" + self.kept(kept))
+        if kept:
+            print("\n" + kept)
         elif failed:
             print(f"The logs are in {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return FAILED if failed or not written else 0
+        return PROBLEM if failed or not written else DONE
 
-    def measure(self) -> tuple[list[Run], Kept | None]:
-        """Start the servers, measure and stop them; with --keep, leave the last policy's server running."""
-        from sglang_adaptive.lab.cpu_engine import models
-
-        phases = workload(models.prompts, self.options.tokens)
-        specs = server_specs(self.policies, models.target_path(), models.draft_path(), self.folder)
+    def _measure(self) -> tuple[list[Run], str]:
+        """Start the servers, measure, stop them. With --keep, leave the last policy's running; return how to use it."""
+        specs = self.specs()
         with StopSignals() as signals, Fleet(specs, self.folder, signals, self.progress) as fleet:
             fleet.boot()
-            runs = measure_all(fleet, self.policies, phases, models.prompts("mixed"), self.progress)
+            runs = self.measured(fleet)
             if not self.options.keep:
-                return runs, None
+                return runs, ""
             key = self.policies[-1]
             url = fleet[key].url
-            return runs, Kept(url, fleet.keep(key), key)
-
-    def introduction(self, style: Style, load: float) -> str:
-        """Return the introduction; *load* is the machine's load average."""
-        return words.introduction(style, self.policies, load)
-
-    def failures(self, runs: Sequence[Run], wrong: Sequence[Mismatch]) -> list[str]:
-        """Return one line for each failure; *wrong* are the requests whose tokens differ."""
-        return failures(runs, wrong)
-
-    def findings(self, runs: Sequence[Run], style: Style) -> str:
-        """Return the tables and the sentences about them."""
-        return words.all_findings(runs, style)
-
-    def kept(self, kept: Kept) -> str:
-        """Return how to use and how to stop the server that was left running."""
-        return words.kept(kept.url, kept.pid, TITLES[kept.key], self.folder)
+            return runs, self.kept(url, fleet.keep(key), TITLES[key])
 
     def _write(self, content: dict[str, object]) -> bool:
         path: Path | None = self.options.json
@@ -110,6 +96,80 @@ class Demo:
             return False
         self.progress.done(f"wrote {path}")
         return True
+
+    @property
+    def servers(self) -> int:
+        """How many servers are started."""
+        return len(self.policies) + 1
+
+    def introduction(self) -> list[str]:
+        """Return the paragraphs for a reader who is new to the project."""
+        sglang = provenance.versions("sglang")["sglang"]
+        return [
+            "Speculative decoding drafts a few tokens ahead with a small model and lets the large one verify "
+            "them in one round. How many to draft (the depth) should follow the text: easy text accepts long "
+            "drafts, hard text wastes them. sglang-adaptive chooses the depth while the server runs.",
+            f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU, with a "
+            "tiny byte-level Llama and its EAGLE-3 draft, and lets each write the same text: easy, hard, easy, "
+            f"first one request at a time, then {SEVERAL}. It takes about three minutes on two cores, and "
+            f"{self.gigabytes:.0f} GB of memory. Ctrl-C stops it and everything that it started.",
+        ]
+
+    def specs(self) -> list[ServerSpec]:
+        """Return the servers to start."""
+        plain = ("--model-path", models.target_path(), "--served-model-name", "tiny")
+        return server_specs(plain, models.draft_path(), self.policies, self.folder)
+
+    def measured(self, fleet: Fleet) -> list[Run]:
+        """Return the runs, the one without speculation first."""
+        phases = workload(models.prompts, self.options.tokens)
+        return measure_all(fleet, self.policies, phases, models.prompts("mixed"), self.progress)
+
+    def findings(self, runs: Sequence[Run], style: Style) -> list[str]:
+        """Return tables, timelines and the sentences about them."""
+        adaptive = [run for run in runs if run.contender.adaptive]
+        phases = [[index] for index in range(len(runs[0].phases))]
+        return [
+            "\n".join(speed_table(runs, phases, style, decimals=0)),
+            "\n".join(depth_table(runs, style)),
+            style.prose(
+                f"{SPEED_NOTE} Accept length: tokens that a verify round yields for a request, at least 1. Static N: "
+                "the server of the first adaptive row, its depth held at N through adaptive_force_steps, so with the "
+                "same backends and buffers. Every server was warmed up at each depth first, and one was measured at a "
+                "time."
+            ),
+            *(timeline(run, style) for run in adaptive),
+            "\n".join(map(style.prose, [*map(where_it_went, adaptive), who_was_fastest(runs)])),
+            style.prose(
+                "Read this as behaviour, not as speed: the CPU engine is made for trying and testing, rounds cost "
+                "other amounts on a GPU, and whatever else this machine did meanwhile shows in the tokens per second."
+            ),
+        ]
+
+    def kept(self, url: str, pid: int, title: str) -> str:
+        """Return how to use, and how to stop, the server that was left running."""
+        json_header = "-H 'Content-Type: application/json'"
+        ask = (
+            r'{"text": "4210 olive caps\n4211 olive caps\n", '
+            '"sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
+        )
+        hold = '{"server_args": {"adaptive_force_steps": 3}}'
+        release = '{"server_args": {"adaptive_force_steps": null}}'
+        return "\n".join(
+            [
+                f"The {title} server is still running at {url}",
+                f"  log and configuration: {self.folder}",
+                "  generate:",
+                f"    curl -s {url}/generate {json_header} \\\n      -d '{ask}'",
+                "  what it does (policy, depth, switches), under internal_states[0].adaptive:",
+                f"    curl -s {url}/server_info",
+                "  hold the depth at 3, and release it:",
+                f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{hold}'",
+                f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{release}'",
+                "  stop it (takes some seconds):",
+                f"    kill {pid}",
+            ]
+        )
 
 
 def _outcome(runs: Sequence[Run], failed: Sequence[str], style: Style) -> str:

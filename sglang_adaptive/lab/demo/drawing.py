@@ -1,107 +1,62 @@
-"""What the demo draws on a terminal: its tables, and the steps over time."""
+"""The demo's tables, and the steps over time."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TextIO
 
-from sglang_adaptive.lab.demo.results import PhaseResult, Run, accept_length, rounds_by_depth, tokens_per_second
+from sglang_adaptive.lab.demo.results import (
+    PhaseResult,
+    Run,
+    accept_length,
+    best_static,
+    rounds_by_depth,
+    tokens_per_second,
+)
+from sglang_adaptive.lab.demo.terminal import UNICODE_MARKS, Style
 
-# Columns, colour and characters that the terminal can show.
-
-
-NARROWEST, WIDEST = 80, 120
-PROSE = 100
-"""The most columns of a line of text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How to print to one stream."""
-
-    columns: int = NARROWEST
-    colour: bool = False
-    unicode: bool = True
-
-    @classmethod
-    def of(cls, stream: TextIO, environment: Mapping[str, str] = os.environ) -> Style:
-        """Return the style for *stream*: colour on a terminal only, and never against NO_COLOR."""
-        terminal = is_terminal(stream, environment)
-        columns = shutil.get_terminal_size((NARROWEST, 24)).columns
-        return cls(
-            columns=min(max(columns, NARROWEST), WIDEST),
-            colour=terminal and not environment.get("NO_COLOR"),
-            unicode=_can_encode(stream, "█░│└─┴┘"),
-        )
-
-    def bold(self, text: str) -> str:
-        """Return *text* in bold where there is colour."""
-        return self._paint(text, "1")
-
-    def dim(self, text: str) -> str:
-        """Return *text* faint where there is colour."""
-        return self._paint(text, "2")
-
-    def family(self, text: str, family: str) -> str:
-        """Return *text* in the colour of a family of text."""
-        return self._paint(text, {"easy": "32", "hard": "33"}.get(family, "36"))
-
-    def prose(self, text: str) -> str:
-        """Return *text* wrapped into lines."""
-        return textwrap.fill(text, min(self.columns, PROSE), break_long_words=False, break_on_hyphens=False)
-
-    def _paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text.strip() else text
+_NAME, _TEXTS, _LAST = 16, 40, 8
+"""Characters of a table's first column, of all columns of text together, and of each one behind them."""
 
 
-def is_terminal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether *stream* is a terminal that can move its cursor."""
-    return stream.isatty() and environment.get("TERM") != "dumb"
-
-
-def _can_encode(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-# The two tables: tokens/s of each contender, and its accept length and steps.
-
-
-_NAME = 17
-_FAMILIES = ("easy", "hard", None)
-
-
-def in_table_order(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs in the order of the tables: no speculation, fixed steps, adaptive."""
-    return sorted(runs, key=lambda run: (run.contender.adaptive, run.contender.forced_steps or 0))
-
-
-def best_static(runs: Sequence[Run]) -> Run:
-    """Return the fixed steps with the highest overall tokens/s."""
-    static = [run for run in runs if run.contender.forced_steps is not None]
-    return max(static, key=lambda run: tokens_per_second(run.phases))
-
-
-def speed_table(runs: Sequence[Run], style: Style) -> list[str]:
-    """Return the lines of tokens/s by phase and overall, with ratios."""
-    plain, best = in_table_order(runs)[0], best_static(runs)
-    groups = [list(group) for _, group in groupby(plain.phases, key=lambda result: result.phase.concurrency)]
-    lines = [style.bold("Tokens per second"), *_speed_heading(groups)]
+def speed_table(runs: Sequence[Run], columns: Sequence[Sequence[int]], style: Style, decimals: int) -> list[str]:
+    """Return the lines of tokens/s and of ratios; each of *columns* has the indices of the phases that it sums up."""
+    phases = [runs[0].phases[column[0]].phase for column in columns]
+    lines = [style.bold("Tokens per second")]
+    together = [(requests, len(list(group))) for requests, group in groupby(phase.concurrency for phase in phases)]
+    if len(together) > 1:
+        width = _TEXTS // len(columns)
+        titles = (f"{f'{requests} at a time':^{width * count}}" for requests, count in together)
+        lines.append(f"{'':<{_NAME}}{''.join(titles)}".rstrip())
+    lines.append(_row("", [phase.family for phase in phases], "overall", "x none", "x best"))
+    plain, best = tokens_per_second(runs[0].phases), tokens_per_second(best_static(runs).phases)
     for run in in_table_order(runs):
+        rates = [tokens_per_second(run.phases[index] for index in column) for column in columns]
         overall = tokens_per_second(run.phases)
-        cells = (f"{tokens_per_second([result]):6.0f}" for result in run.phases)
-        row = f"{run.contender.title:<{_NAME}}{_spaced(cells, groups)}{overall:9.0f}"
-        row += f"{overall / tokens_per_second(plain.phases):8.2f}{overall / tokens_per_second(best.phases):8.2f}"
-        lines.append(style.bold(row) if run.contender.adaptive else row)
+        sums = f"{overall:.{decimals}f}", f"{overall / plain:.2f}", f"{overall / best:.2f}"
+        lines.append(
+            _emphasised(run, _row(run.contender.title, [f"{rate:.{decimals}f}" for rate in rates], *sums), style)
+        )
+    return lines
+
+
+SPEED_NOTE = (
+    "Tokens per second: generated tokens over wall time, seen by the client; x none and x best: over no speculation, "
+    "and over the best static depth."
+)
+
+
+def family_table(
+    title: str, runs: Sequence[Run], families: Sequence[str], style: Style, cell: Callable[[Sequence[PhaseResult]], str]
+) -> list[str]:
+    """Return the lines with a *cell* for the phases of each family, and one for all; without the plain run."""
+    lines = [style.bold(title), _row("", families, "all")]
+    for run in in_table_order(runs):
+        if run.tiers:
+            cells = [cell(run.of(family)) for family in families]
+            lines.append(_emphasised(run, _row(run.contender.title, cells, cell(run.phases)), style))
     return lines
 
 
@@ -115,28 +70,29 @@ def depth_table(runs: Sequence[Run], style: Style) -> list[str]:
         f"{'':<{_NAME}}{'easy':>6}{'hard':>6}{'all':>6}    " + "".join(f"{depth:>6}" for depth in depths),
     ]
     for run in speculating:
-        lengths = "".join(f"{accept_length(run.of(family)) or 0:6.2f}" for family in _FAMILIES)
+        lengths = "".join(f"{accept_length(run.of(family)) or 0:6.2f}" for family in ("easy", "hard", None))
         row = f"{run.contender.title:<{_NAME}}{lengths}    {_shares(run.phases, depths)}"
-        lines.append(style.bold(row) if run.contender.adaptive else row)
+        lines.append(_emphasised(run, row, style))
         if run.contender.adaptive:
             for family in ("easy", "hard"):
                 lines.append(f"{f'  on {family} text':<{_NAME + 22}}{_shares(run.of(family), depths)}")
     return lines
 
 
-def _speed_heading(groups: list[list[PhaseResult]]) -> list[str]:
-    titles = (f"{f'{group[0].phase.concurrency} at a time':^{6 * len(group)}}" for group in groups)
-    families = (f"{result.phase.family:>6}" for group in groups for result in group)
-    return [
-        f"{'':<{_NAME}}{'  '.join(titles)}{'':9}{'x no':>8}{'x best':>8}",
-        f"{'':<{_NAME}}{_spaced(families, groups)}{'overall':>9}{'spec.':>8}{'static':>8}",
-    ]
+def in_table_order(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs in the order of the tables: no speculation, fixed steps, adaptive."""
+    return sorted(runs, key=lambda run: (run.contender.adaptive, run.contender.forced_steps or 0))
 
 
-def _spaced(cells: object, groups: list[list[PhaseResult]]) -> str:
-    """Join one cell a phase, with a gap between the concurrencies."""
-    remaining = iter(cells)  # type: ignore[call-overload]
-    return "  ".join("".join(next(remaining) for _ in group) for group in groups)
+def _emphasised(run: Run, line: str, style: Style) -> str:
+    return style.bold(line) if run.contender.adaptive else line
+
+
+def _row(name: str, cells: Sequence[str], *last: str) -> str:
+    width = _TEXTS // len(cells)
+    return (
+        f"{name:<{_NAME}}{''.join(f'{cell:>{width}}' for cell in cells)}{''.join(f'{cell:>{_LAST}}' for cell in last)}"
+    )
 
 
 def _shares(results: Sequence[PhaseResult], depths: Sequence[int]) -> str:
@@ -194,38 +150,32 @@ def points(run: Run) -> list[Point]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    most: str
-    some: str
-    bar: str
-    corner: str
-    floor: str
-    tick: str
-    end: str
-
-
-_UNICODE = _Marks("█", "░", "│", "└", "─", "┴", "┘")
-_ASCII = _Marks("#", ".", "|", "+", "-", "+", "+")
 _MARGIN = "  depth "
 _INDENT = " " * (len(_MARGIN) + 4)
 
 
+def timeline(run: Run, style: Style) -> str:
+    """Return the chart of an adaptive run under its title, and how many switches it lacks."""
+    lines = [style.bold(f"{run.contender.title}: draft depth over time"), *draw(run, style)]
+    if unseen := sum(phase.switches_unseen for phase in run.phases):
+        lines.append(f"  {unseen} {'switch' if unseen == 1 else 'switches'} came too fast to be drawn")
+    return "\n".join(lines)
+
+
 def draw(run: Run, style: Style) -> list[str]:
     """Return the lines of the chart: a row for each number of steps, the same width for each phase."""
-    marks = _UNICODE if style.unicode else _ASCII
+    most, some, bar, corner, floor, tick, end = tuple(UNICODE_MARKS if style.unicode else "#.|+-++")
     width = (style.columns - len(_INDENT) - len(run.phases)) // len(run.phases)
     columns = [_columns(result, width) for result in run.phases]
     lines = [_concurrencies(run, width), _families(run, width, style)]
     for row, depth in enumerate(sorted(run.tiers, reverse=True)):
         cells = (
-            style.family("".join(_cell(seen, depth, marks) for seen in column), result.phase.family)
+            style.family("".join(_cell(seen, depth, most, some) for seen in column), result.phase.family)
             for column, result in zip(columns, run.phases, strict=True)
         )
         margin = _MARGIN if row == 0 else " " * len(_MARGIN)
-        lines.append(f"{margin}{depth:>2} {marks.bar}{marks.bar.join(cells)}{marks.bar}")
-    floor = marks.tick.join(marks.floor * width for _ in run.phases)
-    lines.append(f"{_INDENT[:-1]}{marks.corner}{floor}{marks.end}")
+        lines.append(f"{margin}{depth:>2} {bar}{bar.join(cells)}{bar}")
+    lines.append(f"{_INDENT[:-1]}{corner}{tick.join(floor * width for _ in run.phases)}{end}")
     return [*lines, _durations(run, width)]
 
 
@@ -266,7 +216,7 @@ def _pieces(span: Span, step: float, width: int) -> Iterator[tuple[int, float]]:
             yield column, share
 
 
-def _cell(seen: dict[int, float], depth: int, marks: _Marks) -> str:
+def _cell(seen: dict[int, float], depth: int, most: str, some: str) -> str:
     if depth not in seen:
         return " "
-    return marks.most if seen[depth] == max(seen.values()) else marks.some
+    return most if seen[depth] == max(seen.values()) else some

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.lab.chat.conversation import Drafting
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.lab.demo.progress import Progress
 from sglang_adaptive.lab.demo.results import (
     SEVERAL,
     Contender,
@@ -23,9 +24,7 @@ from sglang_adaptive.lab.demo.results import (
     tokens_per_second,
 )
 from sglang_adaptive.lab.demo.servers import PLAIN, Fleet, contenders
-
-# Collects the policy's switches while the server still lists them.
-
+from sglang_adaptive.lab.demo.terminal import Progress
 
 READ_SECONDS = 2.0
 """Seconds between two reads; the server lists its latest switches only, and a read costs it some milliseconds."""
@@ -62,10 +61,8 @@ class SwitchLog:
         self.switches += [Switch(entry["time"], entry["from_steps"], entry["to_steps"]) for entry in decided]
 
 
-# Measures one phase on one server: sends its requests, times them, and reads the server's state.
-
-
 TICK_SECONDS = 0.5
+"""Seconds between two calls while requests run."""
 
 
 def adaptive_state(client: Client) -> dict[str, Any] | None:
@@ -86,34 +83,28 @@ def force_steps(client: Client, steps: int | None) -> None:
         raise DemoError(f"the server refused to hold {steps} steps: {answer}")
 
 
-def measure_phase(client: Client, phase: Phase, tick: Callable[[], None]) -> PhaseResult:
-    """Run *phase* on an idle server, from an empty prefix cache; *tick* is called at intervals."""
+def measure_phase(
+    client: Client,
+    phase: Phase,
+    send: Callable[[Callable[[], None]], Sequence[dict[str, Any]]],
+    show: Callable[[], None] = lambda: None,
+) -> PhaseResult:
+    """Return what *phase* comes to on an idle server, from an empty prefix cache.
+
+    *send* returns the answers in the order of the prompts. It calls its argument at intervals, and that calls *show*.
+    """
     client.flush_cache()
     before = adaptive_state(client)
     log = SwitchLog(before)
-    begin, start = time.time(), time.perf_counter()
 
-    def watch() -> None:
-        tick()
+    def look() -> None:
+        show()
         if log.is_due():
             log.read(adaptive_state(client))
 
-    answers = send_all(client, phase, watch)
+    begin, start = time.time(), time.perf_counter()
+    answers = send(look)
     seconds = time.perf_counter() - start
-    return phase_result(client, phase, answers, begin=begin, seconds=seconds, before=before, log=log)
-
-
-def phase_result(
-    client: Client,
-    phase: Phase,
-    answers: Sequence[dict[str, Any]],
-    *,
-    begin: float,
-    seconds: float,
-    before: dict[str, Any] | None,
-    log: SwitchLog,
-) -> PhaseResult:
-    """Return what a phase came to that has just ended: its *answers*, and the server's state since *before*."""
     after = adaptive_state(client)
     log.read(after)
     return PhaseResult(
@@ -122,11 +113,19 @@ def phase_result(
         seconds=seconds,
         outputs=tuple(tuple(answer["output_ids"]) for answer in answers),
         verify_rounds=sum(answer["meta_info"].get("spec_verify_ct", 0) for answer in answers),
-        rounds_by_depth=new_rounds(before, after),
+        rounds_by_depth={} if not before or not after else Drafting.of(after).since(Drafting.of(before)).rounds,
         first_steps=None if before is None else before["current_steps"],
         switches=tuple(log.switches),
         switches_unseen=log.unseen,
     )
+
+
+def finished(client: Client, contender: Contender, results: Sequence[PhaseResult]) -> Run:
+    """Return the run of *results*, with what the server says now that it is over."""
+    state = adaptive_state(client)
+    if state is None:
+        return Run(contender, (), tuple(results))
+    return Run(contender, tuple(state["tiers"]), tuple(results), state["degraded_reason"])
 
 
 def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dict[str, Any]]:
@@ -162,18 +161,6 @@ def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dic
     return [answers[index] for index in range(len(phase.prompts))]
 
 
-def new_rounds(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[int, int]:
-    """Return the server's rounds by steps between two states of `adaptive_state`; none without speculation."""
-    if before is None or after is None:
-        return {}
-    earlier = before["rounds_by_tier"]
-    counts = {int(tier): count - earlier.get(tier, 0) for tier, count in after["rounds_by_tier"].items()}
-    return {tier: count for tier, count in counts.items() if count}
-
-
-# Warms up each server, then measures one contender at a time while the other servers are idle.
-
-
 WARM_UP_TOKENS = 24
 
 
@@ -186,9 +173,7 @@ def measure_all(
         with blaming(fleet[key], key):
             _warm_up(fleet[key], warm_prompts, progress)
     progress.done("warmed up")
-    with blaming(fleet[policies[0]], policies[0]):
-        tiers = _tiers(fleet[policies[0]])
-    todo = contenders(policies, tiers)
+    todo = contenders(policies, held_on=policies[0])
     runs: list[Run] = []
     for number, contender in enumerate(todo, 1):
         label = f"{contender.title} ({number} of {len(todo)})"
@@ -201,37 +186,27 @@ def measure_all(
 def _measure(server: CpuServer, contender: Contender, phases: Sequence[Phase], label: str, progress: Progress) -> Run:
     if contender.forced_steps is not None:
         force_steps(server, contender.forced_steps)
-    results: list[PhaseResult] = []
-    for phase in phases:
-
-        def tick(spoken: str = phase.spoken) -> None:
-            progress.now(f"{label}: {spoken}")
-
-        tick()
-        results.append(measure_phase(server, phase, tick))
+    results = [
+        measure_phase(
+            server, phase, partial(send_all, server, phase), partial(progress.now, f"{label}: {phase.spoken}")
+        )
+        for phase in phases
+    ]
     if contender.forced_steps is not None:
         force_steps(server, None)
-    state = adaptive_state(server)
-    degraded = None if state is None else state["degraded_reason"]
-    return Run(contender, _tiers(server), tuple(results), degraded)
-
-
-def _tiers(server: CpuServer) -> tuple[int, ...]:
-    state = adaptive_state(server)
-    return () if state is None else tuple(state["tiers"])
+    return finished(server, contender, results)
 
 
 def _warm_up(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:
     """Generate some tokens with all steps and concurrencies, so that no measured request is the first of its kind."""
-    tiers = _tiers(server)
-    for depth in tiers or (None,):
-        if depth is not None:
+    state = adaptive_state(server)
+    if state is not None:
+        for depth in state["tiers"]:
             force_steps(server, depth)
-        _send(server, prompts, progress)
-    if tiers:
+            _send(server, prompts, progress)
         force_steps(server, None)
-        # The release takes effect at the next round, which must not be counted.
-        _send(server, prompts, progress)
+    # Where steps were held, the release takes effect at the next round, which must not be counted.
+    _send(server, prompts, progress)
 
 
 def _send(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:

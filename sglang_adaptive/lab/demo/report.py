@@ -16,7 +16,6 @@ from sglang_adaptive.lab.demo.results import (
     Mismatch,
     PhaseResult,
     Run,
-    UsageError,
     accept_length,
     rounds_by_depth,
     tokens_per_second,
@@ -64,32 +63,28 @@ def build(
 
 
 def check_path(path: Path) -> None:
-    """Raise UsageError with the problem unless a report can be written to *path*."""
+    """Raise ValueError with the problem unless a report can be written to *path*."""
     if path.is_dir():
-        raise UsageError(f"--json {path}: is a directory; expected a file name")
+        raise ValueError(f"--json {path}: is a directory; expected a file name")
     if path.exists() and not path.is_file():
-        raise UsageError(f"--json {path}: is not a regular file")
+        raise ValueError(f"--json {path}: is not a regular file")
     if not path.parent.is_dir():
-        raise UsageError(f"--json {path}: the folder {path.parent} does not exist")
+        raise ValueError(f"--json {path}: the folder {path.parent} does not exist")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise UsageError(f"--json {path}: cannot write in {path.parent} ({error.strerror})") from None
+        raise ValueError(f"--json {path}: cannot write in {path.parent} ({error.strerror})") from None
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
     """Write *report* to *path*, replaced atomically. Raises OSError."""
+    text = json.dumps(report, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def _policy(run: Run) -> dict[str, Any]:
@@ -117,8 +112,7 @@ def _phase(runs: Sequence[Run], index: int) -> dict[str, Any]:
 
 
 def _phase_numbers(result: PhaseResult) -> dict[str, Any]:
-    switches = len(result.switches) + result.switches_unseen
-    return {**_numbers([result]), "seconds": round(result.seconds, 3), "switches": switches}
+    return {**_numbers([result]), "seconds": round(result.seconds, 3), "switches": result.switch_count}
 
 
 def _numbers(results: Sequence[PhaseResult]) -> dict[str, Any]:

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 
-class UsageError(ValueError):
-    """The command line cannot be used; the message is one line."""
-
-
 class DemoError(RuntimeError):
     """A server failed; the message is one line, and `detail` the end of its log."""
 
@@ -120,6 +116,11 @@ class PhaseResult:
         """Tokens generated."""
         return sum(map(len, self.outputs))
 
+    @property
+    def switch_count(self) -> int:
+        """Switches by the policy."""
+        return len(self.switches) + self.switches_unseen
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -135,7 +136,7 @@ class Run:
     @property
     def switches(self) -> int:
         """Switches by the policy."""
-        return sum(len(phase.switches) + phase.switches_unseen for phase in self.phases)
+        return sum(phase.switch_count for phase in self.phases)
 
     def of(self, family: str | None) -> tuple[PhaseResult, ...]:
         """Return the phases of one family of text; all of them for None."""
@@ -161,6 +162,18 @@ def rounds_by_depth(results: Iterable[PhaseResult]) -> dict[int, int]:
     for result in results:
         total.update(result.rounds_by_depth)
     return {depth: total[depth] for depth in sorted(total)}
+
+
+def mean_steps(results: Iterable[PhaseResult]) -> float:
+    """Return the mean steps of the server's rounds; 0 without any."""
+    counts = rounds_by_depth(results)
+    return sum(depth * count for depth, count in counts.items()) / max(1, sum(counts.values()))
+
+
+def best_static(runs: Iterable[Run]) -> Run:
+    """Return the fixed steps with the highest overall tokens/s."""
+    static = [run for run in runs if run.contender.forced_steps is not None]
+    return max(static, key=lambda run: tokens_per_second(run.phases))
 
 
 # Compares the tokens of two runs: speculation may change the speed, never the text.
@@ -197,17 +210,11 @@ def mismatches(baseline: Run, run: Run) -> list[Mismatch]:
     found: list[Mismatch] = []
     for plain, other in zip(baseline.phases, run.phases, strict=True):
         for prompt, expected, got in zip(plain.phase.prompts, plain.outputs, other.outputs, strict=True):
-            if expected != got:
-                found.append(_first_difference(run.contender.title, plain.phase.name, prompt, expected, got))
+            pairs = enumerate(zip_longest(expected, got))
+            different = ((at, wanted, token) for at, (wanted, token) in pairs if wanted != token)
+            if (first := next(different, None)) is not None:
+                found.append(Mismatch(run.contender.title, plain.phase.name, prompt, *first))
     return found
-
-
-def _first_difference(
-    contender: str, phase: str, prompt: str, expected: tuple[int, ...], got: tuple[int, ...]
-) -> Mismatch:
-    pairs = enumerate(zip_longest(expected, got))
-    position, (wanted, found) = next(entry for entry in pairs if entry[1][0] != entry[1][1])
-    return Mismatch(contender, phase, prompt, position, wanted, found)
 
 
 def _shown(token: int | None) -> str:

@@ -7,25 +7,31 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from sglang_adaptive.lab.cpu_engine.server import POLL_SECONDS, CpuServer, ServerError
-from sglang_adaptive.lab.demo.progress import Progress
 from sglang_adaptive.lab.demo.results import Contender, DemoError
+from sglang_adaptive.lab.demo.terminal import Progress
+from sglang_adaptive.lab.models.smollm2 import speculation
 from sglang_adaptive.serve_cpu import LaunchError
 from sglang_adaptive.signals import StopSignals
 
-PLAIN = "none"
+PLAIN, HELD = "none", "static"
+"""Keys of the server without speculation, and of one that is there to hold fixed steps alone."""
+
 TITLES = {"ema": "EMA", "throughput": "throughput", "lookups": "with lookups"}
 """Policies that the demo can show, in the order of its tables."""
 
 STATIC_DEPTHS = (1, 3, 7)
-LAUNCH_STEPS = 3
+"""Fixed steps; all of them are steps of every policy's server."""
+
 CONFIGS = {
     "ema": {"policy": "ema", "1": {"candidate_steps": list(STATIC_DEPTHS)}},
     "throughput": {"policy": "throughput"},
     "lookups": {"policy": "throughput", "throughput": {"lookup": True}},
+    HELD: {"policy": "throughput"},
 }
 
 
@@ -38,49 +44,32 @@ class ServerSpec:
     arguments: tuple[str, ...]
 
 
-def server_specs(policies: Sequence[str], target: str, draft: str, folder: Path) -> list[ServerSpec]:
-    """Return one server without speculation and one for each policy, whose config is written to *folder*."""
-    model = ("--model-path", target, "--served-model-name", "tiny")
-    specs = [ServerSpec(PLAIN, "no speculation", model)]
-    for policy in policies:
-        config = folder / f"{policy}.json"
-        config.write_text(json.dumps(CONFIGS[policy]) + "\n", encoding="utf-8")
-        specs.append(ServerSpec(policy, TITLES[policy], (*model, *_speculation(draft, config))))
+def server_specs(plain: Sequence[str], draft: Path | str, keys: Sequence[str], folder: Path) -> list[ServerSpec]:
+    """Return one server with the arguments *plain*, and for each of *keys* one that adapts, its config in *folder*."""
+    specs = [ServerSpec(PLAIN, "no speculation", tuple(plain))]
+    for key in keys:
+        config = folder / f"{key}.json"
+        config.write_text(json.dumps(CONFIGS[key]) + "\n", encoding="utf-8")
+        title = TITLES.get(key, "static depths")
+        specs.append(ServerSpec(key, title, (*plain, *speculation(draft, config))))
     return specs
 
 
-def contenders(policies: Sequence[str], tiers: Sequence[int]) -> list[Contender]:
-    """Return the contenders in measuring order; *tiers* are the steps of the first policy's server.
+def contenders(policies: Sequence[str], held_on: str) -> list[Contender]:
+    """Return the contenders in measuring order; fixed steps are held on the server *held_on*.
 
-    Adaptive runs come before fixed steps, which are held on one of the same servers and would change the state of its
-    policy.
+    Adaptive runs come first: holding steps on the server of a policy changes the state of that policy.
     """
     adaptive = [Contender(policy, TITLES[policy], policy, adaptive=True) for policy in policies]
-    held = [depth for depth in STATIC_DEPTHS if depth in tiers] or [depth for depth in tiers if depth]
-    static = [Contender(f"static-{depth}", f"static {depth}", policies[0], depth) for depth in held]
+    static = [Contender(f"static-{depth}", f"static {depth}", held_on, depth) for depth in STATIC_DEPTHS]
     return [Contender(PLAIN, "no speculation", PLAIN), *adaptive, *static]
 
 
-def _speculation(draft: str, config: Path) -> tuple[str, ...]:
-    return (
-        "--speculative-algorithm", "EAGLE3",
-        "--speculative-draft-model-path", draft,
-        "--speculative-eagle-topk", "1",
-        "--speculative-num-steps", str(LAUNCH_STEPS),
-        "--speculative-num-draft-tokens", str(LAUNCH_STEPS + 1),
-        "--speculative-adaptive-config", str(config),
-    )  # fmt: skip
-
-
-# Starts the demo's servers together, and stops them together, also after an error.
-
-
-LONGEST_TEMPORARY = 80
-"""Folder of SGLang's sockets; the path of a socket may have 107 characters."""
-
-
 class Fleet:
-    """Context manager around the servers of *specs*; logs and caches go to *folder*."""
+    """Starts the servers of *specs* together, and stops them together when left, also after an error.
+
+    Logs and caches go to *folder*, so that no server reads a profile of earlier ones.
+    """
 
     def __init__(self, specs: Sequence[ServerSpec], folder: Path, signals: StopSignals, progress: Progress) -> None:
         self._titles = {spec.key: spec.title for spec in specs}
@@ -125,14 +114,11 @@ class Fleet:
         return self._servers.pop(key).leave_running()
 
     def _server(self, spec: ServerSpec, folder: Path) -> CpuServer:
-        def reached(stage: str, seconds: float) -> None:
-            self._stages[spec.key] = stage
-
         return CpuServer(
             spec.arguments,
             log=folder / f"{spec.key}.log",
-            extra_environment=_own_places(folder),
-            on_progress=reached,
+            extra_environment={"XDG_CACHE_HOME": str(folder / "cache")},
+            on_progress=partial(self._stages.__setitem__, spec.key),
         )
 
     def _is_ready(self, key: str) -> bool:
@@ -141,11 +127,3 @@ class Fleet:
         except ServerError as error:
             what, _, detail = str(error).partition("\n")
             raise DemoError(f"{self._titles[key]}: {what.rstrip(':')}", detail) from error
-
-
-def _own_places(folder: Path) -> dict[str, str]:
-    """Return variables that keep a server's files in *folder*, so that it reads no profile of earlier servers."""
-    places = {"XDG_CACHE_HOME": str(folder / "cache")}
-    if len(str(folder)) <= LONGEST_TEMPORARY:
-        places["TMPDIR"] = str(folder)
-    return places

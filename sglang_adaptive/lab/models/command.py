@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, failed
 from sglang_adaptive.lab.models.folders import ModelError
-from sglang_adaptive.lab.models.smollm2 import NAME, Tick
+from sglang_adaptive.lab.models.smollm2 import NAME, Tick, check_fits, get_draft, get_target, is_measured_one
 
 WITHOUT_DRAFT = (
     "no draft: the installed package holds none; run this in a checkout, or add --draft with its train/smollm2/draft3"
@@ -39,9 +38,15 @@ def parser() -> CommandParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
-    arguments = parser().parse_args(argv)
+    given: Path | None = parser().parse_args(argv).draft
     try:
-        target, draft = get(arguments)
+        if given is not None:
+            check_fits(given)
+            if not is_measured_one(given):
+                print(f"{given}: not the draft that was measured; its accept lengths differ", file=sys.stderr)
+        with progress() as tick:
+            target = get_target(tick)
+        draft = get_draft(given)
     except ModelError as error:
         return failed("models", str(error), PROBLEM)
     print(f"target {target}")
@@ -50,19 +55,6 @@ def main(argv: Sequence[str]) -> int:
     else:
         print(f"draft  {draft}")
     return DONE
-
-
-def get(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
-    """Return the folders of target and draft; None for the draft where there is none. Raises ModelError."""
-    from sglang_adaptive.lab.models.smollm2 import check_fits, get_draft, get_target, is_measured_one
-
-    if arguments.draft is not None:
-        check_fits(arguments.draft)
-        if not is_measured_one(arguments.draft):
-            print(f"{arguments.draft}: not the draft that was measured; its accept lengths differ", file=sys.stderr)
-    with progress() as tick:
-        target = get_target(tick)
-    return target, get_draft(arguments.draft)
 
 
 @contextmanager

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-# What keeps a model from the cache.
 
 
 class ModelError(RuntimeError):
@@ -21,8 +18,6 @@ class ModelError(RuntimeError):
 
 WEIGHTS, PACKED = "model.safetensors", "model.packed"
 """Files that hold a draft's weights: SGLang's, and ours."""
-
-# Hashes of files and of weights, whatever wrote them.
 
 
 def sha256_of_file(path: Path) -> str:
@@ -43,13 +38,6 @@ def sha256_of_weights(weights: Mapping[str, Any]) -> str:
 _PARTIAL = ".partial-"
 STALE_SECONDS = 3600.0
 """A partial folder older than this was left by a process that was killed."""
-
-
-def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/sglang-adaptive/models``, under ``~/.cache`` when that is unset or relative."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "sglang-adaptive" / "models"
 
 
 def make_whole(folder: Path, fill: Callable[[Path], None], megabytes: float) -> None:

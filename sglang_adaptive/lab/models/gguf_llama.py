@@ -80,7 +80,7 @@ class GgufLlama:
 
     def write_config(self, folder: Path) -> None:
         """Write config.json and generation_config.json, which holds the token that ends an answer."""
-        ends = {f"{name}_token_id": self._token(key) for name, key in (("bos", "bos"), ("eos", "eos"))}
+        ends = {f"{name}_token_id": self._token(name) for name in ("bos", "eos")}
         for name, content in (("config.json", self.config()), ("generation_config.json", ends)):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -15,11 +15,11 @@ from sglang_adaptive.lab.models.folders import (
     PACKED,
     WEIGHTS,
     ModelError,
-    cache_folder,
     make_whole,
     sha256_of_file,
     sha256_of_weights,
 )
+from sglang_adaptive.runtime.profile_store import default_folder
 
 # SmolLM2-135M-Instruct: where its weights come from, and how they are known to be right.
 
@@ -44,8 +44,8 @@ Tick = Callable[[str, float], None]
 
 
 def target_folder() -> Path:
-    """Return where the target is, or would be."""
-    return cache_folder() / NAME / "target"
+    """Return where the target is, or would be: beside the cost profiles."""
+    return default_folder().with_name("models") / NAME / "target"
 
 
 def get_target(tick: Tick) -> Path:
@@ -236,13 +236,13 @@ def ready_pair(tick: Tick) -> Pair:
     return Pair(get_target(tick), draft)
 
 
-def speculation(draft: Path | str, config: Path, steps: int = LAUNCH_STEPS) -> Sequence[str]:
-    """Return SGLang's arguments for a chain of drafts that starts at *steps* and adapts by *config*."""
+def speculation(draft: Path | str, config: Path) -> Sequence[str]:
+    """Return SGLang's arguments for a chain of drafts that starts at LAUNCH_STEPS and adapts by *config*."""
     return (
         "--speculative-algorithm", "EAGLE3",
         "--speculative-draft-model-path", str(draft),
         "--speculative-eagle-topk", "1",
-        "--speculative-num-steps", str(steps),
-        "--speculative-num-draft-tokens", str(steps + 1),
+        "--speculative-num-steps", str(LAUNCH_STEPS),
+        "--speculative-num-draft-tokens", str(LAUNCH_STEPS + 1),
         "--speculative-adaptive-config", str(config),
     )  # fmt: skip

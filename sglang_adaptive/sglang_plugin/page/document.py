@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING
 
-# Builds the page as one document from its parts, which are separate files.
-
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PARTS = resources.files("sglang_adaptive.sglang_plugin.page") / "assets"
-SCRIPTS = ("dom", "words", "history", "record", "worth", "bars", "time_charts", "cost_map", "panels", "states", "main")
+SCRIPTS = ("dom", "words", "history", "record", "worth", "time_charts", "cost_map", "panels", "states", "main")
 """Names of the scripts, in the order of the document."""
 
 
@@ -51,26 +50,19 @@ def _part(name: str) -> str:
 # SGLang refuses without it. A client that does not accept HTML gets SGLang's own answer.
 
 
-Scope = dict[str, Any]
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
 class KeyPrompt:
     """ASGI middleware outside SGLang's key check; it changes only the body of one refusal."""
 
-    def __init__(self, app: App, path: str, page: tuple[bytes, dict[str, str]]) -> None:
+    def __init__(self, app: ASGIApp, path: str, page: tuple[bytes, dict[str, str]]) -> None:
         self._app, self._path = app, path
         html, headers = page
         fields = {**headers, "content-length": str(len(html)), "www-authenticate": "Bearer"}
-        self._start = {
+        self._start: Message = {
             "type": "http.response.start",
             "status": 401,
             "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
         }
-        self._body = {"type": "http.response.body", "body": html}
+        self._body: Message = {"type": "http.response.body", "body": html}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; a browser that is refused the page gets the form."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -67,32 +68,6 @@ def data_of(ranks: Iterable[Mapping[str, Any]], **about: Any) -> bytes:
     return orjson.dumps({"version": VERSION, **about, "ranks": ordered})
 
 
-# Answers of the page's data routes: JSON, never cached, and a failure as one line.
-
-
-async def answer(shared: SharedFetch) -> tuple[int, bytes]:
-    """Return status and body."""
-    try:
-        return 200, await shared.latest()
-    except TimeoutError:
-        return 503, problem("the scheduler is busy and has not answered yet")
-    except Exception as error:
-        logger.debug("adaptive: no data for the page", exc_info=True)
-        return 500, problem(f"{type(error).__name__}: {error}")
-
-
-def problem(message: str) -> bytes:
-    """Return the body of an error."""
-    return orjson.dumps({"error": {"message": message}})
-
-
-def sent(status: int, body: bytes) -> Response:
-    """Return the response with *body*."""
-    from starlette.responses import Response
-
-    return Response(body, status, {"content-type": "application/json", "cache-control": "no-store"})
-
-
 # Shares one answer of the scheduler among all requests within a second.
 
 
@@ -130,6 +105,31 @@ class SharedFetch:
         return self._task.result()
 
 
+# The data routes: JSON, never cached, and a failure as one line.
+
+
+async def answered(shared: SharedFetch) -> Response:
+    """Return the response with the latest document."""
+    try:
+        return _json(200, await shared.latest())
+    except TimeoutError:
+        return problem(503, "the scheduler is busy and has not answered yet")
+    except Exception as error:
+        logger.debug("adaptive: no data for the page", exc_info=True)
+        return problem(500, f"{type(error).__name__}: {error}")
+
+
+def problem(status: int, message: str) -> Response:
+    """Return the response of an error."""
+    return _json(status, orjson.dumps({"error": {"message": message}}))
+
+
+def _json(status: int, body: bytes) -> Response:
+    from starlette.responses import Response
+
+    return Response(body, status, {"content-type": "application/json", "cache-control": "no-store"})
+
+
 # GET /adaptive/history.json?span=900: the last minute, quarter of an hour or hour, kept by the schedulers.
 
 
@@ -141,22 +141,21 @@ def add_history(app: FastAPI, fetch: Callable[[int], Awaitable[bytes]]) -> None:
     """Add the route to *app*; *fetch* returns the document of a span in seconds."""
     from sglang.srt.utils.auth import AuthLevel, auth_level
 
-    shared = {f"{span}": _shared_history(fetch, span) for span in SPANS}
+    # An answer is shared for half of a bucket's period.
+    shared = {
+        f"{span}": SharedFetch(partial(fetch, span), seconds=max(SHARED_SECONDS, period / 2))
+        for span, period in SPANS.items()
+    }
 
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def history(request: Request) -> Response:
         leave_out_polls(HISTORY_PATH)
         asked = request.query_params.getlist("span") or [DEFAULT_SPAN]
         if len(asked) != 1 or asked[0] not in shared:
-            return sent(400, problem(f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(shared)} seconds"))
-        return sent(*await answer(shared[asked[0]]))
+            return problem(400, f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(shared)} seconds")
+        return await answered(shared[asked[0]])
 
     app.add_route(HISTORY_PATH, history, methods=["GET"], include_in_schema=False)
-
-
-def _shared_history(fetch: Callable[[int], Awaitable[bytes]], span: int) -> SharedFetch:
-    # An answer is shared for half of a bucket's period.
-    return SharedFetch(lambda: fetch(span), seconds=max(SHARED_SECONDS, SPANS[span] / 2))
 
 
 async def _history_from_schedulers(span: int) -> bytes:
@@ -212,7 +211,7 @@ def add_routes(
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def data(request: Request) -> Response:
         leave_out_polls(DATA)
-        return sent(*await answer(shared))
+        return await answered(shared)
 
     app.add_route(PAGE, page, methods=["GET"], include_in_schema=False)
     app.add_route(DATA, data, methods=["GET"], include_in_schema=False)

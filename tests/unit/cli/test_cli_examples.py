@@ -18,7 +18,7 @@ import pytest
 from sglang_adaptive import serve_cpu
 from sglang_adaptive.cli import COMMANDS, help_text, main
 from sglang_adaptive.lab.chat import command as chat
-from sglang_adaptive.lab.demo import options
+from sglang_adaptive.lab.demo import command as demo
 from sglang_adaptive.lab.models.smollm2 import target_folder
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +66,7 @@ def test_example(words: list[str], checkout: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("words", examples(*BOOT), ids=" ".join)
 def test_arguments_of_an_example_that_boots(words: list[str]) -> None:
     if words[0] == "demo":
-        assert options.parse(words[1:])
+        assert demo.parse(words[1:])
     elif words[0] == "chat":
         assert chat.parser().parse_args(words[1:]).tokens > 0
     else:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive import serve_cpu
-from sglang_adaptive.lab.cpu_engine.boot_log import READY, BootLog
 from sglang_adaptive.lab.cpu_engine.plugin import register
+from sglang_adaptive.lab.cpu_engine.server import READY, BootLog
 from sglang_adaptive.serve_cpu import (
     ATTENTION_BACKEND,
     PLUGIN,
@@ -104,20 +104,8 @@ def test_a_file_that_cannot_be_used_is_one_line(file, text, told, capsys):
     assert told in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(("argv", "told"), [(["--config", "none.yaml"], "cannot be read"), (["--config"], "missing")])
-def test_a_file_that_is_not_there_is_one_line(argv, told, capsys):
-    assert serve_cpu.main(argv) == 2
-    error = capsys.readouterr().err
-    assert f"--config{' none.yaml' if argv[1:] else ''}: " in error and told in error and error.count("\n") == 1
-
-
 def test_the_old_graph_flag_is_enough():
     assert not [flag for flag in default_arguments(["--disable-cuda-graph"]) if "graph" in flag]
-
-
-def test_another_device_is_refused():
-    with pytest.raises(LaunchError, match="--device cuda"):
-        default_arguments(["--device", "cuda"])
 
 
 def test_the_command_keeps_the_users_arguments_in_order():
@@ -160,6 +148,9 @@ def test_threads_reach_the_process_and_not_sglang(monkeypatch):
         (["--model-path", "M", "--threads", "two"], "--threads: got two"),
         (["--model-path", "M", "--threads"], "--threads: a number is missing"),
         (["--model-path", "M", "--device=cuda"], "--device cuda"),
+        (["--model-path", "M", "--device", "cuda"], "--device cuda"),
+        (["--config", "none.yaml"], "--config none.yaml: cannot be read"),
+        (["--config"], "--config: a file is missing"),
     ],
 )
 def test_a_bad_command_line_is_one_line_and_an_exit_code(argv, words, capsys):

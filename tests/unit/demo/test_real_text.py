@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.lab.chat.conversation import Drafting
-from sglang_adaptive.lab.demo.drawing import Style
-from sglang_adaptive.lab.demo.real_text.contest import QUESTIONS, entrants, phases
-from sglang_adaptive.lab.demo.real_text.findings import failures, findings
-from sglang_adaptive.lab.demo.real_text.screen import AnswerScreen
-from sglang_adaptive.lab.demo.results import Run
+from sglang_adaptive.lab.demo.command import MOST_TURNS
+from sglang_adaptive.lab.demo.real_text import QUESTIONS, RealTextDemo, phases
+from sglang_adaptive.lab.demo.results import Mismatch, Run
+from sglang_adaptive.lab.demo.servers import HELD, contenders
+from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, Style
+from sglang_adaptive.lab.demo.words import failures
 from tests.demo_runs import result
 
 STYLE = Style(columns=80)
@@ -59,24 +62,26 @@ def test_the_rounds_of_a_line_stand_beside_it() -> None:
     assert third.split()[:2] == ["5", "2.0"]
 
 
-def runs() -> list[Run]:
+def runs(turns: int = 2) -> list[Run]:
     """Without speculation 1 s an answer, static depths half a second, adaptive a quarter."""
     found = []
-    for contender in entrants(["throughput"]):
+    for contender in contenders(["throughput"], HELD):
         speculates = contender.server != "none"
         seconds = 0.25 if contender.adaptive else 0.5 if speculates else 1.0
         depth = contender.forced_steps or 5
         results = [
             result(phase, seconds, {depth: 4} if speculates else None, depth if speculates else None)
-            for turn in (1, 2)
+            for turn in range(1, turns + 1)
             for phase in phases(turn, 16)
         ]
         found.append(Run(contender, (1, 3, 5, 7) if speculates else (), tuple(results)))
     return found
 
 
-def test_the_tables_give_ratios_and_fit_the_terminal() -> None:
-    told = findings(runs(), STYLE).splitlines()
+@pytest.mark.parametrize("turns", [1, 2, 9, MOST_TURNS])
+def test_the_tables_give_ratios_and_fit_the_terminal(turns: int) -> None:
+    demo = RealTextDemo(Namespace(), [], Path(), Progress(io.StringIO()))
+    told = "\n".join(demo.findings(runs(turns), STYLE)).splitlines()
     assert max(map(len, told)) <= STYLE.columns
     (adaptive,) = [line.split() for line in told if line.startswith("throughput") and len(line.split()) == 8]
     assert adaptive[-2:] == ["4.00", "2.00"]
@@ -85,9 +90,10 @@ def test_the_tables_give_ratios_and_fit_the_terminal() -> None:
 
 def test_a_policy_that_was_set_aside_is_a_failure() -> None:
     good = runs()
-    assert failures(good, []) == []
+    assert failures(good, [], moves=False) == []
     set_aside = Run(good[-1].contender, good[-1].tiers, good[-1].phases, "a fault")
-    assert len(failures([*good[:-1], set_aside], ["a mismatch"])) == 2
+    wrong = [Mismatch("throughput", "1-chat", "one", 0, 0, 1)]
+    assert len(failures([*good[:-1], set_aside], wrong, moves=False)) == 2
 
 
 @pytest.mark.parametrize("turn", [1, 2])

@@ -11,22 +11,7 @@ from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import RECENT_SWITCHES
-from sglang_adaptive.runtime.states import SpecRuntimeState
-
-
-class Worker:
-    """What the controller needs of SGLang's worker, without backends."""
-
-    speculative_num_steps = 1
-
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
-        nothing: dict[str, Any] = dict.fromkeys(SpecRuntimeState.__dataclass_fields__)
-        return SpecRuntimeState(**{**nothing, "speculative_num_steps": speculative_num_steps})
-
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        self.speculative_num_steps = state.speculative_num_steps
+from tests.live_controllers import Worker
 
 
 class BackAndForth:
@@ -56,7 +41,9 @@ class BackAndForth:
 @pytest.fixture
 def controller() -> AdaptiveController:
     """The real controller, which keeps the record that the log reads."""
-    built = AdaptiveController(Worker(), BackAndForth(), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
+    worker = Worker()
+    worker.speculative_num_steps = 1
+    built = AdaptiveController(worker, BackAndForth(), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
     built.init_states()
     return built
 

@@ -8,9 +8,8 @@ import signal
 
 import pytest
 
-from sglang_adaptive.lab.demo.drawing import Style
-from sglang_adaptive.lab.demo.progress import Progress
 from sglang_adaptive.lab.demo.results import FAMILIES, REQUESTS, workload
+from sglang_adaptive.lab.demo.terminal import Progress, Style
 from sglang_adaptive.lab.demo.words import warnings
 from sglang_adaptive.signals import Interrupted, StopSignals
 
@@ -73,12 +72,12 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, used: int) -> None
 
 
 def test_a_quiet_machine_with_room_is_not_warned_of() -> None:
-    assert warnings(["ema", "throughput"], load=0.1, gigabytes=16.0) == []
-    assert warnings(["ema"], load=0.0, gigabytes=None) == []
+    assert warnings(["ema", "throughput"], load=0.1, gigabytes=16.0, wanted=7.2) == []
+    assert warnings(["ema"], load=0.0, gigabytes=None, wanted=4.8) == []
 
 
 def test_a_busy_or_small_machine_is_warned_of() -> None:
-    busy, small = warnings(["ema", "throughput"], load=1000.0, gigabytes=4.0)
+    busy, small = warnings(["ema", "throughput"], load=1000.0, gigabytes=4.0, wanted=7.2)
     assert "load 1000.0" in busy
     assert "4.0 GB" in small and "--policy ema" in small
 

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from sglang_adaptive.lab.demo.drawing import Span, Style, draw, points, spans
+from sglang_adaptive.lab.demo.drawing import Span, draw, points, spans
 from sglang_adaptive.lab.demo.results import Run
+from sglang_adaptive.lab.demo.terminal import Style
 from tests.demo_runs import EMA, TIERS, ema_run, phase, plain_run, result
 
 HARD = phase(1, "hard", 1)

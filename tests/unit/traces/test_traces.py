@@ -42,22 +42,19 @@ def same(one: Trace, other: Trace) -> bool:
     return all(np.array_equal(value, getattr(other, key)) for key, value in vars(one).items())
 
 
-def test_a_trace_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    write(tmp_path / "t.npz", made())
-    assert same(read(tmp_path / "t.npz"), made())
-
-
-def test_a_trace_may_be_without_lookups(tmp_path: Path) -> None:
-    without = replace(made(), match=None, looked_up=None)
-    write(tmp_path / "t.npz", without)
-    assert same(read(tmp_path / "t.npz"), without)
-    assert without.without_repetitions().match is None
-
-
-def test_a_trace_may_be_of_blocks(tmp_path: Path) -> None:
-    wide = replace(made(), accepted=np.full(15, 15, np.uint8), confidence=np.zeros((15, 15), np.uint8))
-    write(tmp_path / "t.npz", wide)
-    assert same(read(tmp_path / "t.npz"), wide)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"match": None, "looked_up": None},
+        {"accepted": np.full(15, 15, np.uint8), "confidence": np.zeros((15, 15), np.uint8)},
+    ],
+    ids=["of chains", "without lookups", "of blocks"],
+)
+def test_a_trace_comes_back_as_it_was_written(tmp_path: Path, change: dict[str, Any]) -> None:
+    trace = replace(made(), **change)
+    write(tmp_path / "t.npz", trace)
+    assert same(read(tmp_path / "t.npz"), trace)
 
 
 def test_each_request_has_its_own_rows() -> None:
@@ -76,6 +73,7 @@ def test_repetitions_are_cut_and_nothing_else() -> None:
     for name in ("confidence", "match", "looked_up"):
         assert np.array_equal(getattr(cut, name), getattr(made(), name)[:10])
     assert same(cut, cut.without_repetitions())
+    assert replace(made(), match=None, looked_up=None).without_repetitions().match is None
 
 
 @pytest.mark.parametrize("rows", [[2, 0], np.array([True, False, True])])

@@ -56,6 +56,12 @@ def _prefix(table: Tensor, rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tenso
     return slots.masked_fill_(~real, 0), real
 
 
+def _behind_prefix(real: Tensor | None, slots: Tensor, among: Tensor) -> Tensor:
+    """Which keys [bs, width, longest + width] each query sees: the real ones of `_prefix`, and then `among`."""
+    before = torch.ones_like(slots, dtype=torch.bool) if real is None else real
+    return torch.cat((before[:, None].expand(-1, among.shape[1], -1), among), dim=2)
+
+
 def decode_plan(table: Tensor, rows: Tensor, seq_lens: Tensor, dtype: torch.dtype) -> PaddedPlan:
     """One query a request, the last of its `seq_lens` positions. `table` [requests, pool_len], `rows` [bs]."""
     slots, real = _prefix(table, rows, seq_lens)
@@ -79,11 +85,7 @@ def window_plan(
         among = torch.ones(width, width, dtype=torch.bool).tril_().expand(bs, width, width)
     else:
         among = tree_mask[: bs * width * width].view(bs, width, width)
-    if real is None:
-        before = torch.ones(1, 1, 1, dtype=torch.bool).expand(bs, width, slots.shape[1])
-    else:
-        before = real[:, None].expand(bs, width, slots.shape[1])
-    return PaddedPlan(bs, width, keys, _bias(torch.cat((before, among), dim=2), dtype))
+    return PaddedPlan(bs, width, keys, _bias(_behind_prefix(real, slots, among), dtype))
 
 
 def without_order(plan: PaddedPlan) -> PaddedPlan:
@@ -104,12 +106,10 @@ def packed_window_plan(
     present = torch.arange(width) < widths[:, None]
     new = table[rows.long()[:, None], prefix_lens.long()[:, None] + torch.arange(width)].long()
     keys = torch.cat((slots, new.masked_fill_(~present, 0)), dim=1).view(-1)
-    before = torch.ones_like(slots, dtype=torch.bool) if real is None else real
     # Rows behind a request's last query fill up the rectangle; nobody reads what they see.
     among = torch.ones(width, width, dtype=torch.bool).tril_() & present[:, None]
-    allowed = torch.cat((before[:, None].expand(-1, width, -1), among), dim=2)
     places = present.view(-1).nonzero().view(-1)
-    return PaddedPlan(rows.numel(), width, keys, _bias(allowed, dtype), places)
+    return PaddedPlan(rows.numel(), width, keys, _bias(_behind_prefix(real, slots, among), dtype), places)
 
 
 def draft_plans(

@@ -1,7 +1,6 @@
 // What happened while the page was open: differences between two answers, for the figures of this moment.
 
 const WINDOW_SECONDS = 180;
-const GAP_SECONDS = 5; // two answers further apart are not joined by a line
 
 class History {
   constructor() {
@@ -14,7 +13,7 @@ class History {
   /** Take in an answer; one that was given before, or to another viewer, changes nothing. */
   add(time, rank) {
     if (!rank.active || (this._last && time <= this._last.time)) return;
-    const now = { time, rank, rounds: total(rank.rounds_by_tier), tokens: total(rank.tokens_by_tier) };
+    const now = { time, rank, rounds: total(rank.rounds_by_tier) };
     if (this._last && (now.rounds < this._last.rounds || rank.switches < this._last.rank.switches)) {
       Object.assign(this, new History()); // another server process
     }
@@ -59,7 +58,6 @@ class History {
 }
 
 function difference(before, now) {
-  const seconds = now.time - before.time;
   const byTier = {};
   for (const [tier, count] of Object.entries(now.rank.rounds_by_tier)) {
     const grown = count - (before.rank.rounds_by_tier[tier] ?? 0);
@@ -67,22 +65,26 @@ function difference(before, now) {
   }
   const grown = (key) => total(now.rank[key]) - total(before.rank[key]);
   const [tokens, accepted, drafted] = ["tokens_by_tier", "accepted_by_tier", "drafted_by_tier"].map(grown);
-  const requests = tokens - accepted; // each request of a round gets one token that is no draft
-  const rounds = now.rounds - before.rounds;
   return {
-    time: now.time,
-    seconds,
-    gap: seconds > GAP_SECONDS,
-    rounds,
-    byTier,
-    depth: now.rank.current_steps,
-    tokensPerSecond: tokens / seconds,
-    acceptLength: requests ? tokens / requests : null,
-    batchSize: rounds ? requests / rounds : null,
+    ...sampleOf(now.time, now.time - before.time, byTier, tokens, tokens - accepted), // a token a request is no draft
     acceptedShare: drafted ? accepted / drafted : null,
     positions: now.rank.accepted_by_position.map(({ reached, accepted: kept }, index) => ({
       reached: reached - (before.rank.accepted_by_position[index]?.reached ?? 0),
       accepted: kept - (before.rank.accepted_by_position[index]?.accepted ?? 0),
     })),
+  };
+}
+
+/** Return the figures of some seconds until `time`; `requests` counts a request once for each of its rounds. */
+function sampleOf(time, seconds, byTier, tokens, requests) {
+  const rounds = total(byTier);
+  return {
+    time,
+    seconds,
+    rounds,
+    byTier,
+    tokensPerSecond: tokens / seconds,
+    acceptLength: requests ? tokens / requests : null,
+    batchSize: rounds ? requests / rounds : null,
   };
 }

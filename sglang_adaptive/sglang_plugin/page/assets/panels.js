@@ -8,7 +8,7 @@ function drawFigures(rank, sample) {
     ["Accept length", last("acceptLength", (value) => value.toFixed(2))],
     ["Requests a round", last("batchSize", number)],
     ["Drafts accepted", last("acceptedShare", percent)],
-    ["Switches", rank.switches.toLocaleString("en")],
+    ["Switches", grouped(rank.switches)],
   ];
   const verified = rank.verify_budget?.verified_per_request;
   if (verified) figures.push(["Drafts verified a request", verified.toFixed(2)]);
@@ -34,17 +34,17 @@ function drawRates(rank) {
       number(rate.tokens_per_second),
       rate.tokens_per_round.toFixed(2),
       number(1000 * rate.seconds),
-      element("td", { class: "wrap" }, source),
+      wideCell(source),
     );
   });
   for (const [drafts, seconds] of Object.entries(rank.lookup_rounds?.seconds ?? {})) {
-    const words = element("td", { class: "wrap" }, "what they bring depends on the text");
+    const words = wideCell("what they bring depends on the text");
     rows.push(row(...named(Number(drafts), " looked up"), element("td"), "-", "-", number(1000 * seconds), words));
   }
   const note = `Expected of a round with ${plural(rank.batch_size, "request")}, the size of the latest.`;
   write(byId("rates-note"), note);
   const bar = element("td");
-  fillTable(byId("rates-table"), ["Steps", bar, "Tokens/s", "Tokens a round", "ms a round", element("th", { scope: "col", class: "text" }, "Round time is")], rows);
+  fillTable(byId("rates-table"), ["Steps", bar, "Tokens/s", "Tokens a round", "ms a round", wideHead("Round time is")], rows);
 }
 
 function drawSlots(rank) {
@@ -58,10 +58,10 @@ function drawSlots(rank) {
       `${slot.steps}`,
       gaugeCell(slot.ema_accept_len / deepest, bounds),
       slot.ema_accept_len.toFixed(2),
-      element("td", { class: "wrap" }, outlook),
+      wideCell(outlook),
     );
   });
-  const text = element("th", { scope: "col", class: "text" }, "What it waits for");
+  const text = wideHead("What it waits for");
   fillTable(byId("slots-table"), ["Batch", "Steps", element("td"), "Average accepted", text], rows);
 }
 
@@ -92,11 +92,11 @@ function drawLengths(rank) {
   const lengths = bins.map((bin) => 1 + bin.accepted / bin.requests);
   const longest = Math.max(...lengths);
   const window = rank.draft_window;
-  const seen = window && window.reason === null ? ` Beyond ${window.trained.toLocaleString("en")} tokens the draft attends to the first ${window.sinks} and the latest ${window.window.toLocaleString("en")}.` : "";
+  const seen = window && window.reason === null ? ` Beyond ${grouped(window.trained)} tokens the draft attends to the first ${window.sinks} and the latest ${grouped(window.window)}.` : "";
   write(byId("lengths-note"), `Of every eighth round that drafted, by the tokens of the request, since the start.${seen}`);
   const rows = bins.map((bin, index) => {
-    const name = bin.to === undefined ? `from ${bin.from.toLocaleString("en")}` : `${bin.from.toLocaleString("en")} to ${(bin.to - 1).toLocaleString("en")}`;
-    return row({}, name, barCell(lengths[index] / longest), lengths[index].toFixed(2), percent(bin.accepted / bin.drafted), bin.requests.toLocaleString("en"));
+    const name = bin.to === undefined ? `from ${grouped(bin.from)}` : `${grouped(bin.from)} to ${grouped(bin.to - 1)}`;
+    return row({}, name, barCell(lengths[index] / longest), lengths[index].toFixed(2), percent(bin.accepted / bin.drafted), grouped(bin.requests));
   });
   fillTable(byId("lengths-table"), ["Tokens", element("td"), "Accept length", "Drafts accepted", "Requests of rounds"], rows);
 }
@@ -106,7 +106,7 @@ function drawBudgets({ verify_budget: budget }) {
   const note = budget.reason === null ? `The drafts of the batch that are most likely right; ${now}.` : `Every draft is verified: ${budget.reason}.`;
   write(byId("budgets-note"), `${note} Below, of the drafts that were reached, by the chance that the draft model gave them: the bar is what was accepted, the mark what was believed.`);
   const rows = budget.calibration.map((bin) =>
-    row({}, `${percent(bin.from)} to ${percent(bin.to)}`, barCell(bin.accepted ?? 0, { tick: bin.believed }), percent(bin.believed), percent(bin.accepted), bin.trials.toLocaleString("en")),
+    row({}, `${percent(bin.from)} to ${percent(bin.to)}`, barCell(bin.accepted ?? 0, { tick: bin.believed }), percent(bin.believed), percent(bin.accepted), grouped(bin.trials)),
   );
   fillTable(byId("budgets-table"), ["Chance", element("td"), "Believed", "Accepted", "Drafts"], rows);
 }
@@ -120,7 +120,7 @@ function drawLookups({ lookups: found, lookup_rounds: inUse }) {
   const worthIt = worth ? ` Where they pay, one request at a time would be ${worth.least.toFixed(2)} to ${worth.most.toFixed(2)} times as fast as ${worth.steps ? `at ${stepsInWords(worth.steps)}` : "without drafts"}.` : "";
   write(byId("lookups-note"), `${counted}${worthIt}${found.error ? ` The count has ended: ${found.error}.` : ""}`);
   const rows = found.by_match.map(({ from, rounds, tokens }) =>
-    row({}, from ? `from ${from}` : "none", rounds.toLocaleString("en"), rounds ? (tokens / rounds).toFixed(2) : "-", percent(found.tokens ? tokens / found.tokens : null)),
+    row({}, from ? `from ${from}` : "none", grouped(rounds), rounds ? (tokens / rounds).toFixed(2) : "-", percent(found.tokens ? tokens / found.tokens : null)),
   );
   fillTable(byId("lookups-table"), ["Tokens that agree", "Rounds", "Tokens a round", "Of the output"], rows);
 }
@@ -132,7 +132,7 @@ function drawAudit({ audit: found }) {
   const share = `${+(100 * found.share).toPrecision(3)}% of finished greedy requests are decoded again at zero steps while the server is idle.`;
   write(byId("audit-note"), found.reason === null ? `${wrong} ${share}` : `Off: ${found.reason}.`);
   const rows = [["Equal", found.equal], ["Ties", found.tie], ["Wrong", found.wrong], ["Not compared", found.unfinished]];
-  fillTable(byId("audit-table"), ["Verdict", "Requests"], rows.map(([verdict, count]) => row({}, verdict, count.toLocaleString("en"))));
+  fillTable(byId("audit-table"), ["Verdict", "Requests"], rows.map(([verdict, count]) => row({}, verdict, grouped(count))));
 }
 
 function drawSwitches(rank, now) {
@@ -140,14 +140,14 @@ function drawSwitches(rank, now) {
   const count = recent.length;
   const changed = rank.config_changed;
   const config = changed ? ` The configuration was changed at ${clockTime(changed.time)} by ${changed.by}.` : "";
-  const listed = count ? `The latest ${count} of ${rank.switches.toLocaleString("en")}, newest first.` : "None yet.";
+  const listed = count ? `The latest ${count} of ${grouped(rank.switches)}, newest first.` : "None yet.";
   write(byId("switches-note"), listed + config);
   const rows = recent.map((change) => {
     const when = element("span", { title: clockTime(change.time) }, ago(now - change.time));
     const depths = `${change.from_steps} \u2192 ${change.to_steps}`;
-    return row({}, when, depths, `${change.batch_size}`, element("td", { class: "wrap" }, switchReason(change, rank.policy)));
+    return row({}, when, depths, `${change.batch_size}`, wideCell(switchReason(change, rank.policy)));
   });
-  const text = element("th", { scope: "col", class: "text" }, "Why");
+  const text = wideHead("Why");
   fillTable(byId("switches-table"), ["When", "Steps", "Batch", text], rows);
 }
 

@@ -37,7 +37,7 @@ function samplesOf(history, time) {
     const until = time - bucket.ago;
     const begin = until - bucket.seconds;
     if (last !== null && begin - last > 0.5) samples.push(...silence(last, begin, history.period));
-    samples.push(sampleOf(bucket, history.steps, until));
+    samples.push(bucketSample(bucket, history.steps, until));
     last = until;
   }
   if (last !== null && time - last > 1.5 * history.period) samples.push(...silence(last, time, history.period));
@@ -45,28 +45,18 @@ function samplesOf(history, time) {
 }
 
 function silence(begin, end, period) {
-  const nothing = { rounds: 0, byTier: {}, tokensPerSecond: 0, acceptLength: null, batchSize: null, seconds: period };
   const ends = end - begin > period + 0.5 ? [begin + period, end] : [end];
-  return ends.map((time) => ({ ...nothing, time }));
+  return ends.map((time) => sampleOf(time, period, {}, 0, 0));
 }
 
-function sampleOf({ seconds, batches }, steps, time) {
+function bucketSample({ seconds, batches }, steps, time) {
   const sum = (key) => batches.reduce((count, batch) => count + batch[key], 0);
   const byTier = {};
   steps.forEach((depth, index) => {
     const rounds = batches.reduce((count, batch) => count + batch.rounds[index], 0);
     if (rounds) byTier[depth] = rounds;
   });
-  const [tokens, requests, rounds] = [sum("tokens"), sum("requests"), total(byTier)];
-  return {
-    time,
-    seconds,
-    rounds,
-    byTier,
-    tokensPerSecond: tokens / seconds,
-    acceptLength: requests ? tokens / requests : null,
-    batchSize: rounds ? requests / rounds : null,
-  };
+  return sampleOf(time, seconds, byTier, sum("tokens"), sum("requests"));
 }
 
 function offerRanges(changed) {

@@ -108,8 +108,7 @@ function drawLine(host, kind, what, samples, key, axis, { from, height = 84 }) {
 function trace(samples, key, axis, y) {
   const stretches = [[]];
   for (const sample of samples) {
-    if (sample.gap) stretches.push([]);
-    if (sample[key] === null || sample.gap) {
+    if (sample[key] === null) {
       if (stretches.at(-1).length) stretches.push([]);
       continue;
     }

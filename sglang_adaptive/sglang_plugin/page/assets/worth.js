@@ -47,11 +47,11 @@ function drawByBatch(rank, kept) {
     });
     const rate = batch.seconds ? number(batch.tokens / batch.seconds) : "-";
     const length = batch.requests ? (batch.tokens / batch.requests).toFixed(2) : "-";
-    return row({}, batch.region, rounds.toLocaleString("en"), rate, length, ...cells, depthCell(kept.steps, batch.rounds, rounds));
+    return row({}, batch.region, grouped(rounds), rate, length, ...cells, depthCell(kept.steps, batch.rounds, rounds));
   });
   write(byId("batches-note"), `Requests a round, over the last ${RANGES[kept.span]}. Tokens/s are those of its rounds.`);
   const heads = compared.map(({ name }) => `Times ${name}`);
-  const depths = element("th", { scope: "col", class: "text" }, "Share of rounds by steps");
+  const depths = wideHead("Share of rounds by steps");
   fillTable(byId("batches-table"), ["Requests", "Rounds", "Tokens/s", "Accept length", ...heads, depths], rows);
 }
 

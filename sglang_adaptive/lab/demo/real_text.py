@@ -1,0 +1,241 @@
+"""``sglang-adaptive demo --pair smollm2``: a real language model answers readable questions.
+
+The contenders take turns: each answers the same question before the next one is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sglang_adaptive import provenance
+from sglang_adaptive.client import Client
+from sglang_adaptive.lab.chat.conversation import drafting
+from sglang_adaptive.lab.demo.demo import Demo
+from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, family_table, speed_table, timeline
+from sglang_adaptive.lab.demo.measure import blaming, finished, force_steps, measure_phase
+from sglang_adaptive.lab.demo.results import (
+    Contender,
+    DemoError,
+    Phase,
+    PhaseResult,
+    Run,
+    accept_length,
+    mean_steps,
+    tokens_per_second,
+)
+from sglang_adaptive.lab.demo.servers import HELD, Fleet, ServerSpec, contenders, server_specs
+from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, Style
+from sglang_adaptive.lab.demo.words import who_was_fastest
+from sglang_adaptive.lab.models.command import progress
+from sglang_adaptive.lab.models.folders import ModelError
+from sglang_adaptive.lab.models.smollm2 import ready_pair, target_folder
+
+QUESTIONS = {
+    "chat": "I slept badly and have a long day ahead. What can I do to stay awake and in a good mood?",
+    "code": "Write a Python class Stack with push, pop, peek and is_empty, then show how to use it.",
+    "translate": "Translate to French: The train leaves at eight in the morning. We will have breakfast at the "
+    "station, and in the afternoon we will visit my grandmother, who lives in a small house by the sea.",
+    "copy": "Repeat the following text word for word, and nothing else:\n\nThe old lighthouse stood on a cliff above "
+    "the sea. Every evening the keeper climbed its narrow stairs, lit the great lamp, and watched the ships pass by. "
+    "In winter, when storms came from the north, he stayed awake all night, because he knew that far out in the dark "
+    "somebody was looking for his light.",
+}
+"""Questions by kind of text: the more predictable the text, the more drafts are accepted."""
+
+WARM_UP = ("Name five fruits and say what each tastes like.", "Explain how rain forms, step by step.")
+
+
+def phases(turn: int, tokens: int) -> tuple[Phase, ...]:
+    """Return one phase for each question, its answer ending by itself or after *tokens*; *turn* counts from 1."""
+    return tuple(Phase(f"{turn}-{kind}", kind, 1, (text,), tokens) for kind, text in QUESTIONS.items())
+
+
+class Template:
+    """The target's tokenizer and chat template."""
+
+    def __init__(self, target: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(target)
+
+    def tokens(self, question: str) -> list[int]:
+        """Return the token ids of a conversation that begins with *question*, up to where the answer begins."""
+        turn = [{"role": "user", "content": question}]
+        asked = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)
+        return list(asked["input_ids"])
+
+
+@dataclass
+class Contest:
+    """Asks every contender every question, *turns* times; shows the first answers of the first adaptive one."""
+
+    fleet: Fleet
+    contenders: Sequence[Contender]
+    template: Template
+    style: Style
+    progress: Progress
+    _results: dict[str, list[PhaseResult]] = field(default_factory=dict)
+
+    def run(self, turns: int, tokens: int) -> list[Run]:
+        """Return the runs, in the order of the contenders."""
+        self._warm_up(tokens)
+        shown = next(contender for contender in self.contenders if contender.adaptive)
+        for turn in range(1, turns + 1):
+            if turn > 1:
+                self.progress.done(f"turn {turn} of {turns}: the same questions, so that chance weighs less")
+            for number, phase in enumerate(phases(turn, tokens)):
+                if turn == 1:
+                    self._introduce(phase)
+                first = (number + turn) % len(self.contenders)
+                for contender in [*self.contenders[first:], *self.contenders[:first]]:
+                    self._take_turn(contender, phase, shown=turn == 1 and contender is shown)
+                self.progress.done(f"{phase.family}, tokens/s: {self._speeds(phase)}")
+        return [
+            finished(self.fleet[contender.server], contender, self._results[contender.key])
+            for contender in self.contenders
+        ]
+
+    def _introduce(self, phase: Phase) -> None:
+        self.progress.clear()
+        question = phase.prompts[0].replace("\n\n", " ")
+        print(f"\n{self.style.bold(phase.family)}\n{self.style.prose(question)}\n", flush=True)
+
+    def _take_turn(self, contender: Contender, phase: Phase, *, shown: bool) -> None:
+        server = self.fleet[contender.server]
+        said = f"{contender.title} answers: {phase.family}"
+        self.progress.now(said)
+        with blaming(server, contender.title):
+            if contender.forced_steps is not None:
+                force_steps(server, contender.forced_steps)
+            screen = None
+            if shown:
+                self.progress.clear()
+                screen = AnswerScreen(sys.stdout, self.style, lambda: drafting(server))
+                screen.heading()
+            grown = screen.grown if screen else lambda text, tokens: self.progress.now(f"{said}, {tokens} tokens")
+            prompt = self.template.tokens(phase.prompts[0])
+            result = measure_phase(server, phase, lambda look: [_answer(server, prompt, phase, grown, look)])
+            if screen:
+                screen.end()
+                print(flush=True)
+        self._results.setdefault(contender.key, []).append(result)
+
+    def _warm_up(self, tokens: int) -> None:
+        """Ask unmeasured questions first, so that none measured is a server's first."""
+        for contender in self.contenders:
+            server = self.fleet[contender.server]
+            self.progress.now(f"warming up: {contender.title}")
+            with blaming(server, contender.title):
+                if contender.forced_steps is not None:
+                    force_steps(server, contender.forced_steps)
+                questions = WARM_UP if contender.adaptive else WARM_UP[:1]
+                for question in questions:
+                    server.generate(self.template.tokens(question), tokens if contender.adaptive else tokens // 4)
+        self.progress.done("warmed up")
+
+    def _speeds(self, phase: Phase) -> str:
+        latest = {contender.title: self._results[contender.key][-1] for contender in self.contenders}
+        return ", ".join(f"{title} {tokens_per_second([result]):.1f}" for title, result in latest.items())
+
+
+def _answer(
+    server: Client,
+    prompt: list[int],
+    phase: Phase,
+    grown: Callable[[str, int], None],
+    look: Callable[[], None],
+) -> dict[str, Any]:
+    """Return the last piece of a streamed answer; *grown* gets the text and the number of tokens so far."""
+    piece: dict[str, Any] | None = None
+    for piece in server.stream(prompt, phase.max_new_tokens):
+        grown(piece["text"], piece["meta_info"]["completion_tokens"])
+        look()
+    if piece is None:
+        raise DemoError("the server sent no answer")
+    return piece
+
+
+class RealTextDemo(Demo):
+    """SmolLM2 without speculation, at fixed steps and adaptive, on the same questions in turns."""
+
+    gigabytes_a_server = 2.6
+    moves = False
+
+    @property
+    def servers(self) -> int:
+        return len(self.policies) + 2
+
+    def introduction(self) -> list[str]:
+        sglang = provenance.versions("sglang")["sglang"]
+        often = "once" if self.options.turns == 1 else f"{self.options.turns} times"
+        return [
+            f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU with "
+            "SmolLM2-135M-Instruct and its EAGLE-3 draft: without speculation, at static depths, and adaptive. Each "
+            f"answers the same {len(QUESTIONS)} questions, {often}, one server at a time. It takes about "
+            f"six minutes on two idle cores, and {self.gigabytes:.0f} GB of memory. Ctrl-C stops it all.",
+            "Beside each line of the adaptive server's answer stand the draft steps of its rounds, and the tokens that "
+            "a round brought.",
+        ]
+
+    def specs(self) -> list[ServerSpec]:
+        try:
+            with progress() as tick:
+                pair = ready_pair(tick)
+        except ModelError as error:
+            raise DemoError(str(error)) from error
+        return server_specs(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
+
+    def measured(self, fleet: Fleet) -> list[Run]:
+        self.progress.now("loading the tokenizer")
+        template = Template(target_folder())
+        contest = Contest(fleet, contenders(self.policies, HELD), template, Style.of(sys.stdout), self.progress)
+        return contest.run(self.options.turns, self.options.tokens)
+
+    def findings(self, runs: Sequence[Run], style: Style) -> list[str]:
+        phases = range(len(runs[0].phases))
+        by_kind = [phases[index :: len(QUESTIONS)] for index in range(len(QUESTIONS))]
+        return [
+            "\n".join(speed_table(runs, by_kind, style, decimals=1)),
+            "\n".join(
+                family_table(
+                    "Tokens a round (accept length)",
+                    runs,
+                    [*QUESTIONS],
+                    style,
+                    lambda results: f"{accept_length(results) or 0:.2f}",
+                )
+            ),
+            "\n".join(
+                family_table(
+                    "Draft steps of a round, on average",
+                    runs,
+                    [*QUESTIONS],
+                    style,
+                    lambda results: f"{mean_steps(results):.1f}",
+                )
+            ),
+            *(
+                timeline(replace(run, phases=run.phases[: len(QUESTIONS)]), style)
+                for run in runs
+                if run.contender.adaptive
+            ),
+            style.prose(who_was_fastest(runs)),
+            style.prose(
+                f"{SPEED_NOTE} The contenders took turns at each question, and the depth over time is that of the "
+                "first turn. These ratios are of this machine: a round costs other amounts on a GPU."
+            ),
+        ]
+
+    def kept(self, url: str, pid: int, title: str) -> str:
+        return "\n".join(
+            [
+                f"The {title} server is still running at {url}; its log is in {self.folder}",
+                f"  talk to it:  sglang-adaptive chat --url {url}",
+                f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
+                f"  stop it:     kill {pid}",
+            ]
+        )

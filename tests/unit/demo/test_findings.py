@@ -1,0 +1,157 @@
+"""The demo's tables, the sentences under them, and its check that outputs are those without speculation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sglang_adaptive.lab.demo.drawing import depth_table, speed_table
+from sglang_adaptive.lab.demo.results import Mismatch, Run, mismatches
+from sglang_adaptive.lab.demo.terminal import Style
+from sglang_adaptive.lab.demo.words import MISMATCHES_SHOWN, failures, where_it_went, who_was_fastest
+from tests.demo_runs import ema_run, plain_run, static_run
+
+STYLE = Style(columns=80)
+
+
+def runs(ema_seconds: float = 0.8) -> list[Run]:
+    """In measuring order: 10 tokens/s without speculation, 20 at the best static depth, 25 with the EMA policy."""
+    return [plain_run(), ema_run(ema_seconds), static_run(1, 2.5), static_run(3, 1.0), static_run(7, 4.0)]
+
+
+def speeds(of: list[Run]) -> list[str]:
+    return speed_table(of, [[index] for index in range(6)], STYLE, decimals=0)
+
+
+def row(lines: list[str], title: str) -> list[str]:
+    (line,) = [line for line in lines if line.startswith(title)]
+    return line.removeprefix(title).split()
+
+
+def test_speeds_and_ratios() -> None:
+    lines = speeds(runs())
+    assert row(lines, "no speculation") == ["10"] * 7 + ["1.00", "0.50"]
+    assert row(lines, "static 1") == ["8"] * 7 + ["0.80", "0.40"]
+    assert row(lines, "static 3") == ["20"] * 7 + ["2.00", "1.00"]
+    assert row(lines, "EMA") == ["25"] * 7 + ["2.50", "1.25"]
+
+
+def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
+    plain, *others = runs()
+    slow = dataclasses.replace(plain.phases[0], seconds=20.0)
+    plain = dataclasses.replace(plain, phases=(slow, *plain.phases[1:]))
+    assert row(speeds([plain, *others]), "no speculation")[:7] == ["1", *["10"] * 5, "4"]
+
+
+def test_rows_run_from_no_speculation_over_static_to_adaptive() -> None:
+    titles = [line[:16].strip() for line in speeds(runs())[3:]]
+    assert titles == ["no speculation", "static 1", "static 3", "static 7", "EMA"]
+
+
+def test_accept_length_and_shares() -> None:
+    lines = depth_table(runs(), STYLE)
+    assert row(lines, "static 3") == ["2.50", "2.50", "2.50", "-", "100%", "-"]
+    # 120 tokens in 46 rounds; easy phases have 6 + 3 x 8 of them, hard ones 2 x 8.
+    assert row(lines, "EMA")[:3] == [f"{80 / 30:.2f}", f"{40 / 16:.2f}", f"{120 / 46:.2f}"]
+    assert row(lines, "  on easy text") == ["20%", "-", "80%"]
+    assert row(lines, "  on hard text") == ["75%", "-", "25%"]
+
+
+def test_tables_fit_in_80_columns() -> None:
+    assert max(map(len, [*speeds(runs()), *depth_table(runs(), STYLE)])) <= 80
+
+
+def test_says_where_the_depth_went() -> None:
+    said = where_it_went(ema_run(0.8))
+    # Easy: 24 of 30 rounds at 7, the others at 1. Hard: 4 of 16.
+    drafted = "a round drafted 5.8 tokens on easy text and 2.5 on hard text, on average"
+    assert said == f"EMA: the depth moved 4 times; {drafted}."
+
+
+def test_says_so_when_the_adaptive_run_is_the_fastest() -> None:
+    assert "Fastest overall in this run: EMA, 25 tokens/s." in who_was_fastest(runs())
+
+
+def test_says_so_when_it_is_not() -> None:
+    said = who_was_fastest(runs(ema_seconds=1.6))
+    assert "Fastest overall in this run: static 3, 20 tokens/s." in said
+    assert "Against the best static depth (static 3, known only afterwards): EMA 0.62 times." in said
+    assert "Against no speculation: EMA 1.25 times." in said
+
+
+def test_a_depth_that_does_not_follow_the_text_is_not_praised() -> None:
+    held = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
+    said = where_it_went(held)
+    assert said.endswith("3.0 tokens on easy text and 3.0 on hard, so in this run it did not follow the text.")
+
+
+def test_a_run_as_it_should_be_has_no_failures() -> None:
+    assert failures(runs(), [], moves=True) == []
+
+
+def test_a_depth_that_never_moved_is_a_failure() -> None:
+    still = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
+    assert failures([plain_run(), still], [], moves=True) == ["EMA: the depth never moved"]
+
+
+def test_a_policy_that_was_set_aside_is_a_failure() -> None:
+    broken = dataclasses.replace(ema_run(), degraded="policy ema raised ValueError: no")
+    (line,) = failures([plain_run(), broken], [], moves=True)
+    assert "EMA" in line and "ValueError: no" in line
+
+
+def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
+    """An adaptive run in which one request generated *tokens* instead."""
+    run = ema_run()
+    outputs = list(run.phases[phase].outputs)
+    outputs[prompt] = tokens
+    changed = dataclasses.replace(run.phases[phase], outputs=tuple(outputs))
+    return dataclasses.replace(run, phases=(*run.phases[:phase], changed, *run.phases[phase + 1 :]))
+
+
+def test_equal_outputs_pass() -> None:
+    assert mismatches(plain_run(), ema_run()) == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "position", "expected", "got"),
+    [
+        ((9, *range(1, 10)), 0, 0, 9),
+        ((*range(9), 8), 9, 9, 8),
+        ((0, 1, 2, 99, 99, *range(5, 10)), 3, 3, 99),
+        (tuple(range(7)), 7, 7, None),
+        (tuple(range(11)), 10, None, 10),
+        ((), 0, 0, None),
+    ],
+)
+def test_the_first_differing_token_is_found(
+    tokens: tuple[int, ...], position: int, expected: int | None, got: int | None
+) -> None:
+    found = mismatches(plain_run(), planted(4, 1, tokens))
+    assert found == [Mismatch("EMA", "5-hard-x4", "two", position, expected, got)]
+
+
+def test_the_line_names_prompt_and_position() -> None:
+    (found,) = mismatches(plain_run(), planted(0, 0, (0, 1, 5, *range(3, 10))))
+    assert str(found) == "EMA, phase 1-easy-x1, prompt 'one': token 2 is 5, without speculation 2"
+
+
+def test_a_mismatch_fails_the_demo() -> None:
+    run = planted(2, 0, (1,))
+    (line,) = failures([plain_run(), run], mismatches(plain_run(), run), moves=True)
+    assert "3-easy-x1" in line
+
+
+def test_many_mismatches_are_counted_and_not_all_printed() -> None:
+    wrong = [Mismatch("EMA", "1-easy-x1", "one", index, 0, 1) for index in range(20)]
+    lines = failures([plain_run(), ema_run()], wrong, moves=True)
+    assert len(lines) == MISMATCHES_SHOWN + 1
+    assert "15 more" in lines[-1]
+
+
+def test_a_missing_request_is_not_taken_for_equality() -> None:
+    run = ema_run()
+    short = dataclasses.replace(run.phases[0], outputs=run.phases[0].outputs[:1])
+    with pytest.raises(ValueError, match="argument 3 is shorter"):
+        mismatches(plain_run(), dataclasses.replace(run, phases=(short, *run.phases[1:])))
