@@ -634,8 +634,7 @@ def main(argv: Sequence[str]) -> int:
         for name in quiet:
             tried(name)
     finally:
-        for left in place.servers.values():
-            left.stop()
+        start.stop_started()
     print("; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items()), flush=True)
     return int(any(verdict != "well" for verdict in verdicts.values()))
 

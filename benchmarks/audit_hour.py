@@ -19,8 +19,7 @@ from typing import Any
 
 from benchmarks.harness import load, start
 from benchmarks.harness.results import REAL, Report
-from benchmarks.harness.start import Host, Policy, Server
-from benchmarks.long_contexts import smollm2
+from benchmarks.harness.start import Policy, Server
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 
@@ -38,22 +37,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     end = start.begin(given)
     report = Report(given.results / f"hour-{given.host}.json", "audit_hour", words, acceptance=REAL)
     policy = Policy("ours", config={**CONFIG, "audit": {"share": given.share, "when": "idle"}}, ours=True)
-    server: Server | None = None
     try:
-        host = _host(given)
+        host = start.cpu(MOST) if given.host == "cpu" else start.smollm2(given.models, MOST, False, prefix_cache=True)
         found = start.start_all(
             [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
         )
         if not found:
             raise RuntimeError("the server did not come up")
-        server = found[0]
-        _serve(given, server, report)
+        _serve(given, found[0], report)
     except Exception as problem:
         report.note(f"ended early: {type(problem).__name__}: {problem}")
     finally:
         report.write()
-        if server is not None:
-            server.stop()
+        start.stop_started()
     return int(bool(report.content["notes"]))
 
 
@@ -88,13 +84,6 @@ def _request(draw: random.Random) -> load.Body:
         how["logit_bias"] = {str(draw.randrange(64, 120)): draw.choice((-100, -2, 3))}
     kind = draw.choice(("easy", "hard"))
     return {"text": draw.choice(models.prompts(kind)), "sampling_params": how}
-
-
-def _host(given: argparse.Namespace) -> Host:
-    if given.host == "cpu":
-        return start.cpu(MOST)
-    target, draft = smollm2(given.models)
-    return Host(str(target), str(draft), MOST, weights=("--dtype", "bfloat16"), prefix_cache=True)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.results import origin, write
-from benchmarks.harness.start import ints
-from benchmarks.long_contexts import TRAINED, documents, smollm2
+from benchmarks.harness.start import ints, smollm2_folders
+from benchmarks.long_contexts import TRAINED, documents
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import rotate
 from benchmarks.traces.recorder import Recorder
@@ -87,7 +87,7 @@ def pair_of(name: str, folder: Path) -> Pair:
     """Return a pair by its *name*; SmolLM2's models may be below *folder*."""
     if name == "tiny":
         return Pair(Path(models.target_path()), Path(models.draft_path()), 1024, tiny_pages)
-    return Pair(*smollm2(folder), TRAINED, documents)
+    return Pair(*smollm2_folders(folder), TRAINED, documents)
 
 
 class Reaching(Eagle3):

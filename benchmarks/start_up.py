@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import start
 from benchmarks.harness.load import prompt
-from benchmarks.harness.plugin import merged_environment
 from benchmarks.harness.results import Report
 from benchmarks.harness.start import Host, NotStarted, Policy, Server
 from sglang_adaptive.client import RequestError
@@ -84,8 +84,7 @@ def main(argv: Sequence[str]) -> int:
                     failed += 1
                     report.note(f"{turn}, {name}: {problem}")
                 report.write()
-        for server in servers:
-            server.stop()
+        start.stop_started()
     return int(failed > 0)
 
 
@@ -96,13 +95,8 @@ def _at_home(policy: Policy, home: Path) -> Policy:
 
 
 def _server(policy: Policy, host: Host, folder: Path) -> Server:
-    folder.mkdir(parents=True, exist_ok=True)
     Path(policy.variables["HOME"]).mkdir(parents=True, exist_ok=True)
-    plugins, on_host = start.host_environment(host.cpu)
-    names = ",".join([*plugins, *([start.OURS] if policy.ours else [])])
-    port = start.free_port()
-    environment = merged_environment(on_host, policy.variables, {"SGLANG_PLUGINS": names or "none"})
-    return Server(policy, folder, host.command(policy, folder, folder / "profiles", port), environment, port)
+    return start.server_of(policy, folder, partial(host.command, policy, folder), host.cpu)
 
 
 def measured(server: Server, begun: float, end: float) -> tuple[dict[str, Any], str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ def in_scheduler() -> bool:
     return multiprocessing.parent_process() is not None and "sglang.srt.managers.scheduler" in sys.modules
 
 
-def merged_environment(*parts: dict[str, str]) -> dict[str, str]:
+def merged_environment(*parts: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment under *parts*, later ones first; every PYTHONPATH of theirs is kept."""
     paths = [path for part in (*parts, os.environ) for path in part.get("PYTHONPATH", "").split(os.pathsep) if path]
     merged = {key: value for part in parts for key, value in part.items()}

@@ -25,6 +25,7 @@ from benchmarks.harness.plugin import merged_environment
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
 from sglang_adaptive.lab.cpu_engine.server import free_port
+from sglang_adaptive.lab.models.smollm2 import target_folder
 from sglang_adaptive.provenance import pasteable
 
 OURS = "sglang_adaptive"
@@ -144,14 +145,17 @@ class Host:
     prefill_graphs: bool = False
     """Graphs for prefills cost 27 s of a start-up on an H200 and change no decode round."""
 
-    def command(self, policy: Policy, folder: Path, profiles: Path, port: int) -> list[str]:
-        """Return the server's command line; writes the configuration into *folder*."""
-        given = [*self._base(), *self.extra, "--host", "127.0.0.1", "--port", str(port)]
+    def command(self, policy: Policy, folder: Path, port: int, profiles: Path | None = None) -> list[str]:
+        """Return the server's command line; writes the configuration into *folder*.
+
+        Saved profiles are in *profiles*, FOLDER/profiles without it.
+        """
+        given = [*self._base(), *self.extra]
         if policy.speculate:
             eagle = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", self.draft)
             given += self.speculation or (*eagle, "--speculative-eagle-topk", "1")
-            given += [*policy.arguments, *policy.files(folder, profiles)]
-        return launch_command(given)
+            given += [*policy.arguments, *policy.files(folder, profiles or folder / "profiles")]
+        return launch_command(given, port)
 
     def _base(self) -> list[str]:
         cache = () if self.prefix_cache else ("--disable-radix-cache",)
@@ -169,9 +173,9 @@ class Host:
         ]
 
 
-def launch_command(arguments: Sequence[str]) -> list[str]:
+def launch_command(arguments: Sequence[str], port: int) -> list[str]:
     """Return the command line of a server with *arguments*."""
-    return [sys.executable, "-m", "sglang.launch_server", *arguments]
+    return [sys.executable, "-m", "sglang.launch_server", *arguments, "--host", "127.0.0.1", "--port", str(port)]
 
 
 def gpu(models: Path, max_requests: int, pair: str = "llama8b", **more: Any) -> Host:
@@ -186,6 +190,22 @@ def cpu(max_requests: int, **more: Any) -> Host:
     from sglang_adaptive.lab.cpu_engine import models
 
     return Host(str(models.target_path()), str(models.draft_path()), max_requests, cpu=True, **more)
+
+
+def smollm2_folders(models: Path) -> tuple[Path, Path]:
+    """Return the folders of SmolLM2 and of its draft: below *models*, else those of ``models get smollm2``."""
+    folder = models / "smollm2" if (models / "smollm2" / "target").exists() else target_folder().parent
+    return folder / "target", max(folder.glob("draft*"), default=folder / "draft")
+
+
+def smollm2(
+    models: Path, max_requests: int, on_cpu: bool, extra: Sequence[str] = (), dtype: str = "bfloat16", **more: Any
+) -> Host:
+    """Return the host of SmolLM2 and its draft, with their own weights."""
+    target, draft = map(str, smollm2_folders(models))
+    if on_cpu:
+        return Host(target, draft, max_requests, cpu=True, extra=("--skip-tokenizer-init", *extra), **more)
+    return Host(target, draft, max_requests, extra=extra, weights=("--dtype", dtype), **more)
 
 
 def blocks(host: Host) -> Host:
@@ -397,6 +417,27 @@ _STARTED: list[Server] = []
 """Servers of this process that are not to outlive it."""
 
 
+def server_of(
+    policy: Policy,
+    folder: Path,
+    command: Callable[[int], Sequence[str]],
+    cpu: bool,
+    plugins: Sequence[str] = (),
+    *variables: Mapping[str, str],
+    timeout: float = 600.0,
+) -> Server:
+    """Return a server of *policy*, not yet launched; *command* makes its command line from the port.
+
+    It loads the plugins of the host, this package's where the policy needs it, and *plugins* with their *variables*.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    port, (of_host, on_host) = free_port(), host_environment(cpu)
+    names = [*of_host, *([OURS] if policy.ours else []), *plugins]
+    own = {**policy.variables, "SGLANG_PLUGINS": ",".join(names) or "none"}
+    environment = merged_environment(on_host, own, *variables)
+    return Server(policy, folder, command(port), environment, port, timeout)
+
+
 def policy_server(
     policy: Policy,
     host: Host,
@@ -414,15 +455,13 @@ def policy_server(
     folder.mkdir(parents=True, exist_ok=True)
     process = Process(folder / f"{policy.name}.acceptance", create=True)
     process.declared = Declared(0.6)
-    port, (of_host, on_host) = free_port(), host_environment(host.cpu)
-    names = [acceptance.ENTRY_POINT, *of_host, *([OURS] if policy.ours else []), *plugins]
     strict = {STRICT_LOADS: "1"} if host.strict_loads and policy.ours else {}
-    counting = acceptance.environment(process.path, folder / "plugin", simulate and policy.speculate)
     blocks_drafted = {acceptance.BLOCKS: "1"} if "DFLASH" in host.speculation else {}
-    own = {**policy.variables, **strict, **blocks_drafted, "SGLANG_PLUGINS": ",".join(names)}
-    command = host.command(policy, folder, profiles or folder / "profiles", port)
-    environment = merged_environment(on_host, own, counting, dict(variables or {}))
-    return Server(policy, folder, command, environment, port)
+    counting = acceptance.environment(process.path, folder / "plugin", simulate and policy.speculate)
+    return server_of(
+        policy, folder, lambda port: host.command(policy, folder, port, profiles), host.cpu,
+        [acceptance.ENTRY_POINT, *plugins], strict, blocks_drafted, counting, variables or {},
+    )  # fmt: skip
 
 
 def attach(name: str, folder: Path) -> Server:
@@ -495,6 +534,12 @@ def start_all(
     return found
 
 
+def stop_started(grace: float = 15.0) -> None:
+    """Stop every server that this process has started and not left running."""
+    for server in list(_STARTED):
+        server.stop(grace)
+
+
 def _launched(make: Callable[[Policy], Server], policy: Policy, together: int) -> Server:
     server = make(policy)
     server.alone = together == 1
@@ -555,14 +600,23 @@ def begin(given: argparse.Namespace) -> float:
             os._exit(128 + number)
         ended = True
         signal.alarm(LATER)
-        for server in list(_STARTED):
-            server.stop(grace=0)
+        stop_started(grace=0)
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGALRM, end)
     signal.alarm(int(given.budget) + LATE)
     return time.monotonic() + given.budget
+
+
+class OutOfTime(RuntimeError):
+    """The time of a step is over."""
+
+
+def in_time(end: float) -> None:
+    """Return unless *end* (monotonic) is over. Raises OutOfTime."""
+    if time.monotonic() > end:
+        raise OutOfTime("out of time")
 
 
 def _work() -> Path:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks.long_contexts import smollm2
+from benchmarks.harness.start import smollm2_folders
 from benchmarks.traces import texts
 from benchmarks.traces.prompts import Prompt
 from benchmarks.traces.record import hardware, save, with_tokens, without_folder
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the texts, or put the draft's acceptance into a file that has them."""
     words = sys.argv[1:] if argv is None else argv
     given = _parser().parse_args(words)
-    target, draft = smollm2(given.models)
+    target, draft = smollm2_folders(given.models)
     if given.what == "texts":
         texts.save(given.file, _texts(AutoTokenizer.from_pretrained(target), given.count))
         return 0

@@ -204,5 +204,5 @@ def test_the_script_for_a_remote_host_hands_back_what_there_is(tmp_path: Path) -
 
 def test_hosts_differ_in_weights_and_graphs(tmp_path: Path) -> None:
     real = Host("t", "d", 8, weights=("--dtype", "bfloat16"), prefill_graphs=True)
-    command = real.command(POLICIES["none"], tmp_path, tmp_path, 1)
+    command = real.command(POLICIES["none"], tmp_path, 1)
     assert "--load-format" not in command and "--cuda-graph-backend-prefill" not in command
