@@ -260,10 +260,9 @@ def entropy(logprobs: Mapping[int, float]) -> float:
 
 
 def chi_square(counts: Counter[int], logprobs: Mapping[int, float]) -> dict[str, Any]:
-    """Return statistic, degrees of freedom and p-value of *counts* against exp(*logprobs*), rare tokens pooled.
+    """Return statistic, degrees of freedom and p-value of *counts* against exp(*logprobs*), rare tokens pooled."""
+    from scipy.stats import chi2  # seconds to import
 
-    The p-value is from the Wilson-Hilferty normal approximation, good to a few percent of itself.
-    """
     total = sum(counts.values())
     expected = {token: total * math.exp(one) for token, one in logprobs.items()}
     cells = [(many, counts[token]) for token, many in expected.items() if many >= LEAST_EXPECTED]
@@ -271,6 +270,5 @@ def chi_square(counts: Counter[int], logprobs: Mapping[int, float]) -> dict[str,
     cells += [rest] if rest[0] >= LEAST_EXPECTED else []
     statistic = sum((seen - many) ** 2 / many for many, seen in cells)
     freedom = max(1, len(cells) - 1)
-    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
-    p = 0.5 * math.erfc(z / math.sqrt(2))
+    p = float(chi2.sf(statistic, freedom))
     return {"samples": total, "chi_square": statistic, "degrees_of_freedom": freedom, "p_value": p}
