@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import shapes, start, texts, weights
-from benchmarks.harness.results import origin, write
+from benchmarks.harness.results import command_parser, origin, write
 from benchmarks.harness.shapes import Shape
 from benchmarks.harness.start import NotStarted, OutOfTime, Policy, Server
 from benchmarks.harness.texts import BATCHES, DIFFERENT, EQUAL, TIE
@@ -421,10 +421,7 @@ def _say(line: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.architectures", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("architectures", __doc__)
     made.add_argument("families", nargs="*", help="names, as --list shows them; all by default, the most used first")
     start.add_options(made, 420.0)
     made.add_argument("--at-once", type=int, default=6, help="families at a time, of two servers each (default 6)")

@@ -27,7 +27,7 @@ from benchmarks.architectures import ADAPTIVE, FA3, REFERENCE, Family, family_se
 from benchmarks.harness import load, round_log, shapes, start, texts
 from benchmarks.harness.acceptance import DEEPEST, Counted, Declared, Process
 from benchmarks.harness.load import VOCABULARY, ClosedLoop, Noise, greedy
-from benchmarks.harness.results import REAL, SIMULATED, Report
+from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
 from benchmarks.harness.shapes import TINY_MOE, TINY_MOE_ARGUMENTS, TINY_MOE_PAIR, TWO_RANKS_ON_CPU
 from benchmarks.harness.start import POLICIES, Host, Server
 from benchmarks.harness.turns import Race, mean_rates, rates_by_name
@@ -641,10 +641,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.attention_dp", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("attention_dp", __doc__)
     start.add_options(made, 545.0)
     add = made.add_argument
     phases = ["equality", "agreement", "rates"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import load, start
-from benchmarks.harness.results import REAL, Report
+from benchmarks.harness.results import REAL, Report, command_parser
 from benchmarks.harness.start import Policy, Server
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
@@ -29,13 +29,12 @@ MOST = 8
 MINUTE = 60.0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Serve for the time given; return 1 when something failed or a token was wrong."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    given = parser().parse_args(words)
+    given = parser().parse_args(argv)
     given.budget = given.minutes * MINUTE + 300.0
     end = start.begin(given)
-    report = Report(given.results / f"hour-{given.host}.json", "audit_hour", words, acceptance=REAL)
+    report = Report(given.results / f"hour-{given.host}.json", "audit_hour", argv, acceptance=REAL)
     policy = Policy("ours", config={**CONFIG, "audit": {"share": given.share, "when": "idle"}}, ours=True)
     try:
         host = start.cpu(MOST) if given.host == "cpu" else start.smollm2(given.models, MOST, False, prefix_cache=True)
@@ -88,9 +87,7 @@ def _request(draw: random.Random) -> load.Body:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.audit_hour", description=str(__doc__).split("\n", maxsplit=1)[0]
-    )
+    found = command_parser("audit_hour", __doc__)
     found.add_argument("--host", choices=["cpu", "gpu"], default="cpu")
     found.add_argument("--minutes", type=float, default=60.0)
     found.add_argument("--rate", type=float, default=0.15, help="requests a second")
@@ -103,4 +100,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import load, shapes, start, texts, weights
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import NotStarted, OutOfTime, Policy, Server
 from sglang_adaptive.client import RequestError
 
@@ -185,9 +185,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.dspark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_parser("dspark", __doc__)
     start.add_options(made, 560.0)
     made.add_argument("--target", choices=sorted(shapes.TARGETS), default="qwen3-8b")
     made.add_argument("--attention", default="fa3", help="attention backend of target and draft (default fa3)")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.load import prompt
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import ints, named
 from sglang_adaptive.client import Client, RequestError
 
@@ -159,10 +159,7 @@ def _table(row: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.host_time", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("host_time", __doc__)
     made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=named)
     made.add_argument("--batches", type=ints, default=[1, 8, 64])
     made.add_argument("--steps", type=int, default=0, help="depth that adaptive servers hold (default: 0)")

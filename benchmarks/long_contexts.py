@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.harness import load, start, texts
-from benchmarks.harness.results import REAL, SIMULATED, Report
+from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
 from benchmarks.harness.start import Host, Policy, Server
 from benchmarks.harness.turns import Pass, Race, over
 from sglang_adaptive.sglang_plugin import env
@@ -240,7 +240,7 @@ def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, An
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    found = command_parser("long_contexts", __doc__)
     found.add_argument("what", choices=("real", "times", "prefill"))
     start.add_options(found, 560.0)
     add = found.add_argument

@@ -6,7 +6,6 @@ They keep a table of token ids: what a round accepted is appended first. ``--che
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import torch
 import triton
 
+from benchmarks.harness.results import command_parser
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Text
 from sglang_adaptive.sglang_plugin.lookups import kernel
 
@@ -220,7 +220,7 @@ def _shapes(requests: int, context: int, kind: str, flush: torch.Tensor) -> list
 
 def main() -> None:
     """Check, and measure where that is asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_parser("lookup_kernel", __doc__)
     parser.add_argument("--check", action="store_true", help="compare with the definition, and measure nothing")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()

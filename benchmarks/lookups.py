@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.harness import recorded_text, start
 from benchmarks.harness.load import Blocks, Body, greedy, in_blocks
 from benchmarks.harness.recorded_text import TEXT
-from benchmarks.harness.results import REAL, Report
+from benchmarks.harness.results import REAL, Report, command_parser
 from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race
 from benchmarks.long_contexts import documents
@@ -207,7 +207,7 @@ def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Blocks:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    found = argparse.ArgumentParser(prog="python -m benchmarks.lookups", description=str(__doc__).split("\n", 1)[0])
+    found = command_parser("lookups", __doc__)
     found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
     start.add_options(found, 300.0)
     found.add_argument("--shape", help="the pair of models (default: llama8b, of chat smollm2)")

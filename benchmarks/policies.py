@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.harness import start
 from benchmarks.harness.acceptance import Counted, Declared, Process
 from benchmarks.harness.load import Answer, Batch, ClosedLoop, Declare, arrival_times, at_times, request_body
-from benchmarks.harness.results import REAL, SIMULATED, Report
+from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
 from benchmarks.harness.start import POLICIES, Contender, Policy, Server
 from benchmarks.harness.turns import Race, percentiles
 
@@ -591,9 +591,7 @@ def _workloads(text: str) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.policies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_parser("policies", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("matrix", "start", "drive", "stop"):
         one = verbs.add_parser(verb)

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.harness import hook_times, load, stacks, start, texts
 from benchmarks.harness.acceptance import QUESTION, TRACE_FILE, VERIFY_BUDGET
 from benchmarks.harness.load import Blocks, Body, Make, greedy, in_blocks
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race, percentiles
 from benchmarks.traces import prompts
@@ -564,9 +564,7 @@ PHASES: dict[str, Callable[[Phase], None]] = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.served", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_parser("served", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("start", "drive", "stop"):
         one = verbs.add_parser(verb)

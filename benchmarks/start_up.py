@@ -10,7 +10,6 @@ ten sampled requests, one after the other.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 
 from benchmarks.harness import start
 from benchmarks.harness.load import prompt
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import Host, NotStarted, Policy, Server
 from sglang_adaptive.client import RequestError
 
@@ -48,7 +47,7 @@ _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 
 def main(argv: Sequence[str]) -> int:
     """Start the servers in both turns; returns 0, or 1 when one did not come up."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser("start_up", __doc__)
     start.add_options(parser, budget=540)
     parser.add_argument("--contenders", type=start.names, default=["static-3", "throughput"])
     parser.add_argument("--pair", default="llama8b", help="shape of target and draft")

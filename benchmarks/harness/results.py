@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -55,6 +56,13 @@ def write(path: Path, content: Any) -> None:
     partial = path.with_suffix(".part")
     partial.write_text(_lines(_rounded(content), 0) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def command_parser(module: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the parser of ``python -m benchmarks.MODULE``, whose docstring is *about*, still without options."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{module}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def origin(module: str, argv: Sequence[str]) -> dict[str, Any]:

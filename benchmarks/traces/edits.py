@@ -11,8 +11,6 @@ recorded, token by token, and so is known exactly for a copied text. The model i
 from __future__ import annotations
 
 import argparse
-import datetime
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,12 +20,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from benchmarks.harness.results import command_parser
 from benchmarks.harness.start import smollm2_folders
 from benchmarks.traces import texts
 from benchmarks.traces.prompts import Prompt
-from benchmarks.traces.record import hardware, save, with_tokens, without_folder
+from benchmarks.traces.record import origin, save, with_tokens
 from benchmarks.traces.recorder import Recorder, Recording
-from benchmarks.traces.weights import fingerprint
 from benchmarks.traces.writing import Writing
 
 ROOT = Path(__file__).parents[2]
@@ -71,10 +69,9 @@ def recorded(recorder: Recorder, prompt: Sequence[int], output: Sequence[int]) -
         return recorder.judged(Writing(ids, len(prompt), features[0], ended=True), len(output))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Write the texts, or put the draft's acceptance into a file that has them."""
-    words = sys.argv[1:] if argv is None else argv
-    given = _parser().parse_args(words)
+    given = _parser().parse_args(argv)
     target, draft = smollm2_folders(given.models)
     if given.what == "texts":
         texts.save(given.file, _texts(AutoTokenizer.from_pretrained(target), given.count))
@@ -88,15 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     texts.save(given.file, map(with_tokens, done))
     if given.trace is None:
         return 0
-    about = {
-        "target": fingerprint(target),
-        "draft": fingerprint(draft),
-        "prompts": "edits of this project's files, chat template; the answer is the changed file",
-        "temperature": 0.0,
-        "hardware": hardware(given.device, "float32"),
-        "command": shlex.join(["python", "-m", "benchmarks.traces.edits", *map(without_folder, words)]),
-        "date": datetime.date.today().isoformat(),
-    }
+    prompts = "edits of this project's files, chat template; the answer is the changed file"
+    about = origin("edits", argv, target, draft, prompts, given.device)
     save(given.trace, about, [(Prompt("edits", ""), one) for one in done])
     return 0
 
@@ -111,7 +101,7 @@ def _texts(tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int], l
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser = command_parser("traces.edits", __doc__)
     parser.add_argument("what", choices=["texts", "acceptance"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--trace", type=Path, help="what acceptance is written to as well, as a trace")
@@ -122,4 +112,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
