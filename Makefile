@@ -67,7 +67,6 @@ types: $(READY)
 
 tables: $(READY)
 	@$(VENV)/bin/python scripts/tables.py
-	@$(VENV)/bin/python scripts/dashboard.py
 
 docs: $(READY)
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --conf-dir docs . site $(ARGS)
