@@ -14,9 +14,9 @@ import torch
 from sglang_adaptive import provenance
 from train.block_draft import BLOCK, BlockDraft
 from train.checkpoint import WEIGHTS, load_block_draft, load_draft, load_target
+from train.data import Exam, held_out_exams
 from train.draft import Draft
 from train.evaluate import Writing, accept_lengths, accept_lengths_of_blocks, write
-from train.exams import Exam, held_out_exams
 from train.target import Target
 
 EXAM_SEED = 20260
