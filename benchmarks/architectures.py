@@ -188,10 +188,8 @@ ADAPTIVE, REFERENCE, STATIC = "", "-reference", "-static"
 """Kinds of servers by the end of their names: the throughput policy, no speculation, SGLang's own static one."""
 
 
-def family_server(
-    family: Family, folder: Path, kind: str, cpu: bool, plugins: Sequence[str] = (), **variables: str
-) -> Server:
-    """Return a server of *family*, not yet launched; *plugins* and their *variables* come on top."""
+def family_server(family: Family, folder: Path, kind: str, cpu: bool, **variables: str) -> Server:
+    """Return a server of *family*, not yet launched; *variables*, of a further plugin for instance, come on top."""
     target = shapes.write(folder / "models" / family.name, family.target)
     given = ["--model-path", str(target), *(_CPU if cpu else _GPU), *family.arguments]
     if kind != REFERENCE:
@@ -214,8 +212,8 @@ def family_server(
 
         given += default_arguments(given)
     return start.server_of(
-        policy, folder, partial(start.launch_command, given), cpu, [weights.ENTRY_POINT, *plugins],
-        weights.environment(folder / "plugin"), variables, timeout=100.0,
+        policy, folder, partial(start.launch_command, given), cpu, weights.environment(folder / "plugin"), variables,
+        timeout=100.0,
     )  # fmt: skip
 
 

@@ -137,11 +137,10 @@ class Place:
         if name not in ("reference", "none"):
             lie = LIE if name.startswith("liar") else 0.0
             logging = round_log.environment(self.folder / "plugin-of-rounds", self.log(name), lie)
-        plugins = [round_log.ENTRY_POINT] if logging else []
         if name in ("adaptive", "reference"):
             family = replace(self._family(name), variables=variables)
             kind = REFERENCE if name == "reference" else ADAPTIVE
-            server = family_server(family, self.folder, kind, self.cpu, plugins, **logging)
+            server = family_server(family, self.folder, kind, self.cpu, **logging)
             server.policy = replace(server.policy, name=name)
             server.log = self.folder / f"{name}.log"
             return server
@@ -149,7 +148,7 @@ class Place:
         config = {"policy": "throughput", "warm_up": name == "rated" and not self.cpu}
         own = POLICIES["none"] if name == "none" else replace(POLICIES["throughput"], config=config)
         policy = replace(own, name=name, variables=variables)
-        server = start.policy_server(policy, self._host(name), self.folder, plugins=plugins, variables=logging)
+        server = start.policy_server(policy, self._host(name), self.folder, variables=logging)
         if name != "liar-tp":
             for rank in range(1, RANKS):
                 Process(server.process.of_rank(rank), create=True)

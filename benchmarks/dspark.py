@@ -56,7 +56,7 @@ class Run:
     def _server(self, policy: Policy) -> Server:
         folder = self._given.work
         command, drawn = partial(self._host.command, policy, folder), weights.environment(folder / "plugin")
-        return start.server_of(policy, folder, command, False, [weights.ENTRY_POINT], drawn)
+        return start.server_of(policy, folder, command, False, drawn)
 
     def _started(self, *policies: Policy) -> list[Server]:
         servers = [self._server(policy) for policy in policies]

@@ -89,9 +89,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
         if given.questions or not policy.speculate:
             return start.policy_server(policy, host, folder, simulate=False)
         replayed = recorded_text.environment(given.texts.resolve(), folder / "text", own)
-        return start.policy_server(
-            policy, host, folder, simulate=False, plugins=[recorded_text.ENTRY_POINT], variables=replayed
-        )
+        return start.policy_server(policy, host, folder, simulate=False, variables=replayed)
 
     wanted = [Policy("none", speculate=False), *ours]
     found = start.start_all(wanted, make, end)

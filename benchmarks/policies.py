@@ -315,9 +315,9 @@ def _raise_first(contender: Contender, loop: ClosedLoop) -> None:
         raise PassFailed(f"{contender.name}: {len(loop.errors)} requests failed: {loop.errors[0]}")
 
 
-def own_p(seed: int, decay: float) -> Declare:
+def own_p(decay: float) -> Declare:
     """Return a function from a request's number to its own process: p uniform in 0.2 to 0.95."""
-    return lambda number: Declared(random.Random(seed * 100_003 + number).uniform(0.2, 0.95), decay)
+    return lambda number: Declared(random.Random(100_003 + number).uniform(0.2, 0.95), decay)
 
 
 def latencies(answers: Sequence[Answer]) -> Figures:
@@ -524,7 +524,8 @@ def arrivals(run: Run) -> None:
         process = contender.server.process
         contender.take_over()
         before, begin = process.read(), time.perf_counter()
-        times, declare = arrival_times(dict(case)["requests_per_second"], given.open_seconds, number), _own_p(run)
+        times = arrival_times(dict(case)["requests_per_second"], given.open_seconds, number)
+        declare = own_p(given.decay)
         bodies = [request_body(at, given.request_tokens, declare, stream=True) for at in range(len(times))]
         answers = at_times(contender.server.client, times, bodies)
         figures = whole(process, before, time.perf_counter() - begin)
@@ -541,7 +542,7 @@ def _capacity(run: Run, contender: Contender) -> float:
     """Return requests a second in a closed loop at the largest batch, each request with its own p."""
     concurrency, tokens = max(run.given.batches), run.given.request_tokens
     contender.take_over()
-    with ClosedLoop(contender.server.client, concurrency, tokens, declare=_own_p(run)) as loop:
+    with ClosedLoop(contender.server.client, concurrency, tokens, declare=own_p(run.given.decay)) as loop:
         _until_decoding(contender, concurrency)
         before, begin = contender.server.process.read(), time.perf_counter()
         time.sleep(max(4.0, run.given.open_seconds / 3))
@@ -549,10 +550,6 @@ def _capacity(run: Run, contender: Contender) -> float:
         tokens_per_second = counted.tokens / (time.perf_counter() - begin)
     _raise_first(contender, loop)
     return tokens_per_second / tokens
-
-
-def _own_p(run: Run) -> Declare:
-    return own_p(1, run.given.decay)
 
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {

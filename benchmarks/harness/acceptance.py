@@ -27,7 +27,6 @@ from benchmarks.harness import hook_times, internals, plugin, stacks
 from sglang_adaptive.lab.simulate.trace import expected_tokens, hazards
 from sglang_adaptive.lab.traces import LEVELS, read
 
-ENTRY_POINT = "benchmark_acceptance"
 PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
 """Environment variable: the mapped file."""
 
@@ -64,7 +63,7 @@ _POSITION = "_benchmark_position"
 
 def environment(path: Path, folder: Path, simulate: bool = True) -> dict[str, str]:
     """Return the variables of a server that counts into *path*; writes the plugin's metadata into *folder*."""
-    variables = {PROCESS_FILE: str(path), "PYTHONPATH": plugin.written(folder, ENTRY_POINT, __name__)}
+    variables = {PROCESS_FILE: str(path), **plugin.environment(folder, "benchmark_acceptance", __name__)}
     if not simulate:
         return {**variables, REAL: "1"}
     return {**variables, "SGLANG_SIMULATE_ACC_LEN": "1", "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}

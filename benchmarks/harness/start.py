@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from benchmarks.harness import acceptance, shapes
 from benchmarks.harness.acceptance import Declared, Process
-from benchmarks.harness.plugin import merged_environment
+from benchmarks.harness.plugin import PLUGINS, merged_environment
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.boot_log import BootLog
 from sglang_adaptive.lab.cpu_engine.server import free_port
@@ -219,13 +219,13 @@ def blocks(host: Host) -> Host:
     )
 
 
-def host_environment(on_cpu: bool) -> tuple[list[str], dict[str, str]]:
-    """Return the plugins and variables that every server of the host needs."""
+def host_environment(on_cpu: bool) -> dict[str, str]:
+    """Return the variables that every server of the host needs."""
     if not on_cpu:
-        return [], {}
+        return {}
     from sglang_adaptive.serve_cpu import PLUGIN, environment
 
-    return [PLUGIN], environment()
+    return {**environment(), PLUGINS: PLUGIN}
 
 
 # -- a server -------------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ class Server:
 
     @property
     def plugins(self) -> str:
-        return self.environment.get("SGLANG_PLUGINS", "")
+        return self.environment.get(PLUGINS, "")
 
     def described(self) -> dict[str, Any]:
         """Return the command line, plugins, start-up, and what the plugin says of itself, without the folders."""
@@ -373,9 +373,9 @@ class Server:
         totals = {key: round(sum(tier[key] for tier in tiers), 3) for key in ("seconds", "gb")}
         return {"seconds": self.start_seconds, "alone": self.alone, "tiers": tiers, "tiers_total": totals}
 
-    def log_tail(self, lines: int = 25) -> str:
-        """Return the last lines of the log, each cut at 300 characters."""
-        return "\n".join(line[:300] for line in self._text().splitlines()[-lines:])
+    def log_tail(self) -> str:
+        """Return the last 25 lines of the log, each cut at 300 characters."""
+        return "\n".join(line[:300] for line in self._text().splitlines()[-25:])
 
     def last_error(self) -> str:
         """Return the log's last line that names an exception, else its last line; at most 400 characters."""
@@ -422,19 +422,16 @@ def server_of(
     folder: Path,
     command: Callable[[int], Sequence[str]],
     cpu: bool,
-    plugins: Sequence[str] = (),
     *variables: Mapping[str, str],
     timeout: float = 600.0,
 ) -> Server:
     """Return a server of *policy*, not yet launched; *command* makes its command line from the port.
 
-    It loads the plugins of the host, this package's where the policy needs it, and *plugins* with their *variables*.
+    It loads the plugins of the host, this package's where the policy needs it, and those of *variables*.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    port, (of_host, on_host) = free_port(), host_environment(cpu)
-    names = [*of_host, *([OURS] if policy.ours else []), *plugins]
-    own = {**policy.variables, "SGLANG_PLUGINS": ",".join(names) or "none"}
-    environment = merged_environment(on_host, own, *variables)
+    port, ours = free_port(), {PLUGINS: OURS} if policy.ours else {}
+    environment = merged_environment(host_environment(cpu), policy.variables, ours, *variables)
     return Server(policy, folder, command(port), environment, port, timeout)
 
 
@@ -445,12 +442,11 @@ def policy_server(
     *,
     profiles: Path | None = None,
     simulate: bool = True,
-    plugins: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> Server:
     """Return a server of *policy*, not yet launched; its scheduler counts rounds, and draws acceptance if told to.
 
-    *plugins* and their *variables* come on top.
+    *variables*, of further plugins for instance, come on top.
     """
     folder.mkdir(parents=True, exist_ok=True)
     process = Process(folder / f"{policy.name}.acceptance", create=True)
@@ -459,8 +455,8 @@ def policy_server(
     blocks_drafted = {acceptance.BLOCKS: "1"} if "DFLASH" in host.speculation else {}
     counting = acceptance.environment(process.path, folder / "plugin", simulate and policy.speculate)
     return server_of(
-        policy, folder, lambda port: host.command(policy, folder, port, profiles), host.cpu,
-        [acceptance.ENTRY_POINT, *plugins], strict, blocks_drafted, counting, variables or {},
+        policy, folder, lambda port: host.command(policy, folder, port, profiles), host.cpu, strict, blocks_drafted,
+        counting, variables or {},
     )  # fmt: skip
 
 
@@ -470,7 +466,7 @@ def attach(name: str, folder: Path) -> Server:
         record = json.loads((folder / f"{name}.running").read_text())
     except FileNotFoundError:
         raise ValueError(f"{name} was not left running in {folder}") from None
-    plugins = {"SGLANG_PLUGINS": record["plugins"]}
+    plugins = {PLUGINS: record["plugins"]}
     server = Server(Policy(**record["policy"]), folder, record["command"], plugins, record["port"])
     for key in ("start_seconds", "alone", "pid", "scratch"):
         setattr(server, key, record[key])

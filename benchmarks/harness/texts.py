@@ -247,10 +247,10 @@ LEAST_EXPECTED = 20.0
 """Counts below this are pooled, as a chi-square test asks for."""
 
 
-def likely(server: Client, prefix: Ids, top: int = 256) -> dict[int, float]:
-    """Return the log-probabilities of the *top* likeliest tokens after *prefix*, at temperature 1."""
+def likely(server: Client, prefix: Ids) -> dict[int, float]:
+    """Return the log-probabilities of the 256 likeliest tokens after *prefix*, at temperature 1."""
     body = {"input_ids": list(prefix), "sampling_params": {**greedy(1), "temperature": 1.0}}
-    answer = server.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": top})
+    answer = server.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": 256})
     return {int(token): float(value) for value, token, _ in answer["meta_info"]["output_top_logprobs"][0]}
 
 
