@@ -1,4 +1,4 @@
-"""Tables of the documentation that come from benchmarks/results; a table whose file is not there is left as it is."""
+"""Tables of the documentation that come from benchmarks/results."""
 
 from __future__ import annotations
 
@@ -415,12 +415,9 @@ def draft_reaches() -> Lines:
 
 
 def long_contexts() -> Lines:
-    """Yield the same of live servers, by attention backend; a line where none is kept."""
+    """Yield the same of live servers, by attention backend."""
     files = sorted(path.name for path in (RESULTS / "long_contexts").glob("real-*.json"))
     cells = [{"file": file, **cell} for file in files for cell in load("long_contexts", file)["cells"]]
-    if not cells:
-        yield "None is kept yet."
-        return
     found = {tuple(cell[key] for key in ("file", "length", "seen", "steps")): cell["accept_length"] for cell in cells}
     seen = list(dict.fromkeys(name for _, _, name, _ in found))
     titles = ("everything" if name == "whole" else f"{name.removeprefix('window-')} and sinks" for name in seen)
