@@ -319,12 +319,10 @@ class Meter:
         else:
             common = self._process.declared
             expected = sum((own(req) or common).expected(steps) for req in running)
-        now, requests = self._clock(), len(running)
-        counted = self._counted
-        assert counted is not None
-        full = self._last is not None and 0 < counted.full_from <= min(self._last[1], requests)
-        seconds = now - self._last[0] if full and self._last is not None else None
-        counted.count(steps, requests, tokens, expected, self._last_steps not in (None, steps), seconds)
+        now, requests, seconds = self._clock(), len(running), None
+        if self._last is not None and 0 < self._counted.full_from <= min(self._last[1], requests):
+            seconds = now - self._last[0]
+        self._counted.count(steps, requests, tokens, expected, self._last_steps not in (None, steps), seconds)
         self._last, self._last_steps = (now, requests), steps
 
 
@@ -347,7 +345,7 @@ class Draw:
         self._chance = random.Random(0)  # every rank draws the same
         self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
         budgets = self._replay is not None and VERIFY_BUDGET in os.environ
-        self.budget = BudgetReplay(self._replay) if budgets and self._replay is not None else None
+        self.budget = BudgetReplay(self._replay) if budgets else None
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Before a batch is verified: note each request's process, its own or the common one."""
