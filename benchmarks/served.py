@@ -549,17 +549,9 @@ def _stacks(phase: Phase, one: Contender, size: int, make: Make, turns: Sequence
 
 
 PHASES: dict[str, Callable[[Phase], None]] = {
-    "greedy": lambda phase: _text(phase, 0.0),
-    "sampled": lambda phase: _text(phase, 1.0),
-    **{
-        "poisson": poisson,
-        "equal": equal,
-        "sampling": sampling,
-        "pace": pace,
-        "host-time": host_time,
-        "replay": replay,
-    },
-}
+    "greedy": partial(_text, temperature=0.0), "sampled": partial(_text, temperature=1.0), "poisson": poisson,
+    "equal": equal, "sampling": sampling, "pace": pace, "host-time": host_time, "replay": replay,
+}  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
