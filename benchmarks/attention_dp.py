@@ -614,18 +614,15 @@ def main(argv: Sequence[str]) -> int:
         report.say(f"{name}: {verdicts[name]}")
 
     wanted = [name for name in PHASES if name in given.phases]
-    try:
-        if not place.cpu:
-            for server in (server for name in wanted for server in PHASES[name][1]):
-                place.begin(server)
-        # Texts and agreement need no quiet GPU; rates do, and a CPU runs one server at a time.
-        quiet = [name for name in wanted if place.cpu or name == "rates"]
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(tried, [name for name in wanted if name not in quiet]))
-        for name in quiet:
-            tried(name)
-    finally:
-        start.stop_started()
+    if not place.cpu:
+        for server in (server for name in wanted for server in PHASES[name][1]):
+            place.begin(server)
+    # Texts and agreement need no quiet GPU; rates do, and a CPU runs one server at a time.
+    quiet = [name for name in wanted if place.cpu or name == "rates"]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(tried, [name for name in wanted if name not in quiet]))
+    for name in quiet:
+        tried(name)
     print("; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items()), flush=True)
     return int(any(verdict != "well" for verdict in verdicts.values()))
 

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     end = start.begin(given)
     report = Report(given.results / f"hour-{given.host}.json", "audit_hour", argv, acceptance=REAL)
     policy = Policy("ours", config={**CONFIG, "audit": {"share": given.share, "when": "idle"}}, ours=True)
-    try:
+    with report.noting("ended early"):
         host = start.cpu(MOST) if given.host == "cpu" else start.smollm2(given.models, MOST, False, prefix_cache=True)
         found = start.start_all(
             [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
@@ -44,11 +44,6 @@ def main(argv: Sequence[str]) -> int:
         if not found:
             raise RuntimeError("the server did not come up")
         _serve(given, found[0], report)
-    except Exception as problem:
-        report.note(f"ended early: {type(problem).__name__}: {problem}")
-    finally:
-        report.write()
-        start.stop_started()
     return int(bool(report.content["notes"]))
 
 

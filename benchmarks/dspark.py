@@ -17,8 +17,7 @@ from typing import Any
 
 from benchmarks.harness import load, shapes, start, texts, weights
 from benchmarks.harness.results import Report, command_parser
-from benchmarks.harness.start import NotStarted, OutOfTime, Policy, Server
-from sglang_adaptive.client import RequestError
+from benchmarks.harness.start import Policy, Server
 
 BATCHES = (1, 16, 64)
 LARGEST = max(BATCHES)
@@ -72,32 +71,28 @@ class Run:
 
     def all(self) -> None:
         """Run every step."""
-        try:
-            reference, learnt = self._started(REFERENCE, LEARNT)
-            judge = texts.Judge(reference.client, self._prompts, self._in_time)
-            for batch in texts.BATCHES:
-                judge.expect(batch, texts.ask(reference.client, self._prompts[:batch], TEXT_TOKENS).outputs)
-            self.report.content["reference"] = judge.about()
-            self._texts("at the start", judge, learnt)
-            for batch in BATCHES:
-                self._load(learnt, batch, self._given.learn, "learning")
-            self._texts("when it has learnt", judge, learnt)
-            reference.stop(grace=0)
-            if self._given.turns:
-                (verify_all,) = self._started(ALL)
-                for turn in range(self._given.turns):
-                    for batch in BATCHES:
-                        for server in (learnt, verify_all) if turn % 2 == 0 else (verify_all, learnt):
-                            self._load(server, batch, self._given.each, f"turn {turn}")
-                verify_all.stop(grace=0)
-            learnt.stop()
-            if self._given.again:
-                (again,) = self._started(AGAIN)
-                self.report.content["profiled"] = self._seen(again)
-                self._load(again, 16, self._given.each, "from the profile")
-        finally:
-            start.stop_started(grace=0)
-            self.keep()
+        reference, learnt = self._started(REFERENCE, LEARNT)
+        judge = texts.Judge(reference.client, self._prompts, self._in_time)
+        for batch in texts.BATCHES:
+            judge.expect(batch, texts.ask(reference.client, self._prompts[:batch], TEXT_TOKENS).outputs)
+        self.report.content["reference"] = judge.about()
+        self._texts("at the start", judge, learnt)
+        for batch in BATCHES:
+            self._load(learnt, batch, self._given.learn, "learning")
+        self._texts("when it has learnt", judge, learnt)
+        reference.stop(grace=0)
+        if self._given.turns:
+            (verify_all,) = self._started(ALL)
+            for turn in range(self._given.turns):
+                for batch in BATCHES:
+                    for server in (learnt, verify_all) if turn % 2 == 0 else (verify_all, learnt):
+                        self._load(server, batch, self._given.each, f"turn {turn}")
+            verify_all.stop(grace=0)
+        learnt.stop()
+        if self._given.again:
+            (again,) = self._started(AGAIN)
+            self.report.content["profiled"] = self._seen(again)
+            self._load(again, 16, self._given.each, "from the profile")
 
     def _texts(self, when: str, judge: texts.Judge, server: Server) -> None:
         for batch in texts.BATCHES:
@@ -171,10 +166,8 @@ def main(argv: Sequence[str]) -> int:
         print("DSPARK's worker needs a GPU: expected --host gpu", file=sys.stderr)
         return 2
     run = Run(given, argv)
-    try:
+    with run.report.noting("ended early"):
         run.all()
-    except (NotStarted, OutOfTime, OSError, RequestError, RuntimeError, KeyError, IndexError) as error:
-        run.report.note(f"{type(error).__name__}: {error}")
     run.keep()
     found = run.report.content
     print(found["summary"])

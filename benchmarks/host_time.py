@@ -18,7 +18,6 @@ import json
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.load import prompt
+from benchmarks.harness.load import Batch
 from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import ints, named
 from sglang_adaptive.client import Client, RequestError
@@ -73,15 +72,12 @@ def profile(client: Client, batch: int, rounds: int, activity: str, keep: Path |
 
     Raises RuntimeError when no trace appears.
     """
-    prompts = [prompt(1000 * batch + number) for number in range(batch)]
     # The longest accepts several tokens a round, and rounds before and after the recorded ones are needed as well.
-    load = threading.Thread(target=client.generate, args=(prompts, 20 * rounds), kwargs={"ignore_eos": True})
-    with tempfile.TemporaryDirectory() as folder:
-        load.start()
+    with tempfile.TemporaryDirectory() as folder, Batch(client, batch, 20 * rounds) as sent:
         time.sleep(1.0)
         ask = {"output_dir": folder, "num_steps": rounds, "activities": activity.split("+"), "with_stack": False}
         client.post("/start_profile", ask)
-        load.join()
+        sent.join()
         trace = _trace(Path(folder))
         if keep is not None:
             keep.parent.mkdir(parents=True, exist_ok=True)

@@ -47,15 +47,10 @@ def main(argv: Sequence[str]) -> int:
     on = given.backends if given.host == "gpu" else ["cpu"]
     name = "-".join([given.what, *on, *([f"page-{given.page}"] if given.page else [])])
     report = Report(given.results / f"{name}.json", "long_contexts", argv, acceptance=about)
-    try:
+    with report.noting(f"{given.what} ended early"):
         for backend in on:
             {"real": real, "times": times, "prefill": prefill}[given.what](given, backend, report, end)
             start.stop_started()
-    except Exception as problem:
-        report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
-    finally:
-        report.write()
-        start.stop_started()
     return int(bool(report.content["notes"]))
 
 

@@ -62,14 +62,9 @@ def main(argv: Sequence[str]) -> int:
         parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
     about = REAL if given.questions else FORCED if own else RECORDED
     report = Report(given.results / f"{given.what}-{given.shape}.json", "lookups", argv, acceptance=about)
-    try:
+    with report.noting(f"{given.what} ended early"):
         by_name = {server.name: server for server in _started(given, end, own)}
         {"cost": _cost, "ngram": _ngram}.get(given.what, _race)(given, by_name, report, end)
-    except Exception as problem:
-        report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
-    finally:
-        report.write()
-        start.stop_started()
     return int(bool(report.content["notes"]))
 
 

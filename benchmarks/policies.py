@@ -92,11 +92,9 @@ def _matrix(given: argparse.Namespace, groups: Sequence[list[Policy]], end: floa
             continue
         own_end = time.monotonic() + left / (len(groups) - index)
         servers = start.start_all(group, make, min(own_end, time.monotonic() + given.start_timeout))
-        try:
-            whole = len(servers) == len(group)
-            failures += not (whole and drive(servers, given, own_end - STOP_SECONDS, argv))
-        finally:
-            start.stop_started()
+        whole = len(servers) == len(group)
+        failures += not (whole and drive(servers, given, own_end - STOP_SECONDS, argv))
+        start.stop_started()
     return int(failures > 0)
 
 

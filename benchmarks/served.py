@@ -193,11 +193,9 @@ class Phase:
         begin = time.monotonic()
         for size in self.given.batches:
             for contender in contenders:
-                try:
+                with self.report.noting(f"warm-up of {contender.name}, batch {size}"):
                     contender.take_over()
                     load.run_list(contender.server.client.url, size, size, make_of(0, size), patience=60)
-                except Exception as problem:
-                    self.report.note(f"warm-up of {contender.name}, batch {size}: {type(problem).__name__}: {problem}")
         self.report.say(f"warmed up in {time.monotonic() - begin:.1f} s")
         return Race(
             lambda size, number: contenders, self.given.batches, serve, self.report, end=end, error=self.given.error,
@@ -402,12 +400,10 @@ def equal(phase: Phase) -> None:
         "no speculation, another batch size": lambda: _outputs(plain, asked, max(1, batch // 4), given.tokens),
     }
     for name, run in ways.items():
-        try:
+        with phase.report.noting(name):
             outputs, what = run()
             phase.report.add(**{name: {"questions": len(asked), **judge.judge("", outputs), **what}})
             phase.report.say(f"{name}: {phase.report.content[name]}"[:400])
-        except Exception as problem:
-            phase.report.note(f"{name}: {type(problem).__name__}: {problem}")
 
 
 def _outputs(
@@ -522,11 +518,8 @@ def pace(phase: Phase) -> None:
             if time.monotonic() > phase.end:
                 phase.report.note(f"no time for the stacks of {one.name}, batch {size}")
                 continue
-            try:
+            with phase.report.noting(f"stacks of {one.name}, batch {size}"):
                 parts[f"{one.name}, batch {size}"] = _stacks(phase, one, size, make_of(0, size), race.turns[size])
-            except Exception as problem:
-                phase.report.note(f"stacks of {one.name}, batch {size}: {type(problem).__name__}: {problem}")
-            phase.report.write()
     for one in everyone:
         if one.steps is not None:
             one.server.force(None)

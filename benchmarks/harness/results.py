@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,16 @@ class Report:
     def say(self, line: str) -> None:
         """Print *line* with the seconds since the begin."""
         print(f"{time.monotonic() - self._begin:6.1f} s  {line}", flush=True)
+
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Note an error of the block, *what* went wrong, and go on; the file is written in any case."""
+        try:
+            yield
+        except Exception as problem:
+            self.note(f"{what}: {type(problem).__name__}: {problem}")
+        finally:
+            self.write()
 
     def write(self) -> None:
         """Write the file."""

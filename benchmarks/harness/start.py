@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -583,8 +584,9 @@ def add_options(parser: argparse.ArgumentParser, budget: float) -> None:
 def begin(given: argparse.Namespace) -> float:
     """Make the folders absolute, end this process in time whatever hangs, and return when its budget ends.
 
-    On SIGTERM, and LATE seconds after the budget, the servers of this process are stopped and SystemExit is raised.
+    On SIGTERM, and LATE seconds after the budget, SystemExit is raised. Servers of this process end with it.
     """
+    atexit.register(stop_started)
     given.work.mkdir(parents=True, exist_ok=True)
     given.work = given.work.resolve()
     given.results = (given.results or given.work / "results").resolve()
