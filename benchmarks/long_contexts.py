@@ -27,6 +27,7 @@ from benchmarks.harness import load, start, texts
 from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
 from benchmarks.harness.start import Host, Policy, Server
 from benchmarks.harness.turns import Pass, Race, over
+from benchmarks.traces.prompts import as_chat
 from sglang_adaptive.sglang_plugin import env
 
 TRAINED = 2048
@@ -75,9 +76,7 @@ def documents(tokenizer: Any, count: int, length: int, asks: Sequence[str] = ASK
     found = []
     for number in range(count):
         page = tokenizer("\n\n".join(topics[name] for name in names[number::count]))["input_ids"][: length - 40]
-        words = f"{tokenizer.decode(page)}\n\n{asks[number % len(asks)]}"
-        turn = [{"role": "user", "content": words}]
-        found.append(list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)))
+        found.append(as_chat(tokenizer, f"{tokenizer.decode(page)}\n\n{asks[number % len(asks)]}"))
     return found
 
 

@@ -237,9 +237,7 @@ def tokenized(target: Path) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(target))
-    messages = [[{"role": "user", "content": prompt.text}] for prompt in prompts.load(QUESTIONS)]
-    asked = [tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in messages]
-    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in asked]
+    return [prompts.as_chat(tokenizer, prompt.text) for prompt in prompts.load(QUESTIONS)]
 
 
 def one_pass(contender: Contender, requests: int, concurrency: int, make: Make) -> dict[str, Any]:

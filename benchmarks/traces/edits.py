@@ -23,7 +23,7 @@ from transformers import AutoTokenizer
 from benchmarks.harness.results import command_parser
 from benchmarks.harness.start import smollm2_folders
 from benchmarks.traces import texts
-from benchmarks.traces.prompts import Prompt
+from benchmarks.traces.prompts import Prompt, as_chat
 from benchmarks.traces.record import origin, save, with_tokens
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.writing import Writing
@@ -94,10 +94,8 @@ def main(argv: Sequence[str]) -> int:
 def _texts(tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int], list[int]]]:
     for before, subject, after in edits(count):
         words = f"{before}\n\nChange this file: {subject}. Answer with the whole new file and nothing else."
-        turn = [{"role": "user", "content": words}]
-        prompt = list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
         output = list(tokenizer(after)["input_ids"])
-        yield prompt, output, [0] * len(output)
+        yield as_chat(tokenizer, words), output, [0] * len(output)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
+from benchmarks.traces.prompts import as_chat
 from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
@@ -51,10 +52,7 @@ class Recorder:
 
     def encode(self, text: str, chat: bool) -> list[int]:
         """Return the token ids of a prompt, by the chat template or as it is."""
-        if chat:
-            turn = [{"role": "user", "content": text}]
-            return self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
-        return self.tokenizer(text)["input_ids"]
+        return as_chat(self.tokenizer, text) if chat else self.tokenizer(text)["input_ids"]
 
     def record(self, prompts: Sequence[Sequence[int]], positions: int, ignore_eos: bool = False) -> list[Recording]:
         """Return the recordings of *prompts*, written in one batch, of up to *positions* positions each.
