@@ -163,12 +163,10 @@ class Phase:
     def attach(self, what: str, more: Sequence[str] = (), **plan: Any) -> None:
         """Find the servers, and say in the file what they are asked."""
         names = [*(self.given.contenders or SCENES[self.given.scene]), *more]
-        self.servers = start.attached(names, self.given.folder)
+        self.servers = start.attached(names, self.given.folder, self.report.note)
         for server in self.servers:
             told = {"command": server.described()["command"], "start_seconds": server.start_seconds}
             self.report.content["servers"][server.name] = told
-        for name in set(names) - {server.name for server in self.servers}:
-            self.report.note(f"without {name}: it does not run")
         if not self.servers:
             raise ValueError(f"none of {', '.join(names)} runs")
         self.report.add(what=what, plan={**self.report.content["plan"], **plan})

@@ -474,19 +474,19 @@ def attach(name: str, folder: Path) -> Server:
     return server
 
 
-def attached(names: Iterable[str], folder: Path) -> list[Server]:
-    """Return those of *names* that were left running and still are; says which are not."""
+def attached(names: Iterable[str], folder: Path, note: Callable[[str], None]) -> list[Server]:
+    """Return those of *names* that were left running and still are; notes which are not, and why."""
     found = []
     for name in names:
         try:
             server = attach(name, folder)
-        except ValueError as problem:
-            print(f"  without {name}: {problem}", flush=True)
+        except ValueError:
+            note(f"without {name}: it was not left running")
             continue
         if server.is_running():
             found.append(server)
         else:
-            print(f"  without {name}: it has ended: {server.last_error()}", flush=True)
+            note(f"without {name}: it has ended: {server.last_error()}")
     return found
 
 

@@ -103,7 +103,9 @@ def test_a_server_that_was_left_running_is_found_as_it_was_and_stopped(tmp_path:
     server.wait(time.monotonic() + 60)
     server.alone = False
     server.leave()
-    [found] = start.attached(["left", "never"], tmp_path)
+    notes: list[str] = []
+    [found] = start.attached(["left", "never"], tmp_path, notes.append)
+    assert notes == ["without never: it was not left running"]
     assert (found.client.port, found.command, found.pid) == (4711, server.command, server.pid)
     startup = {"seconds": server.start_seconds, "alone": False, "tiers": [], "tiers_total": {"seconds": 0, "gb": 0}}
     assert found.startup() == startup
