@@ -67,7 +67,6 @@ types: $(READY)
 
 tables: $(READY)
 	@$(VENV)/bin/python scripts/tables.py
-	@$(VENV)/bin/python scripts/dashboard.py
 
 docs: $(READY)
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --conf-dir docs . site $(ARGS)
@@ -91,7 +90,10 @@ draft-smollm2: $(READY)
 	$(VENV)/bin/python -m train.smollm2 --out draft-smollm2 $(ARGS)
 
 constraints: $(READY)
-	sh scripts/pin.sh $(VENV)
+	@PATH="$$PATH:$(VENV)/bin:.uv/bin" uv pip compile pyproject.toml --all-extras --python $(VENV)/bin/python --upgrade \
+		--quiet --override overrides.txt --prerelease=allow --index-strategy unsafe-best-match \
+		--no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file constraints.txt
+	@echo "constraints.txt pins $$(grep -c == constraints.txt) packages; run make test before it is committed"
 
 bodies: $(READY)
 	@PATH="$$PATH:$(VENV)/bin:.uv/bin" $(VENV)/bin/python scripts/bodies.py

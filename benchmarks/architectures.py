@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import plugin, shapes, start, texts, weights
-from benchmarks.harness.results import origin, write
+from benchmarks.harness import shapes, start, texts, weights
+from benchmarks.harness.results import command_parser, origin, write
 from benchmarks.harness.shapes import Shape
-from benchmarks.harness.start import NotStarted, Policy, Server
+from benchmarks.harness.start import NotStarted, OutOfTime, Policy, Server
 from benchmarks.harness.texts import BATCHES, DIFFERENT, EQUAL, TIE
 from sglang_adaptive.client import RequestError
-from sglang_adaptive.lab.cpu_engine.server import free_port
 from sglang_adaptive.sglang_plugin.workers.choice import WITHOUT_LOOKUPS
 
 Record = dict[str, Any]
@@ -188,10 +188,8 @@ ADAPTIVE, REFERENCE, STATIC = "", "-reference", "-static"
 """Kinds of servers by the end of their names: the throughput policy, no speculation, SGLang's own static one."""
 
 
-def family_server(
-    family: Family, folder: Path, kind: str, cpu: bool, plugins: Sequence[str] = (), **variables: str
-) -> Server:
-    """Return a server of *family*, not yet launched; *plugins* and their *variables* come on top."""
+def family_server(family: Family, folder: Path, kind: str, cpu: bool, **variables: str) -> Server:
+    """Return a server of *family*, not yet launched; *variables*, of a further plugin for instance, come on top."""
     target = shapes.write(folder / "models" / family.name, family.target)
     given = ["--model-path", str(target), *(_CPU if cpu else _GPU), *family.arguments]
     if kind != REFERENCE:
@@ -205,26 +203,21 @@ def family_server(
     }  # fmt: skip
     warm_up = {} if family.warm_up is None else {"warm_up": family.warm_up}
     config = {"policy": "throughput", **warm_up, "throughput": throughput} if kind == ADAPTIVE else None
-    policy = Policy(family.name + kind, kind != REFERENCE, config=config, ours=kind == ADAPTIVE)
+    policy = Policy(
+        family.name + kind, kind != REFERENCE, config=config, ours=kind == ADAPTIVE, variables=family.variables
+    )
     given += policy.files(folder, folder)
     if cpu:
         from sglang_adaptive.serve_cpu import default_arguments
 
         given += default_arguments(given)
-    of_host, host = start.host_environment(cpu)
-    names = [weights.ENTRY_POINT, *([start.OURS] if policy.ours else []), *of_host, *plugins]
-    own = {**family.variables, "SGLANG_PLUGINS": ",".join(names)}
-    port = free_port()
-    command = start.launch_command([*given, "--host", "127.0.0.1", "--port", str(port)])
-    environment = plugin.merged_environment(host, weights.environment(folder / "plugin"), own, variables)
-    return Server(policy, folder, command, environment, port, timeout=100.0)
+    return start.server_of(
+        policy, folder, partial(start.launch_command, given), cpu, weights.environment(folder / "plugin"), variables,
+        timeout=100.0,
+    )  # fmt: skip
 
 
 # -- one family -----------------------------------------------------------------------------------------------------
-
-
-class OutOfTime(RuntimeError):
-    """The family's time is over."""
 
 
 class Examined:
@@ -251,6 +244,7 @@ class Examined:
         }
         text = family.target.get("text_config", family.target)
         self._prompts = texts.prompts(LARGEST_BATCH, text["vocab_size"])
+        self._in_time = partial(start.in_time, self._deadline)
         self._judge = texts.Judge(self._servers[REFERENCE].client, self._prompts, self._in_time)
 
     def run(self) -> Record:
@@ -330,10 +324,6 @@ class Examined:
     def _keep(self) -> None:
         verdict = verdict_on(self.record)
         write(self._given.results / f"{self._family.name}.json", {**self.record, "verdict": verdict})
-
-    def _in_time(self) -> None:
-        if time.monotonic() > self._deadline:
-            raise OutOfTime("the family's time was over")
 
 
 LOSSLESS, WRONG, REFUSED, FAILED, UNFINISHED = "lossless", "wrong tokens", "refused", "failed", "unfinished"
@@ -429,10 +419,7 @@ def _say(line: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.architectures", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("architectures", __doc__)
     made.add_argument("families", nargs="*", help="names, as --list shows them; all by default, the most used first")
     start.add_options(made, 420.0)
     made.add_argument("--at-once", type=int, default=6, help="families at a time, of two servers each (default 6)")

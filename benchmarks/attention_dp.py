@@ -16,7 +16,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -27,10 +27,10 @@ from benchmarks.architectures import ADAPTIVE, FA3, REFERENCE, Family, family_se
 from benchmarks.harness import load, round_log, shapes, start, texts
 from benchmarks.harness.acceptance import DEEPEST, Counted, Declared, Process
 from benchmarks.harness.load import VOCABULARY, ClosedLoop, Noise, greedy
-from benchmarks.harness.results import REAL, SIMULATED, Report
+from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
 from benchmarks.harness.shapes import TINY_MOE, TINY_MOE_ARGUMENTS, TINY_MOE_PAIR, TWO_RANKS_ON_CPU
 from benchmarks.harness.start import POLICIES, Host, Server
-from benchmarks.harness.turns import Race, mean_rates, rates_by_name
+from benchmarks.harness.turns import Pass, Race, mean_rates, rates_by_name
 from sglang_adaptive.client import Client
 
 RANKS = 2
@@ -137,11 +137,10 @@ class Place:
         if name not in ("reference", "none"):
             lie = LIE if name.startswith("liar") else 0.0
             logging = round_log.environment(self.folder / "plugin-of-rounds", self.log(name), lie)
-        plugins = [round_log.ENTRY_POINT] if logging else []
         if name in ("adaptive", "reference"):
             family = replace(self._family(name), variables=variables)
             kind = REFERENCE if name == "reference" else ADAPTIVE
-            server = family_server(family, self.folder, kind, self.cpu, plugins, **logging)
+            server = family_server(family, self.folder, kind, self.cpu, **logging)
             server.policy = replace(server.policy, name=name)
             server.log = self.folder / f"{name}.log"
             return server
@@ -149,7 +148,7 @@ class Place:
         config = {"policy": "throughput", "warm_up": name == "rated" and not self.cpu}
         own = POLICIES["none"] if name == "none" else replace(POLICIES["throughput"], config=config)
         policy = replace(own, name=name, variables=variables)
-        server = start.policy_server(policy, self._host(name), self.folder, plugins=plugins, variables=logging)
+        server = start.policy_server(policy, self._host(name), self.folder, variables=logging)
         if name != "liar-tp":
             for rank in range(1, RANKS):
                 Process(server.process.of_rank(rank), create=True)
@@ -430,11 +429,11 @@ class Rated:
 
     def race(self, taking_part: Callable[[str, int], Sequence[str]], end: float) -> None:
         """Measure everything once, then again in the reverse order; out of time the second turn is cut short."""
-        earlier = list(self._report.content["rows"])
+        earlier = dict(self._report.content["turns"])
 
         def after() -> None:
-            rows = [*earlier, *(row for case, turns in race.turns.items() for row in _rows(case, turns))]
-            self._report.content |= {"rows": rows, "ratios": ratios(rows)}
+            turns = {case: [*earlier.get(case, ()), *taken] for case, taken in race.turns.items()}
+            self._report.content |= {"turns": turns, "ratios": ratios(turns)}
 
         race = Race(
             lambda case, number: [Named(name) for name in taking_part(case, number)], [*self._constant, CHANGE],
@@ -531,7 +530,7 @@ def rates(run: Run, report: Report) -> str:
     if run.place.cpu:
         times = replace(times, phase=4.0, tokens=600)
     scenes = run.given.scenes
-    report.add(acceptance=SIMULATED, rows=[], ratios={})
+    report.add(acceptance=SIMULATED, turns={}, ratios={})
 
     def taking_part(case: str, number: int) -> list[str]:
         """Of the changing load the second turn has the policy and the two best held steps alone."""
@@ -551,24 +550,16 @@ def rates(run: Run, report: Report) -> str:
     return "well" if agreed["identical"] else "the ranks ran different steps"
 
 
-def _rows(scene: str, turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for turn in turns:
-        for name, one in turn["passes"].items():
-            figures = {key: value for key, value in one.items() if key != "rate"}
-            yield {"scene": scene, "contender": name, "tokens_per_second": one["rate"], **figures}
-
-
-def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def ratios(by_scene: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:
     """Return each scene's mean rates by contender, and the policy's over that of the best number of steps.
 
     ``spread`` is the mean difference of a contender's two rates, over their mean.
     """
     found: dict[str, Any] = {}
-    for scene in dict.fromkeys(row["scene"] for row in rows):
-        turns = [
-            {"passes": {row["contender"]: {"rate": row["tokens_per_second"]}}} for row in rows if row["scene"] == scene
-        ]
+    for scene, turns in by_scene.items():
         means, each = mean_rates(turns), rates_by_name(turns)
+        if not means:
+            continue
         held = sorted((name for name in means if name.startswith(HELD)), key=lambda name: -means[name])
         found[scene] = {"tokens_per_second": means}
         twice = [abs(a - b) / means[name] for name in means if len(each[name]) == 2 for a, b in [each[name].values()]]
@@ -623,29 +614,22 @@ def main(argv: Sequence[str]) -> int:
         report.say(f"{name}: {verdicts[name]}")
 
     wanted = [name for name in PHASES if name in given.phases]
-    try:
-        if not place.cpu:
-            for server in (server for name in wanted for server in PHASES[name][1]):
-                place.begin(server)
-        # Texts and agreement need no quiet GPU; rates do, and a CPU runs one server at a time.
-        quiet = [name for name in wanted if place.cpu or name == "rates"]
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(tried, [name for name in wanted if name not in quiet]))
-        for name in quiet:
-            tried(name)
-    finally:
-        for left in place.servers.values():
-            left.stop()
+    if not place.cpu:
+        for server in (server for name in wanted for server in PHASES[name][1]):
+            place.begin(server)
+    # Texts and agreement need no quiet GPU; rates do, and a CPU runs one server at a time.
+    quiet = [name for name in wanted if place.cpu or name == "rates"]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(tried, [name for name in wanted if name not in quiet]))
+    for name in quiet:
+        tried(name)
     print("; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items()), flush=True)
     return int(any(verdict != "well" for verdict in verdicts.values()))
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.attention_dp", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("attention_dp", __doc__)
     start.add_options(made, 545.0)
     add = made.add_argument
     phases = ["equality", "agreement", "rates"]

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import load, start
-from benchmarks.harness.results import REAL, Report
-from benchmarks.harness.start import Host, Policy, Server
-from benchmarks.long_contexts import smollm2
+from benchmarks.harness.results import REAL, Report, command_parser
+from benchmarks.harness.start import Policy, Server
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 
@@ -30,30 +29,21 @@ MOST = 8
 MINUTE = 60.0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Serve for the time given; return 1 when something failed or a token was wrong."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    given = parser().parse_args(words)
+    given = parser().parse_args(argv)
     given.budget = given.minutes * MINUTE + 300.0
     end = start.begin(given)
-    report = Report(given.results / f"hour-{given.host}.json", "audit_hour", words, acceptance=REAL)
+    report = Report(given.results / f"hour-{given.host}.json", "audit_hour", argv, acceptance=REAL)
     policy = Policy("ours", config={**CONFIG, "audit": {"share": given.share, "when": "idle"}}, ours=True)
-    server: Server | None = None
-    try:
-        host = _host(given)
+    with report.noting("ended early"):
+        host = start.cpu(MOST) if given.host == "cpu" else start.smollm2(given.models, MOST, False, prefix_cache=True)
         found = start.start_all(
             [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
         )
         if not found:
             raise RuntimeError("the server did not come up")
-        server = found[0]
-        _serve(given, server, report)
-    except Exception as problem:
-        report.note(f"ended early: {type(problem).__name__}: {problem}")
-    finally:
-        report.write()
-        if server is not None:
-            server.stop()
+        _serve(given, found[0], report)
     return int(bool(report.content["notes"]))
 
 
@@ -90,18 +80,9 @@ def _request(draw: random.Random) -> load.Body:
     return {"text": draw.choice(models.prompts(kind)), "sampling_params": how}
 
 
-def _host(given: argparse.Namespace) -> Host:
-    if given.host == "cpu":
-        return start.cpu(MOST)
-    target, draft = smollm2(given.models)
-    return Host(str(target), str(draft), MOST, weights=("--dtype", "bfloat16"), prefix_cache=True)
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.audit_hour", description=str(__doc__).split("\n", maxsplit=1)[0]
-    )
+    found = command_parser("audit_hour", __doc__)
     found.add_argument("--host", choices=["cpu", "gpu"], default="cpu")
     found.add_argument("--minutes", type=float, default=60.0)
     found.add_argument("--rate", type=float, default=0.15, help="requests a second")
@@ -114,4 +95,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

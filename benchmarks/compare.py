@@ -7,7 +7,6 @@ Files are of benchmarks.policies or of a race of benchmarks.served.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from benchmarks import policies, served
-from benchmarks.harness.results import BadResult, read
+from benchmarks.harness.results import BadResult, command_parser, read
 from benchmarks.harness.turns import mean_rates
 
 Case = tuple[tuple[str, Any], ...]
@@ -25,9 +24,7 @@ Rates = dict[str, dict[Case, float]]
 
 def main(argv: Sequence[str]) -> int:
     """Print the tables; 2 where a file is no result."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("compare", __doc__)
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
     parser.add_argument("--workload", help="only this one")
     given = parser.parse_args(argv)

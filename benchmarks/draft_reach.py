@@ -9,23 +9,24 @@ request.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.harness.results import origin, write
-from benchmarks.harness.start import ints
-from benchmarks.long_contexts import TRAINED, documents, smollm2
+from benchmarks.harness.results import command_parser, origin, write
+from benchmarks.harness.start import ints, smollm2_folders
+from benchmarks.long_contexts import TRAINED, documents
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import rotate
 from benchmarks.traces.recorder import Recorder
+from benchmarks.traces.replay import rounds
 from benchmarks.traces.weights import config_of
 from benchmarks.traces.writing import Writing
 from benchmarks.traces.writing import write as written
@@ -87,7 +88,7 @@ def pair_of(name: str, folder: Path) -> Pair:
     """Return a pair by its *name*; SmolLM2's models may be below *folder*."""
     if name == "tiny":
         return Pair(Path(models.target_path()), Path(models.draft_path()), 1024, tiny_pages)
-    return Pair(*smollm2(folder), TRAINED, documents)
+    return Pair(*smollm2_folders(folder), TRAINED, documents)
 
 
 class Reaching(Eagle3):
@@ -129,24 +130,9 @@ class Reaching(Eagle3):
         return rotate(keys, angles.cos().to(keys.dtype), angles.sin().to(keys.dtype))
 
 
-def rounds(draft: Reaching, embedding: Tensor, one: Writing, steps: int) -> tuple[int, int]:
-    """Return the rounds that a text takes at *steps*, and the tokens that they bring."""
-    output = one.ids[one.prompt :]
-    kept = len(output) - (1 if one.ended else CHAIN)
-    drafts, _ = draft.chains(embedding, one.ids, one.features.to(embedding.dtype), one.prompt - 1, CHAIN)
-    padded = torch.cat([output, output.new_full((CHAIN,), -1)])
-    truth = padded.unfold(0, CHAIN, 1)[1 : kept + 1]
-    right = (drafts[:kept] == truth).long().cumprod(dim=-1).sum(dim=-1).tolist()
-    at = done = 0
-    while at < kept:
-        at += min(right[at], steps) + 1
-        done += 1
-    return done, at
-
-
 def main(argv: Sequence[str]) -> int:
     """Print and write the tokens a round of every reach and length."""
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser = command_parser("draft_reach", __doc__)
     parser.add_argument("--pair", choices=("smollm2", "tiny"), default="smollm2")
     parser.add_argument("--lengths", type=ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens of a document")
     parser.add_argument("--documents", type=int, default=16, help="of a length")
@@ -157,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     pair = pair_of(given.pair, given.models)
     recorder = Recorder(pair.target, pair.draft, given.device, torch.float32, 0.0, 0)
-    draft = Reaching(pair.draft, recorder.device, torch.float32)
+    recorder.draft = draft = Reaching(pair.draft, recorder.device, torch.float32)
     draft.theta = config_of(pair.draft).rope_parameters["rope_theta"]
     cells: list[dict[str, Any]] = []
     for length in given.lengths:
@@ -169,8 +155,8 @@ def main(argv: Sequence[str]) -> int:
         texts = [one for one in texts if len(one.ids) > one.prompt + CHAIN]  # a shorter answer has no whole chain
         for reach in reaches(pair.trained):
             draft.reach = reach
-            found = {steps: [rounds(draft, recorder.target.embedding, one, steps) for one in texts] for steps in DEPTHS}
-            rates = {steps: sum(at for _, at in own) / sum(done for done, _ in own) for steps, own in found.items()}
+            accepted = [recorder.accepted(one)[0] for one in texts]
+            rates = {steps: fmean(taken for one in accepted for taken in rounds(one, steps)) for steps in DEPTHS}
             cells.append({"length": length, "reach": reach.name, "tokens_a_round": rates})
             print(f"{length:6d}  {reach.name:36s} " + "  ".join(f"{rate:.3f}" for rate in rates.values()), flush=True)
         if given.json is not None:

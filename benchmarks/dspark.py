@@ -16,11 +16,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import load, shapes, start, texts, weights
-from benchmarks.harness.plugin import merged_environment
-from benchmarks.harness.results import origin, write
-from benchmarks.harness.start import NotStarted, Policy, Server
-from sglang_adaptive.client import RequestError
-from sglang_adaptive.lab.cpu_engine.server import free_port
+from benchmarks.harness.results import Report, command_parser
+from benchmarks.harness.start import Policy, Server
 
 BATCHES = (1, 16, 64)
 LARGEST = max(BATCHES)
@@ -33,16 +30,11 @@ AGAIN = replace(LEARNT, name="dspark-again")
 STOPPING = 15.0
 
 
-class OutOfTime(RuntimeError):
-    """The budget is spent."""
-
-
 class Run:
-    """The whole run; its record is written after every step."""
+    """The whole run; its report is written after every step."""
 
     def __init__(self, given: argparse.Namespace, argv: Sequence[str]) -> None:
         self._given, self._end = given, start.begin(given) - STOPPING
-        given.results.mkdir(parents=True, exist_ok=True)
         shapes.write_pair(given.models, given.target)
         draft = given.models / f"{given.target}-dspark"
         self._host = start.gpu(
@@ -53,17 +45,17 @@ class Run:
                 *("--speculative-draft-attention-backend", given.attention),
             ),
         )  # fmt: skip
-        self.record: dict[str, Any] = {"provenance": origin("dspark", argv), "target": given.target, "passes": []}
+        self.report = Report(given.results / "dspark.json", "dspark", argv, target=given.target, passes=[], texts=[])
+        self._passes: list[dict[str, Any]] = self.report.content["passes"]
+        self._in_time = partial(start.in_time, self._end)
         self._prompts = texts.prompts(max(texts.BATCHES), shapes.TARGETS[given.target]["vocab_size"])
 
     # -- servers
 
     def _server(self, policy: Policy) -> Server:
-        folder, port = self._given.work, free_port()
-        command = self._host.command(policy, folder, folder / "profiles", port)
-        own = {"SGLANG_PLUGINS": ",".join([weights.ENTRY_POINT, *([start.OURS] if policy.ours else [])])}
-        environment = merged_environment(dict(policy.variables), own, weights.environment(folder / "plugin"))
-        return Server(policy, folder, command, environment, port)
+        folder = self._given.work
+        command, drawn = partial(self._host.command, policy, folder), weights.environment(folder / "plugin")
+        return start.server_of(policy, folder, command, False, drawn)
 
     def _started(self, *policies: Policy) -> list[Server]:
         servers = [self._server(policy) for policy in policies]
@@ -71,8 +63,8 @@ class Run:
             server.launch()
         for server in servers:
             server.wait(self._end)
-            self._say(f"{server.name} answers after {server.start_seconds} s: {' '.join(server.command)}")
-        self.record.setdefault("starts", {}).update({server.name: server.startup() for server in servers})
+            self.report.say(f"{server.name} answers after {server.start_seconds} s: {' '.join(server.command)}")
+        self.report.content.setdefault("starts", {}).update({server.name: server.startup() for server in servers})
         return servers
 
     # -- steps
@@ -80,58 +72,54 @@ class Run:
     def all(self) -> None:
         """Run every step."""
         reference, learnt = self._started(REFERENCE, LEARNT)
-        try:
-            judge = texts.Judge(reference.client, self._prompts, self._in_time)
-            for batch in texts.BATCHES:
-                judge.expect(batch, texts.ask(reference.client, self._prompts[:batch], TEXT_TOKENS).outputs)
-            self.record["reference"] = judge.about()
-            self._texts("at the start", judge, learnt)
-            for batch in BATCHES:
-                self._load(learnt, batch, self._given.learn, "learning")
-            self._texts("when it has learnt", judge, learnt)
-            reference.stop(grace=0)
-            if self._given.turns:
-                (verify_all,) = self._started(ALL)
-                for turn in range(self._given.turns):
-                    for batch in BATCHES:
-                        for server in (learnt, verify_all) if turn % 2 == 0 else (verify_all, learnt):
-                            self._load(server, batch, self._given.each, f"turn {turn}")
-                verify_all.stop(grace=0)
-            learnt.stop()
-            if self._given.again:
-                (again,) = self._started(AGAIN)
-                self.record["profiled"] = self._seen(again)
-                self._load(again, 16, self._given.each, "from the profile")
-        finally:
-            for server in list(start._STARTED):
-                server.stop(grace=0)
-            self._keep()
+        judge = texts.Judge(reference.client, self._prompts, self._in_time)
+        for batch in texts.BATCHES:
+            judge.expect(batch, texts.ask(reference.client, self._prompts[:batch], TEXT_TOKENS).outputs)
+        self.report.content["reference"] = judge.about()
+        self._texts("at the start", judge, learnt)
+        for batch in BATCHES:
+            self._load(learnt, batch, self._given.learn, "learning")
+        self._texts("when it has learnt", judge, learnt)
+        reference.stop(grace=0)
+        if self._given.turns:
+            (verify_all,) = self._started(ALL)
+            for turn in range(self._given.turns):
+                for batch in BATCHES:
+                    for server in (learnt, verify_all) if turn % 2 == 0 else (verify_all, learnt):
+                        self._load(server, batch, self._given.each, f"turn {turn}")
+            verify_all.stop(grace=0)
+        learnt.stop()
+        if self._given.again:
+            (again,) = self._started(AGAIN)
+            self.report.content["profiled"] = self._seen(again)
+            self._load(again, 16, self._given.each, "from the profile")
 
     def _texts(self, when: str, judge: texts.Judge, server: Server) -> None:
         for batch in texts.BATCHES:
             answers = texts.ask(server.client, self._prompts[:batch], TEXT_TOKENS)
             found = {"when": when, "batch": batch, "rounds": answers.rounds, "accepted": answers.accepted}
             found |= judge.judge(batch, answers.outputs)
-            self.record.setdefault("texts", []).append(found)
+            self.report.content["texts"].append(found)
             counts = {name: found[name] for name in (texts.EQUAL, texts.TIE, texts.DIFFERENT, "rounds", "accepted")}
-            self._say(f"texts {when}, batch {batch}: {counts}")
-            self._keep()
+            self.report.say(f"texts {when}, batch {batch}: {counts}")
+            self.keep()
 
     def _load(self, server: Server, batch: int, seconds: float, when: str) -> None:
         """Decode batches of *batch* for *seconds* at the least; keep the rate of each, and what was learnt by then."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._in_time()
-            done = load.run_list(server.client.url, 2 * batch, batch, partial(_body, 1000 * len(self.record["passes"])))
+            done = load.run_list(server.client.url, 2 * batch, batch, partial(_body, 1000 * len(self._passes)))
             seen = self._seen(server)
             rounds = sum(one["meta_info"].get("spec_verify_ct") or 0 for one in done.answers.values())
-            self.record["passes"].append({
+            self._passes.append({
                 "server": server.name, "when": when, "batch": batch, "seconds": done.seconds, "tokens": done.tokens,
                 "tokens_per_second": done.tokens / done.seconds, "failed": done.failed[:3],
                 "tokens_per_round": done.tokens / rounds if rounds else None, "dspark": seen,
             })  # fmt: skip
-            self._say(f"{server.name}, {when}, batch {batch}: {done.tokens / done.seconds:.0f} tokens/s; {told(seen)}")
-            self._keep()
+            rate = done.tokens / done.seconds
+            self.report.say(f"{server.name}, {when}, batch {batch}: {rate:.0f} tokens/s; {told(seen)}")
+            self.keep()
 
     def _seen(self, server: Server) -> dict[str, Any] | None:
         if not server.policy.ours:
@@ -139,15 +127,9 @@ class Run:
         states = server.states()
         return states[0].get("dspark") if states else None
 
-    def _in_time(self) -> None:
-        if time.monotonic() > self._end:
-            raise OutOfTime("the budget is spent")
-
-    def _say(self, line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
-    def _keep(self) -> None:
-        write(self._given.results / "dspark.json", {**self.record, "summary": summary(self.record["passes"])})
+    def keep(self) -> None:
+        """Write the report."""
+        self.report.add(summary=summary(self._passes))
 
 
 def _body(first: int, number: int, place: int) -> load.Body:
@@ -184,23 +166,19 @@ def main(argv: Sequence[str]) -> int:
         print("DSPARK's worker needs a GPU: expected --host gpu", file=sys.stderr)
         return 2
     run = Run(given, argv)
-    try:
+    with run.report.noting("ended early"):
         run.all()
-    except (NotStarted, OutOfTime, OSError, RequestError, RuntimeError, KeyError, IndexError) as error:
-        run.record["error"] = f"{type(error).__name__}: {error}"
-        print(run.record["error"], file=sys.stderr)
-    run._keep()
-    print(summary(run.record["passes"]))
-    different = sum(one[texts.DIFFERENT] for one in run.record.get("texts", ()))
-    learnt = [one["dspark"] for one in run.record["passes"] if one["server"] == LEARNT.name and one["dspark"]]
-    return int("error" in run.record or bool(different) or not any(one["table"] for one in learnt))
+    run.keep()
+    found = run.report.content
+    print(found["summary"])
+    different = sum(one[texts.DIFFERENT] for one in found["texts"])
+    learnt = [one["dspark"] for one in found["passes"] if one["server"] == LEARNT.name and one["dspark"]]
+    return int(bool(found["notes"]) or bool(different) or not any(one["table"] for one in learnt))
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.dspark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_parser("dspark", __doc__)
     start.add_options(made, 560.0)
     made.add_argument("--target", choices=sorted(shapes.TARGETS), default="qwen3-8b")
     made.add_argument("--attention", default="fa3", help="attention backend of target and draft (default fa3)")

@@ -11,11 +11,10 @@ the environment of ``serve-cpu``: SGLang has no kernels there, and its own verif
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.harness.results import origin, write
+from benchmarks.harness.results import command_parser, origin, write
 
 BATCHES = (1, 16, 64)
 PENALTIES = {"frequency_penalty": 0.5, "presence_penalty": 0.3}
@@ -184,17 +183,17 @@ def _raise(error: Any) -> None:
     raise RuntimeError("a part fell back to SGLang's") from error
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Print and write the times of all batches and mixes; returns the exit code."""
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser = command_parser("exact_verify", __doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--vocabulary", type=int, default=128256, help="tokens that the target knows")
     parser.add_argument("--steps", type=int, default=3, help="drafts of a request")
     parser.add_argument("--rounds", type=int, default=100, help="rounds behind each time")
     parser.add_argument("--json", type=Path, help="file for the times")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     results: dict[str, Any] = {
-        "provenance": origin("exact_verify", sys.argv[1:]),
+        "provenance": origin("exact_verify", argv),
         "device": args.device,
         "steps": args.steps,
         "vocabulary": args.vocabulary,
@@ -224,4 +223,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

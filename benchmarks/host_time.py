@@ -18,7 +18,6 @@ import json
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,8 +25,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.load import prompt
-from benchmarks.harness.results import Report
+from benchmarks.harness.load import Batch
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import ints, named
 from sglang_adaptive.client import Client, RequestError
 
@@ -73,15 +72,12 @@ def profile(client: Client, batch: int, rounds: int, activity: str, keep: Path |
 
     Raises RuntimeError when no trace appears.
     """
-    prompts = [prompt(1000 * batch + number) for number in range(batch)]
     # The longest accepts several tokens a round, and rounds before and after the recorded ones are needed as well.
-    load = threading.Thread(target=client.generate, args=(prompts, 20 * rounds), kwargs={"ignore_eos": True})
-    with tempfile.TemporaryDirectory() as folder:
-        load.start()
+    with tempfile.TemporaryDirectory() as folder, Batch(client, batch, 20 * rounds) as sent:
         time.sleep(1.0)
         ask = {"output_dir": folder, "num_steps": rounds, "activities": activity.split("+"), "with_stack": False}
         client.post("/start_profile", ask)
-        load.join()
+        sent.join()
         trace = _trace(Path(folder))
         if keep is not None:
             keep.parent.mkdir(parents=True, exist_ok=True)
@@ -159,10 +155,7 @@ def _table(row: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.host_time", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("host_time", __doc__)
     made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=named)
     made.add_argument("--batches", type=ints, default=[1, 8, 64])
     made.add_argument("--steps", type=int, default=0, help="depth that adaptive servers hold (default: 0)")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import load
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import ints, named
 from benchmarks.harness.turns import Pass, Race, over
 from sglang_adaptive.client import Client, RequestError
@@ -93,9 +93,7 @@ def _ratios(race: Race, others: Sequence[str], last: str) -> list[dict[str, Any]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.in_turn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_parser("in_turn", __doc__)
     add = made.add_argument
     add("--server", action="append", required=True, metavar="NAME=URL", type=named, help="the last one over each other")
     add("--depths", type=ints, default=[0, 3])

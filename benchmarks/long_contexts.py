@@ -18,16 +18,16 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.harness import load, start, texts
-from benchmarks.harness.results import REAL, SIMULATED, Report
+from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
 from benchmarks.harness.start import Host, Policy, Server
 from benchmarks.harness.turns import Pass, Race, over
-from sglang_adaptive.lab.models.smollm2 import target_folder
+from benchmarks.traces.prompts import as_chat
 from sglang_adaptive.sglang_plugin import env
 
 TRAINED = 2048
@@ -48,13 +48,10 @@ def main(argv: Sequence[str]) -> int:
     on = given.backends if given.host == "gpu" else ["cpu"]
     name = "-".join([given.what, *on, *([f"page-{given.page}"] if given.page else [])])
     report = Report(given.results / f"{name}.json", "long_contexts", argv, acceptance=about)
-    try:
+    with report.noting(f"{given.what} ended early"):
         for backend in on:
             {"real": real, "times": times, "prefill": prefill}[given.what](given, backend, report, end)
-    except Exception as problem:
-        report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
-    finally:
-        report.write()
+            start.stop_started()
     return int(bool(report.content["notes"]))
 
 
@@ -71,12 +68,6 @@ def policies(windows: Sequence[int]) -> dict[int, Policy]:
 # -- the models' own acceptance ----------------------------------------------------------------------------------
 
 
-def smollm2(models: Path) -> tuple[Path, Path]:
-    """Return the folders of SmolLM2 and of its draft: below *models*, else those of ``models get smollm2``."""
-    folder = models / "smollm2" if (models / "smollm2" / "target").exists() else target_folder().parent
-    return folder / "target", max(folder.glob("draft*"))
-
-
 def documents(tokenizer: Any, count: int, length: int, asks: Sequence[str] = ASKS) -> list[list[int]]:
     """Return *count* prompts of about *length* tokens, the same ones for one version of Python; *asks* in turn."""
     from pydoc_data.topics import topics
@@ -85,9 +76,7 @@ def documents(tokenizer: Any, count: int, length: int, asks: Sequence[str] = ASK
     found = []
     for number in range(count):
         page = tokenizer("\n\n".join(topics[name] for name in names[number::count]))["input_ids"][: length - 40]
-        words = f"{tokenizer.decode(page)}\n\n{asks[number % len(asks)]}"
-        turn = [{"role": "user", "content": words}]
-        found.append(list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)))
+        found.append(as_chat(tokenizer, f"{tokenizer.decode(page)}\n\n{asks[number % len(asks)]}"))
     return found
 
 
@@ -95,80 +84,62 @@ def real(given: argparse.Namespace, backend: str, report: Report, end: float) ->
     """Ask every server for the same answers, at each length and depth; compare them with those without speculation."""
     from transformers import AutoTokenizer
 
-    target, draft = smollm2(given.models)
-    tokenizer = AutoTokenizer.from_pretrained(target)
+    tokenizer = AutoTokenizer.from_pretrained(start.smollm2_folders(given.models)[0])
+    on_cpu = given.host == "cpu"
     extra = ["--sleep-on-idle", "--chunked-prefill-size", "2048", *given.server_arguments]
-    more: dict[str, Any] = {"prefix_cache": True}
-    if given.host == "cpu":
-        more |= {"cpu": True}
-        extra += ["--skip-tokenizer-init", "--max-total-tokens", "40000"]
-    else:
-        extra += ["--attention-backend", backend, *(("--page-size", str(given.page)) if given.page else ())]
-        more |= {"weights": ("--dtype", given.dtype), "kv_tokens": 120_000}
-    host = Host(str(target), str(draft), given.documents, extra=extra, **more)
+    extra += ["--max-total-tokens", "40000"] if on_cpu else _attention(given, backend)
+    host = start.smollm2(
+        given.models, given.documents, on_cpu, extra, given.dtype, prefix_cache=True, kv_tokens=120_000
+    )
     folder = given.work / f"real-{backend}"
     wanted = [Policy("none", speculate=False), *policies(given.windows).values()]
     servers = start.start_all(wanted, lambda one: start.policy_server(one, host, folder, simulate=False), end)
     cells = report.content.setdefault("cells", [])
-    try:
-        by_name = {server.name: server for server in servers}
-        reference = by_name.pop("none", None)
-        for length in given.lengths:
-            asked = documents(tokenizer, given.documents, length)
-            expected = None if reference is None else _ask(reference, asked, given.tokens)
-            judge = None
-            if reference is not None and given.host != "cpu":
-                judge = texts.Judge(reference.client, asked)
-                judge.expect(backend, [answer["output_ids"] for answer in expected or ()])
-                # Texts of another batch size have gaps too: those are what rounding alone brings.
-                alone = [_ask(reference, [one], given.tokens)[0] for one in asked]
-                judge.expect("alone", [answer["output_ids"] for answer in alone])
-                report.add(**{f"reference {backend} {length}": judge.about()})
-            for name, server in by_name.items():
-                for steps in (*MEASURED, None):
-                    if time.monotonic() > end - 15:
-                        raise TimeoutError("out of time")
-                    found = _cell(server, asked, given.tokens, steps, expected, (judge, backend))
-                    cells.append({"backend": backend, "length": length, "seen": name, **found})
-                    report.say(_words(cells[-1]))
-                    report.write()
-        report.add(**{f"servers {backend}": {server.name: server.described() for server in servers}})
-    finally:
-        for server in servers:
-            server.stop()
-
-
-def _ask(server: Server, asked: list[list[int]], tokens: int) -> list[dict[str, Any]]:
-    answers = server.client.generate(asked, tokens, ignore_eos=True)  # texts of other lengths could not be judged
-    return answers if isinstance(answers, list) else [answers]
+    by_name = {server.name: server for server in servers}
+    reference = by_name.pop("none", None)
+    for length in given.lengths:
+        asked = documents(tokenizer, given.documents, length)
+        expected = None if reference is None else texts.ask(reference.client, asked, given.tokens).outputs
+        judge = None
+        if reference is not None and expected is not None and not on_cpu:
+            judge = texts.Judge(reference.client, asked)
+            judge.expect(backend, expected)
+            # Texts of another batch size have gaps too: those are what rounding alone brings.
+            judge.expect("alone", [texts.ask(reference.client, [one], given.tokens).outputs[0] for one in asked])
+            report.add(**{f"reference {backend} {length}": judge.about()})
+        for name, server in by_name.items():
+            for steps in (*MEASURED, None):
+                start.in_time(end - 15)
+                found, outputs = _cell(server, asked, given.tokens, steps)
+                if expected is not None:
+                    found["equal"] = sum(one == own for one, own in zip(expected, outputs, strict=True))
+                if judge is not None:
+                    found["judged"] = judge.judge(backend, outputs)
+                cells.append({"backend": backend, "length": length, "seen": name, **found})
+                report.say(_words(cells[-1]))
+                report.write()
+    report.add(**{f"servers {backend}": {server.name: server.described() for server in servers}})
 
 
 def _cell(
-    server: Server, asked: list[list[int]], tokens: int, steps: int | None, expected: Any, judging: tuple[Any, str]
-) -> dict[str, Any]:
-    """Return what came of *asked* at *steps*, None for a depth that changes all the time."""
+    server: Server, asked: list[list[int]], tokens: int, steps: int | None
+) -> tuple[dict[str, Any], list[list[int]]]:
+    """Return what came of *asked* at *steps*, None for a depth that changes all the time, and the texts."""
     server.process.full_from = len(asked)
     before = server.process.read()
-    if steps is None:
-        with texts.switching(server.client, DEPTHS, SWITCH_SECONDS):
-            answers = _ask(server, asked, tokens)
-    else:
+    if steps is not None:
         server.force(steps)
-        answers = _ask(server, asked, tokens)
-    rounds = sum(int(answer["meta_info"].get("spec_verify_ct") or 0) for answer in answers)
-    outputs = [list(answer["output_ids"]) for answer in answers]
+    with nullcontext() if steps is not None else texts.switching(server.client, DEPTHS, SWITCH_SECONDS):
+        answers = texts.ask(server.client, asked, tokens)
     seconds = server.process.round_seconds(before)
-    same = None if expected is None else [one["output_ids"] == own for one, own in zip(expected, outputs, strict=True)]
-    judge, key = judging
     return {
         "steps": "switching" if steps is None else steps,
-        "accept_length": (sum(map(len, outputs)) - len(outputs)) / max(1, rounds),
-        "rounds": rounds,
+        "accept_length": (sum(map(len, answers.outputs)) - len(asked)) / max(1, answers.rounds),
+        "rounds": answers.rounds,
         "round_ms": median(seconds) * 1e3 if seconds else None,
-        "texts": len(outputs),
-        "equal": None if same is None else sum(same),
-        **({} if judge is None else {"judged": judge.judge(key, outputs)}),
-    }
+        "texts": len(asked),
+        "equal": None,
+    }, answers.outputs
 
 
 def _words(cell: dict[str, Any]) -> str:
@@ -193,23 +164,20 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
     host = _shape(given, backend, max(wanted), most, 8192)
     for policy in policies(given.windows).values():
         server = start.policy_server(policy, host, given.work / f"times-{backend}")
-        try:
-            server.launch()
-            server.wait(end)
-            report.say(f"{backend} {policy.name} ready after {server.start_seconds} s")
-            for batch, contexts in wanted.items():
-                for context in contexts:
-                    for steps in (1, *MEASURED):
-                        if time.monotonic() > end - 15:
-                            raise TimeoutError("out of time")
-                        found = {"backend": backend, "seen": policy.name, "batch": batch, "context": context}
-                        cells.append({**found, "steps": steps, **_timed(server, batch, context, steps)})
-                        report.say(" ".join(f"{key} {value}" for key, value in cells[-1].items()))
-                        report.write()
-                    server.client.flush_cache()
-            report.add(**{f"server {backend} {policy.name}": server.described()})
-        finally:
-            server.stop()
+        server.launch()
+        server.wait(end)
+        report.say(f"{backend} {policy.name} ready after {server.start_seconds} s")
+        for batch, contexts in wanted.items():
+            for context in contexts:
+                for steps in (1, *MEASURED):
+                    start.in_time(end - 15)
+                    found = {"backend": backend, "seen": policy.name, "batch": batch, "context": context}
+                    cells.append({**found, "steps": steps, **_timed(server, batch, context, steps)})
+                    report.say(" ".join(f"{key} {value}" for key, value in cells[-1].items()))
+                    report.write()
+                server.client.flush_cache()
+        report.add(**{f"server {backend} {policy.name}": server.described()})
+        server.stop()
 
 
 def _shape(given: argparse.Namespace, backend: str, batch: int, kv_tokens: int, chunk: int) -> Host:
@@ -217,8 +185,12 @@ def _shape(given: argparse.Namespace, backend: str, batch: int, kv_tokens: int, 
     extra = ["--chunked-prefill-size", str(chunk), *given.server_arguments]
     if given.host == "cpu":
         return start.cpu(batch, prefix_cache=True, extra=extra)
-    extra += ["--attention-backend", backend, *(("--page-size", str(given.page)) if given.page else ())]
+    extra += _attention(given, backend)
     return start.gpu(given.models, batch, prefix_cache=True, kv_tokens=kv_tokens, extra=extra)
+
+
+def _attention(given: argparse.Namespace, backend: str) -> list[str]:
+    return ["--attention-backend", backend, *(("--page-size", str(given.page)) if given.page else ())]
 
 
 def prefill(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
@@ -237,20 +209,16 @@ def prefill(given: argparse.Namespace, backend: str, report: Report, end: float)
         seconds = time.perf_counter() - begun
         return {"rate": length / seconds, "seconds": seconds}
 
-    try:
-        for server in servers:  # kernels load
-            read(server, max(given.lengths), -1)
-        race = Race(
-            lambda length, number: servers, given.lengths, read, report, end=end - 15, error=given.error, ours="short"
-        )
-        report.content[f"prompts {backend}"] = {str(length): turns for length, turns in race.turns.items()}
-        race.run()
-        for length, turns in race.turns.items():
-            report.say(f"{length} tokens: short over whole {over(turns, 'whole', 'short')}")
-        report.add(**{f"servers {backend}": {server.name: server.described() for server in servers}})
-    finally:
-        for server in servers:
-            server.stop()
+    for server in servers:  # kernels load
+        read(server, max(given.lengths), -1)
+    race = Race(
+        lambda length, number: servers, given.lengths, read, report, end=end - 15, error=given.error, ours="short"
+    )
+    report.content[f"prompts {backend}"] = {str(length): turns for length, turns in race.turns.items()}
+    race.run()
+    for length, turns in race.turns.items():
+        report.say(f"{length} tokens: short over whole {over(turns, 'whole', 'short')}")
+    report.add(**{f"servers {backend}": {server.name: server.described() for server in servers}})
 
 
 def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, Any]:
@@ -266,7 +234,7 @@ def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, An
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    found = command_parser("long_contexts", __doc__)
     found.add_argument("what", choices=("real", "times", "prefill"))
     start.add_options(found, 560.0)
     add = found.add_argument

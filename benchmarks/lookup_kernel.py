@@ -6,11 +6,10 @@ They keep a table of token ids: what a round accepted is appended first. ``--che
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import triton
 
+from benchmarks.harness.results import command_parser, origin, write
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Text
 from sglang_adaptive.sglang_plugin.lookups import kernel
 
@@ -158,7 +157,7 @@ def timed(run: Any, flush: torch.Tensor | None, repeats: int) -> float:
     return float(statistics.median(found))
 
 
-def measure(out: Path | None) -> None:
+def measure(out: Path | None, argv: Sequence[str]) -> None:
     """Print and write the microseconds of every batch size, context, kind of text, and some shapes of the launch."""
     flush = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
     nothing = torch.zeros(1, dtype=torch.int32, device="cuda")
@@ -171,13 +170,9 @@ def measure(out: Path | None) -> None:
                 if kind == "one token" and (requests, context) not in ((1, 2_000), (4, 32_000), (64, 128_000)):
                     continue
                 rowsets += _shapes(requests, context, kind, flush)
-    document = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-        "command": " ".join(["python -m benchmarks.lookup_kernel", *sys.argv[1:]]),
-        "empty_cold_us": round(empty, 2), "cells": rowsets,
-    }  # fmt: skip
     if out is not None:
-        out.write_text(json.dumps(document, indent=1) + "\n")
+        source = origin("lookup_kernel", argv)
+        write(out, {"provenance": source, "empty_cold_us": round(empty, 2), "cells": rowsets})
 
 
 def _shapes(requests: int, context: int, kind: str, flush: torch.Tensor) -> list[dict[str, Any]]:
@@ -218,16 +213,16 @@ def _shapes(requests: int, context: int, kind: str, flush: torch.Tensor) -> list
     return cells
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """Check, and measure where that is asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_parser("lookup_kernel", __doc__)
     parser.add_argument("--check", action="store_true", help="compare with the definition, and measure nothing")
     parser.add_argument("--json", type=Path, help="file for the results")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     print(f"{check('cpu' if INTERPRETED else 'cuda')} lookups are those of the definition")
     if not options.check:
-        measure(options.json)
+        measure(options.json, argv)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

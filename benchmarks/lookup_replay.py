@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real import command as real
@@ -34,10 +34,9 @@ Plays = tuple[Cell, ...]
 COLUMNS = ["texts", "scene", "batch", "profile", "best depth", POLICY, LOOKUPS]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Play every cell and print a row a text and batch size; 2 on bad input."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    given = parser().parse_args(words)
+    given = parser().parse_args(argv)
     try:
         texts = load_texts([str(file) for file in given.texts])
         setting = Setting(texts, real.load_costs(None), BATCHES, given.rounds, with_arrivals=False)
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for batch in map(str, BATCHES):
             print(_said(name, batch, [cell for cell in cells if (cell[0].texts, cell[0].load) == (name, batch)]))
     if given.json:
-        report = Report(given.json, "lookup_replay", words, acceptance=REPLAYED)
+        report = Report(given.json, "lookup_replay", argv, acceptance=REPLAYED)
         report.add(columns=COLUMNS, cells=[_row(cell) for cell in cells])
         report.write()
     return 0
@@ -79,9 +78,7 @@ def _mean(plays: Plays, name: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.lookup_replay", description=str(__doc__).split("\n", maxsplit=1)[0]
-    )
+    found = command_parser("lookup_replay", __doc__)
     found.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
     found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")
     found.add_argument("--seeds", type=int, default=1, help="plays of a cell (default: 1)")
@@ -90,4 +87,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -20,22 +20,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.harness import recorded_text, start
-from benchmarks.harness.load import Body, Make, greedy
+from benchmarks.harness.load import Blocks, Body, greedy, in_blocks
 from benchmarks.harness.recorded_text import TEXT
-from benchmarks.harness.results import REAL, Report
+from benchmarks.harness.results import REAL, Report, command_parser
 from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race
-from benchmarks.long_contexts import documents, smollm2
+from benchmarks.long_contexts import documents
 from benchmarks.ngram_prompts import DRAFTS
-from benchmarks.served import block, one_pass, tokenized
+from benchmarks.served import one_pass, tokenized
 from benchmarks.traces import texts
 from sglang_adaptive.sglang_plugin.env import NGRAM_PROMPTS
 
@@ -63,17 +62,9 @@ def main(argv: Sequence[str]) -> int:
         parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
     about = REAL if given.questions else FORCED if own else RECORDED
     report = Report(given.results / f"{given.what}-{given.shape}.json", "lookups", argv, acceptance=about)
-    servers: list[Server] = []
-    try:
-        servers = _started(given, end, own)
-        by_name = {server.name: server for server in servers}
+    with report.noting(f"{given.what} ended early"):
+        by_name = {server.name: server for server in _started(given, end, own)}
         {"cost": _cost, "ngram": _ngram}.get(given.what, _race)(given, by_name, report, end)
-    except Exception as problem:
-        report.note(f"{given.what} ended early: {type(problem).__name__}: {problem}")
-    finally:
-        report.write()
-        for server in servers:
-            server.stop()
     return int(bool(report.content["notes"]))
 
 
@@ -93,9 +84,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
         if given.questions or not policy.speculate:
             return start.policy_server(policy, host, folder, simulate=False)
         replayed = recorded_text.environment(given.texts.resolve(), folder / "text", own)
-        return start.policy_server(
-            policy, host, folder, simulate=False, plugins=[recorded_text.ENTRY_POINT], variables=replayed
-        )
+        return start.policy_server(policy, host, folder, simulate=False, variables=replayed)
 
     wanted = [Policy("none", speculate=False), *ours]
     found = start.start_all(wanted, make, end)
@@ -107,12 +96,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
 def _host(given: argparse.Namespace) -> Host:
     most, extra = max(given.batches), ("--sleep-on-idle", *given.server_arguments)
     if given.shape == "smollm2":
-        target, draft = smollm2(given.models)
-        if given.host == "cpu":
-            return Host(
-                str(target), str(draft), most, cpu=True, extra=("--skip-tokenizer-init", *extra), prefix_cache=True
-            )
-        return Host(str(target), str(draft), most, extra=extra, weights=("--dtype", "bfloat16"), prefix_cache=True)
+        return start.smollm2(given.models, most, given.host == "cpu", extra, prefix_cache=True)
     if given.host == "cpu":
         return start.cpu(most, extra=("--skip-tokenizer-init", *extra), prefix_cache=True)
     return start.gpu(given.models, most, given.shape, extra=extra, prefix_cache=True)
@@ -133,8 +117,7 @@ def _cost(given: argparse.Namespace, servers: dict[str, Server], report: Report,
             found: dict[bool, list[float]] = {False: [], True: []}
             for number in range(given.turns):
                 for on in (False, True) if number % 2 else (True, False):
-                    if time.monotonic() > end - 20:
-                        raise TimeoutError("out of time")
+                    start.in_time(end - 20)
                     contender = Contender(ours, steps, config=configs[on])
                     before = ours.process.read()
                     one_pass(contender, given.requests * size, size, make_of(number, size))
@@ -165,7 +148,7 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
 def _ngram(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
     from transformers import AutoTokenizer
 
-    pages = documents(AutoTokenizer.from_pretrained(str(smollm2(given.models)[0])), 32, PAGE, (REPEAT,))
+    pages = documents(AutoTokenizer.from_pretrained(str(start.smollm2_folders(given.models)[0])), 32, PAGE, (REPEAT,))
     contenders = [Contender(server) for server in servers.values()]
     _in_turn(given, contenders, _asked(given, pages), PROMPTS, report, end)
 
@@ -173,7 +156,7 @@ def _ngram(given: argparse.Namespace, servers: dict[str, Server], report: Report
 def _in_turn(
     given: argparse.Namespace,
     contenders: Sequence[Contender],
-    make_of: Callable[[int, int], Make],
+    make_of: Blocks,
     ours: str,
     report: Report,
     end: float,
@@ -190,46 +173,37 @@ def _in_turn(
     report.add(servers={one.server.name: one.server.described() for one in contenders})
 
 
-def _edits(given: argparse.Namespace) -> Callable[[int, int], Make]:
+def _edits(given: argparse.Namespace) -> Blocks:
     found = texts.load(given.texts)
     recorded = [found.of(request) for request in range(len(found.prompt))]
 
-    def make_of(number: int, size: int) -> Make:
-        chosen = block(number, given.requests * size, len(recorded))
+    def body(text: int, place: int) -> Body:
+        prompt, output, _ = recorded[text]
+        sampling = greedy(min(len(output), given.tokens), custom_params={TEXT: text})
+        return {"input_ids": prompt, "sampling_params": sampling}
 
-        def make(request: int, place: int) -> Body:
-            text = chosen[request % len(chosen)]
-            prompt, output, _ = recorded[text]
-            sampling = greedy(min(len(output), given.tokens), custom_params={TEXT: text})
-            return {"input_ids": prompt, "sampling_params": sampling}
-
-        return make
-
-    return make_of
+    return in_blocks(len(recorded), lambda size: given.requests * size, body)
 
 
-def _chat(given: argparse.Namespace) -> Callable[[int, int], Make]:
-    return _asked(given, tokenized(smollm2(given.models)[0]))
+def _chat(given: argparse.Namespace) -> Blocks:
+    return _asked(given, tokenized(start.smollm2_folders(given.models)[0]))
 
 
-def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Callable[[int, int], Make]:
-    def make_of(number: int, size: int) -> Make:
-        chosen = block(number, given.requests * size, len(found))
-
-        def make(request: int, place: int) -> Body:
-            return {"input_ids": found[chosen[request % len(chosen)]], "sampling_params": greedy(given.tokens)}
-
-        return make
-
-    return make_of
+def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Blocks:
+    sampling = greedy(given.tokens)
+    return in_blocks(
+        len(found),
+        lambda size: given.requests * size,
+        lambda item, place: {"input_ids": found[item], "sampling_params": sampling},
+    )
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    found = argparse.ArgumentParser(prog="python -m benchmarks.lookups", description=str(__doc__).split("\n", 1)[0])
+    found = command_parser("lookups", __doc__)
     found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
+    start.add_options(found, 300.0)
     found.add_argument("--shape", help="the pair of models (default: llama8b, of chat smollm2)")
-    found.add_argument("--host", choices=["gpu", "cpu"], default="gpu", help="cpu: a rehearsal")
     found.add_argument("--batches", type=start.ints, default=[1, 4])
     found.add_argument("--depths", type=start.ints, default=list(DEPTHS))
     found.add_argument("--turns", type=int, default=8, help="of the cost")
@@ -237,11 +211,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--tokens", type=int, default=1024, help="most tokens of an answer")
     found.add_argument("--error", type=float, default=0.01, help="of a ratio at which a batch size is done")
     found.add_argument("--texts", type=Path, default=EDITS, help="the recorded requests")
-    found.add_argument("--models", type=Path, default=Path("/tmp/m"))
-    found.add_argument("--work", type=Path, default=Path("/tmp/benchmarks/lookups"))
-    found.add_argument("--results", type=Path)
-    found.add_argument("--budget", type=float, default=300.0, help="seconds")
-    found.add_argument("--server-arguments", nargs=argparse.REMAINDER, default=[])
     return found
 
 

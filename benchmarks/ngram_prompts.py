@@ -9,7 +9,6 @@ round are exact.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.traces import texts
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Prompts, cut
 
@@ -83,14 +82,11 @@ def _right(tokens: Any, mask: Any, following: Sequence[int]) -> int:
     return best
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Print and write tokens a round by drafts of a tree."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.ngram_prompts", description=str(__doc__).split("\n", maxsplit=1)[0]
-    )
+    found = command_parser("ngram_prompts", __doc__)
     found.add_argument("--json", type=Path)
-    given = found.parse_args(words)
+    given = found.parse_args(argv)
     edits = texts.load(EDITS)
     requests = [edits.of(at) for at in range(len(edits.prompt))]
     rows = []
@@ -107,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     micros = 1e6 * _seconds_a_token([prompt for prompt, _, _ in requests])
     print(f"the corpus takes {micros:.0f} us for a token of a prompt")
     if given.json:
-        report = Report(given.json, "ngram_prompts", words, acceptance=ACCEPTANCE)
+        report = Report(given.json, "ngram_prompts", argv, acceptance=ACCEPTANCE)
         report.add(requests=len(requests), tokens_a_round=rows, microseconds_a_prompt_token=micros)
     return 0
 
@@ -123,4 +119,4 @@ def _seconds_a_token(prompts: Sequence[Sequence[int]]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

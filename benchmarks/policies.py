@@ -19,15 +19,17 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from benchmarks.harness import start
 from benchmarks.harness.acceptance import Counted, Declared, Process
 from benchmarks.harness.load import Answer, Batch, ClosedLoop, Declare, arrival_times, at_times, request_body
-from benchmarks.harness.results import REAL, SIMULATED, Report
+from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
 from benchmarks.harness.start import POLICIES, Contender, Policy, Server
-from benchmarks.harness.turns import Race, percentile, percentiles
+from benchmarks.harness.turns import Race, percentiles
 
 SCHEMA = 2
 STOP_SECONDS = 15.0
@@ -90,12 +92,9 @@ def _matrix(given: argparse.Namespace, groups: Sequence[list[Policy]], end: floa
             continue
         own_end = time.monotonic() + left / (len(groups) - index)
         servers = start.start_all(group, make, min(own_end, time.monotonic() + given.start_timeout))
-        try:
-            whole = len(servers) == len(group)
-            failures += not (whole and drive(servers, given, own_end - STOP_SECONDS, argv))
-        finally:
-            for server in servers:
-                server.stop()
+        whole = len(servers) == len(group)
+        failures += not (whole and drive(servers, given, own_end - STOP_SECONDS, argv))
+        start.stop_started()
     return int(failures > 0)
 
 
@@ -268,11 +267,8 @@ def batch_pass(contender: Contender, requests: int, tokens: int) -> Figures:
         "expected_accept_length": counted.full_expected / counted.full_requests,
         "rounds": int(counted.full_rounds),
         "seconds": counted.full_seconds,
-        "round_ms": {  # a pass may have faster stretches, which no median shows
-            "p5": 1000 * percentile(times, 5),
-            "median": 1000 * median(times),
-            "p95": 1000 * percentile(times, 95),
-        },
+        # A pass may have faster stretches, which no median shows.
+        "round_ms": dict(zip(("p5", "median", "p95"), 1000 * np.percentile(times, (5, 50, 95)), strict=True)),
         "depths": counted.depths(),
         "switches": int(counted.switches),
     }
@@ -317,9 +313,9 @@ def _raise_first(contender: Contender, loop: ClosedLoop) -> None:
         raise PassFailed(f"{contender.name}: {len(loop.errors)} requests failed: {loop.errors[0]}")
 
 
-def own_p(seed: int, decay: float) -> Declare:
+def own_p(decay: float) -> Declare:
     """Return a function from a request's number to its own process: p uniform in 0.2 to 0.95."""
-    return lambda number: Declared(random.Random(seed * 100_003 + number).uniform(0.2, 0.95), decay)
+    return lambda number: Declared(random.Random(100_003 + number).uniform(0.2, 0.95), decay)
 
 
 def latencies(answers: Sequence[Answer]) -> Figures:
@@ -526,7 +522,8 @@ def arrivals(run: Run) -> None:
         process = contender.server.process
         contender.take_over()
         before, begin = process.read(), time.perf_counter()
-        times, declare = arrival_times(dict(case)["requests_per_second"], given.open_seconds, number), _own_p(run)
+        times = arrival_times(dict(case)["requests_per_second"], given.open_seconds, number)
+        declare = own_p(given.decay)
         bodies = [request_body(at, given.request_tokens, declare, stream=True) for at in range(len(times))]
         answers = at_times(contender.server.client, times, bodies)
         figures = whole(process, before, time.perf_counter() - begin)
@@ -543,7 +540,7 @@ def _capacity(run: Run, contender: Contender) -> float:
     """Return requests a second in a closed loop at the largest batch, each request with its own p."""
     concurrency, tokens = max(run.given.batches), run.given.request_tokens
     contender.take_over()
-    with ClosedLoop(contender.server.client, concurrency, tokens, declare=_own_p(run)) as loop:
+    with ClosedLoop(contender.server.client, concurrency, tokens, declare=own_p(run.given.decay)) as loop:
         _until_decoding(contender, concurrency)
         before, begin = contender.server.process.read(), time.perf_counter()
         time.sleep(max(4.0, run.given.open_seconds / 3))
@@ -551,10 +548,6 @@ def _capacity(run: Run, contender: Contender) -> float:
         tokens_per_second = counted.tokens / (time.perf_counter() - begin)
     _raise_first(contender, loop)
     return tokens_per_second / tokens
-
-
-def _own_p(run: Run) -> Declare:
-    return own_p(1, run.given.decay)
 
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {
@@ -593,9 +586,7 @@ def _workloads(text: str) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.policies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_parser("policies", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("matrix", "start", "drive", "stop"):
         one = verbs.add_parser(verb)

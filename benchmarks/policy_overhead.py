@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.harness.results import origin, write
+from benchmarks.harness.results import command_parser, origin, write
 from benchmarks.harness.start import names
 from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, loads_profile, shipped_config
@@ -273,10 +273,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.policy_overhead", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("policy_overhead", __doc__)
     made.add_argument("--parts", type=names, default=list(PARTS), help=f"of {', '.join(PARTS)}")
     made.add_argument("--rounds", type=int, default=50_000, help="of decisions")
     made.add_argument("--batch", type=int, default=64)

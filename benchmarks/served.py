@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,8 +26,8 @@ import numpy as np
 
 from benchmarks.harness import hook_times, load, stacks, start, texts
 from benchmarks.harness.acceptance import QUESTION, TRACE_FILE, VERIFY_BUDGET
-from benchmarks.harness.load import Body, Make, greedy
-from benchmarks.harness.results import Report
+from benchmarks.harness.load import Blocks, Body, Make, greedy, in_blocks
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race, percentiles
 from benchmarks.traces import prompts
@@ -142,19 +143,7 @@ def _host(given: argparse.Namespace) -> Host:
             sizes = dict(prefix_cache=True, kv_tokens=given.kv_tokens)
             host = start.gpu(given.models, batch, given.pair, extra=extra, **sizes)
         return start.blocks(host) if given.blocks else host
-    target = _smollm2(given)
-    draft = next(iter(sorted(target.parent.glob("draft*"))), target.parent / "draft")
-    if given.host == "cpu":
-        return Host(str(target), str(draft), batch, cpu=True, extra=("--skip-tokenizer-init", *extra))
-    return Host(str(target), str(draft), batch, extra=extra, weights=("--dtype", "bfloat16"), kv_tokens=given.kv_tokens)
-
-
-def _smollm2(given: argparse.Namespace) -> Path:
-    """Return SmolLM2's folder: below ``--models``, else where ``sglang-adaptive models get smollm2`` put it."""
-    from sglang_adaptive.lab.models.smollm2 import target_folder
-
-    own: Path = given.models / "smollm2" / "target"
-    return own if own.exists() else target_folder()
+    return start.smollm2(given.models, batch, given.host == "cpu", extra, kv_tokens=given.kv_tokens)
 
 
 # -- phases ---------------------------------------------------------------------------------------------------------
@@ -174,12 +163,10 @@ class Phase:
     def attach(self, what: str, more: Sequence[str] = (), **plan: Any) -> None:
         """Find the servers, and say in the file what they are asked."""
         names = [*(self.given.contenders or SCENES[self.given.scene]), *more]
-        self.servers = start.attached(names, self.given.folder)
+        self.servers = start.attached(names, self.given.folder, self.report.note)
         for server in self.servers:
             told = {"command": server.described()["command"], "start_seconds": server.start_seconds}
             self.report.content["servers"][server.name] = told
-        for name in set(names) - {server.name for server in self.servers}:
-            self.report.note(f"without {name}: it does not run")
         if not self.servers:
             raise ValueError(f"none of {', '.join(names)} runs")
         self.report.add(what=what, plan={**self.report.content["plan"], **plan})
@@ -195,7 +182,7 @@ class Phase:
         """Return the requests of a pass."""
         return dict(self.given.requests).get(batch, 4 * batch)
 
-    def race(self, contenders: Sequence[Contender], make_of: Callable[[int, int], Make], ours: str, end: float) -> Race:
+    def race(self, contenders: Sequence[Contender], make_of: Blocks, ours: str, end: float) -> Race:
         """Warm up, one after the other, and return the race, which is not run yet."""
 
         def serve(contender: Contender, size: int, number: int) -> dict[str, Any]:
@@ -204,11 +191,9 @@ class Phase:
         begin = time.monotonic()
         for size in self.given.batches:
             for contender in contenders:
-                try:
+                with self.report.noting(f"warm-up of {contender.name}, batch {size}"):
                     contender.take_over()
                     load.run_list(contender.server.client.url, size, size, make_of(0, size), patience=60)
-                except Exception as problem:
-                    self.report.note(f"warm-up of {contender.name}, batch {size}: {type(problem).__name__}: {problem}")
         self.report.say(f"warmed up in {time.monotonic() - begin:.1f} s")
         return Race(
             lambda size, number: contenders, self.given.batches, serve, self.report, end=end, error=self.given.error,
@@ -219,58 +204,38 @@ class Phase:
         """Return Spec-Bench's questions as token ids; kept in a file, because a tokenizer loads slowly."""
         kept = self.given.folder / "prompts.json"
         if not kept.exists():
-            kept.write_text(json.dumps(tokenized(_smollm2(self.given))))
+            kept.write_text(json.dumps(tokenized(start.smollm2_folders(self.given.models)[0])))
         found: list[list[int]] = json.loads(kept.read_text())
         return found
 
-    def text(self, temperature: float) -> Callable[[int, int], Make]:
-        """Return what makes the requests of a block: questions that follow those of the block before."""
-        found = self.questions()
+    def text(self, temperature: float) -> Blocks:
+        """Return blocks of questions."""
+        found, sampling = self.questions(), greedy(self.given.tokens, temperature=temperature)
+        return in_blocks(
+            len(found), self.requests_of, lambda item, place: {"input_ids": found[item], "sampling_params": sampling}
+        )
 
-        def make_of(number: int, size: int) -> Make:
-            chosen = block(number, self.requests_of(size), len(found))
-
-            def make(request: int, place: int) -> Body:
-                sampling = greedy(self.given.tokens, temperature=temperature)
-                return {"input_ids": found[chosen[request % len(chosen)]], "sampling_params": sampling}
-
-            return make
-
-        return make_of
-
-    def recorded(self) -> Callable[[int, int], Make]:
-        """Return what makes the requests of a block: questions of the trace at random, each as long as it was."""
+    def recorded(self) -> Blocks:
+        """Return blocks of the trace's questions in a drawn order, each as long as it was."""
         given, path = self.given, Path(self.servers[0].policy.variables[TRACE_FILE])
         self.report.content["plan"]["trace"] = path.name
         trace = traces.read(path)
         order = np.random.default_rng(0).permutation(len(trace.category)).tolist()
 
-        def make_of(number: int, size: int) -> Make:
-            chosen = block(number, self.requests_of(size), len(order))
+        def body(item: int, place: int) -> Body:
+            question = order[item]
+            tokens = min(int(trace.length[question]) + 1, given.tokens)
+            sampling = greedy(tokens, custom_params={QUESTION: question})
+            return {"input_ids": context_of(place, given.context), "sampling_params": sampling}
 
-            def make(request: int, place: int) -> Body:
-                question = order[chosen[request % len(chosen)]]
-                tokens = min(int(trace.length[question]) + 1, given.tokens)
-                sampling = greedy(tokens, custom_params={QUESTION: question})
-                return {"input_ids": context_of(place, given.context), "sampling_params": sampling}
-
-            return make
-
-        return make_of
+        return in_blocks(len(order), self.requests_of, body)
 
 
 def tokenized(target: Path) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(target))
-    messages = [[{"role": "user", "content": prompt.text}] for prompt in prompts.load(QUESTIONS)]
-    asked = [tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in messages]
-    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in asked]
-
-
-def block(number: int, size: int, total: int) -> list[int]:
-    """Return which of *total* questions the *number*-th block of *size* holds; blocks go round and round."""
-    return [(number * size + place) % total for place in range(size)]
+    return [prompts.as_chat(tokenizer, prompt.text) for prompt in prompts.load(QUESTIONS)]
 
 
 def one_pass(contender: Contender, requests: int, concurrency: int, make: Make) -> dict[str, Any]:
@@ -417,7 +382,7 @@ def equal(phase: Phase) -> None:
     given, batch = phase.given, max(phase.given.batches)
     plain, ours = phase.named(NONE), phase.named(OURS)
     asked = phase.questions()[: dict(given.requests).get(0)]
-    judge = texts.Judge(plain.client, asked, phase_in_time(phase))
+    judge = texts.Judge(plain.client, asked, partial(start.in_time, phase.end))
     judge.expect("", _outputs(plain, asked, batch, given.tokens)[0])
     phase.report.add(reference=judge.about())
 
@@ -431,22 +396,10 @@ def equal(phase: Phase) -> None:
         "no speculation, another batch size": lambda: _outputs(plain, asked, max(1, batch // 4), given.tokens),
     }
     for name, run in ways.items():
-        try:
+        with phase.report.noting(name):
             outputs, what = run()
             phase.report.add(**{name: {"questions": len(asked), **judge.judge("", outputs), **what}})
             phase.report.say(f"{name}: {phase.report.content[name]}"[:400])
-        except Exception as problem:
-            phase.report.note(f"{name}: {type(problem).__name__}: {problem}")
-
-
-def phase_in_time(phase: Phase) -> Callable[[], None]:
-    """Return what raises TimeoutError once the phase's budget is over."""
-
-    def check() -> None:
-        if time.monotonic() > phase.end:
-            raise TimeoutError("the budget is over")
-
-    return check
 
 
 def _outputs(
@@ -523,7 +476,7 @@ def host_time(phase: Phase) -> None:
     ours.force(None)
 
 
-def _by_hook(phase: Phase, server: Server, make_of: Callable[[int, int], Make]) -> None:
+def _by_hook(phase: Phase, server: Server, make_of: Blocks) -> None:
     """Serve a block at each batch size, twice, and keep the times of the second."""
     times = hook_times.HookTimes(server.policy.variables[hook_times.FILE])
     found = phase.report.content["host_us_a_round"] = {}
@@ -561,11 +514,8 @@ def pace(phase: Phase) -> None:
             if time.monotonic() > phase.end:
                 phase.report.note(f"no time for the stacks of {one.name}, batch {size}")
                 continue
-            try:
+            with phase.report.noting(f"stacks of {one.name}, batch {size}"):
                 parts[f"{one.name}, batch {size}"] = _stacks(phase, one, size, make_of(0, size), race.turns[size])
-            except Exception as problem:
-                phase.report.note(f"stacks of {one.name}, batch {size}: {type(problem).__name__}: {problem}")
-            phase.report.write()
     for one in everyone:
         if one.steps is not None:
             one.server.force(None)
@@ -588,24 +538,14 @@ def _stacks(phase: Phase, one: Contender, size: int, make: Make, turns: Sequence
 
 
 PHASES: dict[str, Callable[[Phase], None]] = {
-    "greedy": lambda phase: _text(phase, 0.0),
-    "sampled": lambda phase: _text(phase, 1.0),
-    **{
-        "poisson": poisson,
-        "equal": equal,
-        "sampling": sampling,
-        "pace": pace,
-        "host-time": host_time,
-        "replay": replay,
-    },
-}
+    "greedy": partial(_text, temperature=0.0), "sampled": partial(_text, temperature=1.0), "poisson": poisson,
+    "equal": equal, "sampling": sampling, "pace": pace, "host-time": host_time, "replay": replay,
+}  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.served", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_parser("served", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("start", "drive", "stop"):
         one = verbs.add_parser(verb)

@@ -10,7 +10,6 @@ ten sampled requests, one after the other.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
@@ -19,13 +18,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import start
 from benchmarks.harness.load import prompt
-from benchmarks.harness.plugin import merged_environment
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import Host, NotStarted, Policy, Server
 from sglang_adaptive.client import RequestError
 
@@ -48,7 +47,7 @@ _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 
 def main(argv: Sequence[str]) -> int:
     """Start the servers in both turns; returns 0, or 1 when one did not come up."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser("start_up", __doc__)
     start.add_options(parser, budget=540)
     parser.add_argument("--contenders", type=start.names, default=["static-3", "throughput"])
     parser.add_argument("--pair", default="llama8b", help="shape of target and draft")
@@ -84,8 +83,7 @@ def main(argv: Sequence[str]) -> int:
                     failed += 1
                     report.note(f"{turn}, {name}: {problem}")
                 report.write()
-        for server in servers:
-            server.stop()
+        start.stop_started()
     return int(failed > 0)
 
 
@@ -96,13 +94,8 @@ def _at_home(policy: Policy, home: Path) -> Policy:
 
 
 def _server(policy: Policy, host: Host, folder: Path) -> Server:
-    folder.mkdir(parents=True, exist_ok=True)
     Path(policy.variables["HOME"]).mkdir(parents=True, exist_ok=True)
-    plugins, on_host = start.host_environment(host.cpu)
-    names = ",".join([*plugins, *([start.OURS] if policy.ours else [])])
-    port = start.free_port()
-    environment = merged_environment(on_host, policy.variables, {"SGLANG_PLUGINS": names or "none"})
-    return Server(policy, folder, host.command(policy, folder, folder / "profiles", port), environment, port)
+    return start.server_of(policy, folder, partial(host.command, policy, folder), host.cpu)
 
 
 def measured(server: Server, begun: float, end: float) -> tuple[dict[str, Any], str]:

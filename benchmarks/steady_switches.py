@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.results import origin, write
+from benchmarks.harness.results import command_parser, origin, write
 from benchmarks.policies import SETTLE_SECONDS
 from benchmarks.policies import STEADY_P as P
 from sglang_adaptive.lab.simulate.cost import FloatArray, load_cost
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = command_parser("steady_switches", __doc__)
     made.add_argument("--output", type=Path)
     made.add_argument("--rounds", type=int, default=ROUNDS)
     return made

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import ints
 from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import hand_over_cost
@@ -440,10 +440,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.verify_budget", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("verify_budget", __doc__)
     made.add_argument("--batches", type=ints, default=BATCHES, metavar="N,N,...")
     made.add_argument("--output", type=Path, default=FOLDER / "results" / "verify_budget" / "policy" / "policy.json")
     return made

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness.results import Report
+from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.shapes import TARGETS, draft_of
 
 STEPS = 7
@@ -230,10 +230,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.verify_budget_cost", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_parser("verify_budget_cost", __doc__)
     made.add_argument("--shape", choices=tuple(TARGETS), default="llama8b")
     made.add_argument("--tp", type=int, default=1, help="GPUs that share the shape; one of them is measured")
     made.add_argument("--output", type=Path, required=True)

@@ -1,16 +1,13 @@
-"""Writes monitoring/grafana-dashboard.json; ``--check`` only says whether it is current."""
+"""The dashboard of monitoring/grafana-dashboard.json; ``make tables`` writes it."""
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.reporting.metric_series import PREFIX
 
-FILE = Path(__file__).parents[1] / "monitoring" / "grafana-dashboard.json"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH, HEIGHT = 24, 8
 """Grafana's grid is 24 columns wide."""
@@ -39,6 +36,11 @@ def one(name: str) -> str:
 def per_second(name: str, by: str) -> str:
     """Return the rate of a counter, summed over all labels but *by*."""
     return f"sum by ({by}) (rate({one(name)}[$__rate_interval]))"
+
+
+def share(part: str, whole: str, by: str = "instance") -> str:
+    """Return the rate of one counter over that of another."""
+    return f"{per_second(part, by)} / {per_second(whole, by)}"
 
 
 ACCEPTED = per_second("accepted_draft_tokens_total", "instance")
@@ -108,9 +110,7 @@ GRAPHS = (
         "Of the drafts at a position all of whose predecessors were accepted, the part that was accepted too.",
         (
             (
-                per_second("position_accepted_tokens_total", "position")
-                + " / "
-                + per_second("position_reached_tokens_total", "position"),
+                share("position_accepted_tokens_total", "position_reached_tokens_total", "position"),
                 "position {{position}}",
             ),
         ),
@@ -133,14 +133,8 @@ GRAPHS = (
         "The draft's chances",
         "With a verify budget: the mean chance of drafts, and the part of them that was accepted.",
         (
-            (
-                per_second("chance_believed_total", "chance") + " / " + per_second("chance_trials_total", "chance"),
-                "believed, {{chance}}",
-            ),
-            (
-                per_second("chance_accepted_total", "chance") + " / " + per_second("chance_trials_total", "chance"),
-                "accepted, {{chance}}",
-            ),
+            (share("chance_believed_total", "chance_trials_total", "chance"), "believed, {{chance}}"),
+            (share("chance_accepted_total", "chance_trials_total", "chance"), "accepted, {{chance}}"),
         ),
         "percentunit",
     ),
@@ -162,9 +156,7 @@ GRAPHS = (
         "By region of batch sizes. Observed is over the rounds that could be timed, so prefills are not in it.",
         (
             (
-                per_second("observed_tokens_total", "batch_region")
-                + " / "
-                + per_second("observed_seconds_total", "batch_region"),
+                share("observed_tokens_total", "observed_seconds_total", "batch_region"),
                 "observed, batch {{batch_region}}",
             ),
             (f"avg by (batch_region) ({one('expected_tokens_per_second')})", "expected, batch {{batch_region}}"),
@@ -194,9 +186,7 @@ GRAPHS = (
         "Not in use: what such drafts would have brought in finished requests.",
         (
             (
-                per_second("lookup_run_tokens_total", "instance")
-                + " / "
-                + per_second("lookup_tokens_total", "instance"),
+                share("lookup_run_tokens_total", "lookup_tokens_total"),
                 "share of tokens in rounds that accept 8 or more, {{instance}}",
             ),
         ),
@@ -206,10 +196,7 @@ GRAPHS = (
         "Worth of drafts from a request's own text",
         "Tokens a round of them alone, and the rate with them where they pay, one request at a time, at least.",
         (
-            (
-                per_second("lookup_tokens_total", "instance") + " / " + per_second("lookup_rounds_total", "instance"),
-                "tokens a round, {{instance}}",
-            ),
+            (share("lookup_tokens_total", "lookup_rounds_total"), "tokens a round, {{instance}}"),
             (one("lookup_speedup_ratio"), "rate over the best depth, {{instance}}"),
         ),
         "none",
@@ -328,13 +315,6 @@ def _options(panel: Panel) -> dict[str, Any]:
     return {"legend": legend, "tooltip": {"mode": "multi", "sort": "none"}}
 
 
-def main() -> int:
-    text = json.dumps(dashboard(), indent=1) + "\n"
-    if "--check" in sys.argv[1:]:
-        return int(not FILE.exists() or FILE.read_text() != text)
-    FILE.write_text(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def text() -> str:
+    """Return the content of the file."""
+    return json.dumps(dashboard(), indent=1) + "\n"

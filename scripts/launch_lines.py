@@ -37,7 +37,7 @@ def _summary() -> Iterator[str]:
     """Yield how many lines have each verdict."""
     found = verdicts.expected().values()
     yield f"| Verdict | of {len(found)} lines |\n|---|---|"
-    for words, count in Counter(_verdict(one, list(one.get("less") or ())[:0]) for one in found).most_common():
+    for words, count in Counter(_verdict(one, []) for one in found).most_common():
         yield f"| {words} | {count} |"
     yield f"| carry flags that SGLang 0.5.23 renamed, replaced or dropped | {sum(bool(v['renamed']) for v in found)} |"
 

@@ -1,4 +1,5 @@
-"""Writes every generated part of the pages, between ``<!-- name: begin -->`` and ``<!-- name: end -->``.
+"""Writes every generated part of the pages, between ``<!-- name: begin -->`` and ``<!-- name: end -->``, and the
+dashboard.
 
     python scripts/tables.py [--check] [PAGE ...]
 
@@ -15,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks and tests are no part of the package
 
-from scripts import launch_lines, of_results, of_source  # noqa: E402
+from scripts import dashboard, launch_lines, of_results, of_source  # noqa: E402
 
 Parts = Mapping[str, Iterable[str]]
 PAGES: dict[str, Callable[[], Parts]] = {
@@ -38,6 +39,14 @@ PAGES: dict[str, Callable[[], Parts]] = {
 }  # fmt: skip
 
 
+DASHBOARD = "monitoring/grafana-dashboard.json"
+
+
+def current(name: str) -> str:
+    """Return what the file *name* is to hold."""
+    return dashboard.text() if name == DASHBOARD else filled((ROOT / name).read_text(), PAGES[name]())
+
+
 def filled(page: str, parts: Parts) -> str:
     """Return *page* with the lines of each name replaced. Raises ValueError where a name is not marked exactly once."""
     for name, lines in parts.items():
@@ -49,20 +58,18 @@ def filled(page: str, parts: Parts) -> str:
 
 
 def main() -> int:
-    """Write the pages, or with ``--check`` name those that are not current and return 1."""
+    """Write the files, or with ``--check`` name those that are not current and return 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("pages", nargs="*", metavar="PAGE", choices=[*PAGES, []], help="default: all")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", choices=[*PAGES, DASHBOARD, []], help="default: all")
     given = parser.parse_args()
     stale = []
-    for name in given.pages or PAGES:
-        page = ROOT / name
-        now = page.read_text()
-        then = filled(now, PAGES[name]())
-        if now != then:
+    for name in given.pages or [*PAGES, DASHBOARD]:
+        text = current(name)
+        if (ROOT / name).read_text() != text:
             stale.append(name)
             if not given.check:
-                page.write_text(then)
+                (ROOT / name).write_text(text)
     if given.check and stale:
         print(f"not current: {', '.join(stale)}; run make tables", file=sys.stderr)
     return int(given.check and bool(stale))

@@ -15,11 +15,11 @@ from train import checkpoint, report, teach
 from train.block_draft import BlockDraft
 from train.draft import Draft
 from train.model import ModelSize
-from train.optimise import Recipe
 from train.target import Target
 
 MODELS = Path(__file__).resolve().parents[1] / "sglang_adaptive" / "lab" / "cpu_engine" / "models"
-PARTS = ("target", "draft", "block_draft", "prompts", "evaluate")
+RECIPES = {"target": teach.TARGET_RECIPE, "draft": teach.DRAFT_RECIPE, "block_draft": teach.BLOCK_RECIPE}
+PARTS = (*RECIPES, "prompts", "evaluate")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,7 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def run(part: str, arguments: argparse.Namespace, command: str) -> None:
     """Do one part; the draft and the evaluation read what the parts before them wrote."""
-    if part in ("target", "draft", "block_draft"):
+    if part in RECIPES:
         teach_one(part, arguments, command)
     elif part == "prompts":
         report.write_prompts(arguments.out)
@@ -59,26 +59,18 @@ def run(part: str, arguments: argparse.Namespace, command: str) -> None:
 
 def teach_one(part: str, arguments: argparse.Namespace, command: str) -> None:
     """Train and save the target or one of its drafts."""
-    out, seed = arguments.out, arguments.seed
+    out, seed, recipe = arguments.out, arguments.seed, RECIPES[part]
+    recipe = dataclasses.replace(recipe, steps=max(1, round(recipe.steps * arguments.scale)))
     begin = time.monotonic()
     model: Target | Draft | BlockDraft
     if part == "target":
-        recipe = scaled(teach.TARGET_RECIPE, arguments.scale)
         model = teach.train_target(ModelSize(), recipe, seed)
-    elif part == "block_draft":
-        recipe = scaled(teach.BLOCK_RECIPE, arguments.scale)
-        model = teach.train_block_draft(checkpoint.load_target(out / "target"), recipe, seed)
     else:
-        recipe = scaled(teach.DRAFT_RECIPE, arguments.scale)
-        model = teach.train_draft(checkpoint.load_target(out / "target"), recipe, seed)
+        taught = teach.train_draft if part == "draft" else teach.train_block_draft
+        model = taught(checkpoint.load_target(out / "target"), recipe, seed)
     checkpoint.save(out / part, model)
     facts = {"seed": seed, "steps": recipe.steps, "seconds": round(time.monotonic() - begin)}
     report.record_training(out, part, facts, command)
-
-
-def scaled(recipe: Recipe, scale: float) -> Recipe:
-    """The recipe with *scale* times its steps, at least one."""
-    return dataclasses.replace(recipe, steps=max(1, round(recipe.steps * scale)))
 
 
 if __name__ == "__main__":

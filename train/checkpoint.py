@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,9 +34,9 @@ def save(folder: Path, model: Target | Draft | BlockDraft) -> None:
     weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(0o644)
-    _write_json(folder / "config.json", shape)
+    write_json(folder / "config.json", shape)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
-    _write_json(folder / "tokenizer_config.json", tokenizer_config(model.size))
+    write_json(folder / "tokenizer_config.json", tokenizer_config(model.size))
 
 
 def load_target(folder: Path) -> Target:
@@ -159,5 +160,6 @@ def _filled(model: Model, folder: Path) -> Model:
     return model.eval().requires_grad_(False)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write *content* for people to read."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

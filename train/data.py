@@ -64,6 +64,45 @@ def document(family: str, rng: random.Random, size: int, *, ruled: bool = True, 
     return Document(text[:size].encode(), given)
 
 
+@dataclass(frozen=True)
+class Share:
+    """How much of a corpus a family is, and whether its entries follow the rule there."""
+
+    family: str
+    weight: float
+    ruled: bool = True
+
+
+def draw(shares: Sequence[Share], rng: random.Random, count: int, size: int) -> list[tuple[Share, Document]]:
+    """Draw *count* training documents of *size* bytes."""
+    picked = rng.choices(shares, [share.weight for share in shares], k=count)
+    return [(share, document(share.family, rng, size, ruled=share.ruled)) for share in picked]
+
+
+@dataclass(frozen=True)
+class Exam:
+    """A held-out prompt and what the rule writes after it."""
+
+    prompt: str
+    answer: bytes
+
+
+def held_out_exams(seed: int, count: int, answer_size: int) -> dict[str, list[Exam]]:
+    """*count* exams a family; prompts are whole lines, 40 to 300 bytes, of documents kept from training."""
+    return {f: [_exam(f, random.Random(f"{seed} {f} {i}"), answer_size) for i in range(count)] for f in FAMILIES}
+
+
+def _exam(family: str, rng: random.Random, answer_size: int) -> Exam:
+    whole = document(family, rng, 300 + answer_size, held_out=True)
+    shortest = max(whole.given, 40)
+    ends = [i for i in range(shortest, 301) if whole.text[i - 1] == ord("\n")]
+    end = rng.choice(ends[:4])
+    return Exam(whole.text[:end].decode(), whole.text[end : end + answer_size])
+
+
+# -- the families -----------------------------------------------------------------------------------------------------
+
+
 def easy_document(rng: random.Random, ruled: bool) -> tuple[str, str, Callable[[int], str]]:
     """Records of one of six layouts; the number goes up by one a line."""
     first = rng.randrange(1000, 9900)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from sglang_adaptive import provenance
+from sglang_adaptive.lab.models.folders import sha256_of_file
 from train.block_draft import BLOCK, BlockDraft
-from train.checkpoint import WEIGHTS, load_block_draft, load_draft, load_target
+from train.checkpoint import WEIGHTS, load_block_draft, load_draft, load_target, write_json
+from train.data import Exam, held_out_exams
 from train.draft import Draft
 from train.evaluate import Writing, accept_lengths, accept_lengths_of_blocks, write
-from train.exams import Exam, held_out_exams
 from train.target import Target
 
 EXAM_SEED = 20260
@@ -42,7 +44,7 @@ def evaluate(folder: Path, command: str) -> dict[str, Any]:
     families = {}
     for family, some in exams.items():
         written = [next(writings) for _ in some]
-        families[family] = examine(target, draft, some, written) | examine_blocks(target, blocks, written)
+        families[family] = examine(target, draft, blocks, some, written)
         print(f"{family}: {json.dumps(families[family])}", flush=True)
     result = {
         "what": "mean accept length (correct drafts and bonus token) a round, greedy, by draft steps",
@@ -50,7 +52,7 @@ def evaluate(folder: Path, command: str) -> dict[str, Any]:
         "new_tokens": NEW_TOKENS,
         "prompts_a_family": EXAMS_A_FAMILY,
         "families": families,
-        "sha256": {name: digest(folder / name / WEIGHTS) for name in ("target", "draft", "block_draft")},
+        "sha256": {name: sha256_of_file(folder / name / WEIGHTS) for name in ("target", "draft", "block_draft")},
         **origin(command),
     }
     write_json(folder / "evaluation.json", result)
@@ -64,27 +66,24 @@ def record_training(folder: Path, part: str, facts: Mapping[str, Any], command: 
     write_json(path, known | {part: {**facts, **origin(command)}})
 
 
-def examine(target: Target, draft: Draft, exams: Sequence[Exam], writings: Sequence[Writing]) -> dict[str, Any]:
+def examine(
+    target: Target, draft: Draft, blocks: BlockDraft, exams: Sequence[Exam], writings: Sequence[Writing]
+) -> dict[str, Any]:
     """Accept lengths of one family by depth, their range over prompts, and how well the target keeps to the rule."""
     by_depth = accept_lengths(target, draft, writings, DEPTHS)
-    deepest = [sum(text) / len(text) for text in by_depth[max(DEPTHS)]]
+    deepest = [fmean(text) for text in by_depth[max(DEPTHS)]]
     kept = [bytes_kept(exam, writing) for exam, writing in zip(exams, writings, strict=True)]
     return {
-        "accept_length": {str(depth): round(mean_round(texts), 3) for depth, texts in by_depth.items()},
+        "accept_length": mean_rounds(by_depth),
         "accept_length_by_prompt": [round(min(deepest), 3), round(max(deepest), 3)],
-        "bytes_before_first_mistake": round(sum(kept) / len(kept), 1),
+        "bytes_before_first_mistake": round(fmean(kept), 1),
+        "accept_length_of_blocks": mean_rounds(accept_lengths_of_blocks(target, blocks, writings, BLOCK_DEPTHS)),
     }
 
 
-def examine_blocks(target: Target, draft: BlockDraft, writings: Sequence[Writing]) -> dict[str, Any]:
-    """Accept lengths of one family by the drafts of a block."""
-    by_depth = accept_lengths_of_blocks(target, draft, writings, BLOCK_DEPTHS)
-    return {"accept_length_of_blocks": {str(depth): round(mean_round(texts), 3) for depth, texts in by_depth.items()}}
-
-
-def mean_round(texts: Sequence[Sequence[int]]) -> float:
-    """Mean over all rounds of all texts."""
-    return sum(map(sum, texts)) / sum(map(len, texts))
+def mean_rounds(by_depth: Mapping[int, Sequence[Sequence[int]]]) -> dict[str, float]:
+    """Mean over all rounds of all texts, by depth."""
+    return {str(depth): round(fmean(chain.from_iterable(texts)), 3) for depth, texts in by_depth.items()}
 
 
 def bytes_kept(exam: Exam, writing: Writing) -> int:
@@ -102,13 +101,3 @@ def origin(command: str) -> Mapping[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": provenance.versions("torch", "numpy", "safetensors", "tokenizers"),
     }
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write *content* for people to read."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

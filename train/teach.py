@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from train.block_draft import BLOCK, BlockDraft
-from train.corpus import Share, draw
-from train.data import Document
+from train.data import Document, Share, draw
 from train.draft import Draft
 from train.model import ModelSize
 from train.optimise import Recipe, train

@@ -27,7 +27,6 @@ from benchmarks.harness import hook_times, internals, plugin, stacks
 from sglang_adaptive.lab.simulate.trace import expected_tokens, hazards
 from sglang_adaptive.lab.traces import LEVELS, read
 
-ENTRY_POINT = "benchmark_acceptance"
 PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
 """Environment variable: the mapped file."""
 
@@ -64,7 +63,7 @@ _POSITION = "_benchmark_position"
 
 def environment(path: Path, folder: Path, simulate: bool = True) -> dict[str, str]:
     """Return the variables of a server that counts into *path*; writes the plugin's metadata into *folder*."""
-    variables = {PROCESS_FILE: str(path), "PYTHONPATH": plugin.written(folder, ENTRY_POINT, __name__)}
+    variables = {PROCESS_FILE: str(path), **plugin.environment(folder, "benchmark_acceptance", __name__)}
     if not simulate:
         return {**variables, REAL: "1"}
     return {**variables, "SGLANG_SIMULATE_ACC_LEN": "1", "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}
@@ -320,12 +319,10 @@ class Meter:
         else:
             common = self._process.declared
             expected = sum((own(req) or common).expected(steps) for req in running)
-        now, requests = self._clock(), len(running)
-        counted = self._counted
-        assert counted is not None
-        full = self._last is not None and 0 < counted.full_from <= min(self._last[1], requests)
-        seconds = now - self._last[0] if full and self._last is not None else None
-        counted.count(steps, requests, tokens, expected, self._last_steps not in (None, steps), seconds)
+        now, requests, seconds = self._clock(), len(running), None
+        if self._last is not None and 0 < self._counted.full_from <= min(self._last[1], requests):
+            seconds = now - self._last[0]
+        self._counted.count(steps, requests, tokens, expected, self._last_steps not in (None, steps), seconds)
         self._last, self._last_steps = (now, requests), steps
 
 
@@ -348,7 +345,7 @@ class Draw:
         self._chance = random.Random(0)  # every rank draws the same
         self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
         budgets = self._replay is not None and VERIFY_BUDGET in os.environ
-        self.budget = BudgetReplay(self._replay) if budgets and self._replay is not None else None
+        self.budget = BudgetReplay(self._replay) if budgets else None
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Before a batch is verified: note each request's process, its own or the common one."""

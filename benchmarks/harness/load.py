@@ -32,6 +32,9 @@ Declare = Callable[[int], Declared | None]
 Make = Callable[[int, int], Body]
 """From a request's number and its place in the batch to SGLang's /generate body."""
 
+Blocks = Callable[[int, int], Make]
+"""From a block's number and the batch size to what makes the block's requests."""
+
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -262,6 +265,19 @@ class Done:
     @property
     def tokens(self) -> int:
         return sum(answer["meta_info"]["completion_tokens"] for answer in self.answers.values())
+
+
+def in_blocks(total: int, requests_of: Callable[[int], int], body: Make) -> Blocks:
+    """Return blocks of ``requests_of(batch size)`` requests over *total* items, which go round and round.
+
+    *body* makes a request of an item's number and a place in the batch.
+    """
+
+    def make_of(number: int, size: int) -> Make:
+        many = requests_of(size)
+        return lambda request, place: body((number * many + request % many) % total, place)
+
+    return make_of
 
 
 def group_of(concurrency: int) -> int:

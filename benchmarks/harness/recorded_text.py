@@ -19,7 +19,6 @@ import torch
 from benchmarks.harness import internals, plugin
 from benchmarks.traces import texts
 
-ENTRY_POINT = "benchmark_recorded_text"
 FILE = "BENCHMARK_RECORDED_TEXT"
 """Environment variable: the recorded requests."""
 OWN_DRAFTS = "BENCHMARK_RECORDED_TEXT_OWN_DRAFTS"
@@ -33,7 +32,7 @@ SLACK = 64
 
 def environment(path: Path, folder: Path, own_drafts: bool) -> dict[str, str]:
     """Return the variables of a server that replays *path*; writes the plugin's metadata into *folder*."""
-    variables = {FILE: str(path), "PYTHONPATH": plugin.written(folder, ENTRY_POINT, __name__)}
+    variables = {FILE: str(path), **plugin.environment(folder, "benchmark_recorded_text", __name__)}
     return {**variables, **({OWN_DRAFTS: "1"} if own_drafts else {})}
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,16 @@ class Report:
         """Print *line* with the seconds since the begin."""
         print(f"{time.monotonic() - self._begin:6.1f} s  {line}", flush=True)
 
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Note an error of the block, *what* went wrong, and go on; the file is written in any case."""
+        try:
+            yield
+        except Exception as problem:
+            self.note(f"{what}: {type(problem).__name__}: {problem}")
+        finally:
+            self.write()
+
     def write(self) -> None:
         """Write the file."""
         write(self.path, self.content)
@@ -55,6 +67,13 @@ def write(path: Path, content: Any) -> None:
     partial = path.with_suffix(".part")
     partial.write_text(_lines(_rounded(content), 0) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def command_parser(module: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the parser of ``python -m benchmarks.MODULE``, whose docstring is *about*, still without options."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{module}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def origin(module: str, argv: Sequence[str]) -> dict[str, Any]:

@@ -26,8 +26,7 @@ STACKS = signal.SIGUSR2
 
 def environment(plugin_folder: Path, log: Path, lie: float = 0.0) -> dict[str, str]:
     """Return the variables of a server that logs; writes the plugin's metadata into *plugin_folder*."""
-    path = plugin.written(plugin_folder, ENTRY_POINT, __name__)
-    return {LOG: str(log), LIE: str(lie), "PYTHONPATH": path}
+    return {LOG: str(log), LIE: str(lie), **plugin.environment(plugin_folder, ENTRY_POINT, __name__)}
 
 
 def register() -> None:
@@ -70,10 +69,10 @@ def _lying(read: Callable[..., float | None], lie: float) -> Callable[..., float
     return lying
 
 
-def logs(log: Path, ranks: int = 2) -> list[list[tuple[int, int]]]:
-    """Return each rank's rounds so far, as (requests, steps)."""
+def logs(log: Path) -> list[list[tuple[int, int]]]:
+    """Return the rounds so far of both ranks, as (requests, steps)."""
     found = []
-    for rank in range(ranks):
+    for rank in range(2):
         path = Path(f"{log}{rank}")
         text = path.read_text() if path.exists() else ""
         whole = text[: text.rfind("\n") + 1]  # the last line may be half written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -21,9 +22,10 @@ from typing import Any, NoReturn
 
 from benchmarks.harness import acceptance, shapes
 from benchmarks.harness.acceptance import Declared, Process
-from benchmarks.harness.plugin import merged_environment
+from benchmarks.harness.plugin import PLUGINS, merged_environment
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
+from sglang_adaptive.lab.models.smollm2 import target_folder
 from sglang_adaptive.provenance import pasteable
 
 OURS = "sglang_adaptive"
@@ -143,14 +145,17 @@ class Host:
     prefill_graphs: bool = False
     """Graphs for prefills cost 27 s of a start-up on an H200 and change no decode round."""
 
-    def command(self, policy: Policy, folder: Path, profiles: Path, port: int) -> list[str]:
-        """Return the server's command line; writes the configuration into *folder*."""
-        given = [*self._base(), *self.extra, "--host", "127.0.0.1", "--port", str(port)]
+    def command(self, policy: Policy, folder: Path, port: int, profiles: Path | None = None) -> list[str]:
+        """Return the server's command line; writes the configuration into *folder*.
+
+        Saved profiles are in *profiles*, FOLDER/profiles without it.
+        """
+        given = [*self._base(), *self.extra]
         if policy.speculate:
             eagle = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", self.draft)
             given += self.speculation or (*eagle, "--speculative-eagle-topk", "1")
-            given += [*policy.arguments, *policy.files(folder, profiles)]
-        return launch_command(given)
+            given += [*policy.arguments, *policy.files(folder, profiles or folder / "profiles")]
+        return launch_command(given, port)
 
     def _base(self) -> list[str]:
         cache = () if self.prefix_cache else ("--disable-radix-cache",)
@@ -168,9 +173,9 @@ class Host:
         ]
 
 
-def launch_command(arguments: Sequence[str]) -> list[str]:
+def launch_command(arguments: Sequence[str], port: int) -> list[str]:
     """Return the command line of a server with *arguments*."""
-    return [sys.executable, "-m", "sglang.launch_server", *arguments]
+    return [sys.executable, "-m", "sglang.launch_server", *arguments, "--host", "127.0.0.1", "--port", str(port)]
 
 
 def gpu(models: Path, max_requests: int, pair: str = "llama8b", **more: Any) -> Host:
@@ -187,6 +192,22 @@ def cpu(max_requests: int, **more: Any) -> Host:
     return Host(str(models.target_path()), str(models.draft_path()), max_requests, cpu=True, **more)
 
 
+def smollm2_folders(models: Path) -> tuple[Path, Path]:
+    """Return the folders of SmolLM2 and of its draft: below *models*, else those of ``models get smollm2``."""
+    folder = models / "smollm2" if (models / "smollm2" / "target").exists() else target_folder().parent
+    return folder / "target", max(folder.glob("draft*"), default=folder / "draft")
+
+
+def smollm2(
+    models: Path, max_requests: int, on_cpu: bool, extra: Sequence[str] = (), dtype: str = "bfloat16", **more: Any
+) -> Host:
+    """Return the host of SmolLM2 and its draft, with their own weights."""
+    target, draft = map(str, smollm2_folders(models))
+    if on_cpu:
+        return Host(target, draft, max_requests, cpu=True, extra=("--skip-tokenizer-init", *extra), **more)
+    return Host(target, draft, max_requests, extra=extra, weights=("--dtype", dtype), **more)
+
+
 def blocks(host: Host) -> Host:
     """Return *host* with the DFLASH draft of its pair."""
     from sglang_adaptive.lab.cpu_engine import models
@@ -198,13 +219,13 @@ def blocks(host: Host) -> Host:
     )
 
 
-def host_environment(on_cpu: bool) -> tuple[list[str], dict[str, str]]:
-    """Return the plugins and variables that every server of the host needs."""
+def host_environment(on_cpu: bool) -> dict[str, str]:
+    """Return the variables that every server of the host needs."""
     if not on_cpu:
-        return [], {}
+        return {}
     from sglang_adaptive.serve_cpu import PLUGIN, environment
 
-    return [PLUGIN], environment()
+    return {**environment(), PLUGINS: PLUGIN}
 
 
 # -- a server -------------------------------------------------------------------------------------------------------
@@ -335,7 +356,7 @@ class Server:
 
     @property
     def plugins(self) -> str:
-        return self.environment.get("SGLANG_PLUGINS", "")
+        return self.environment.get(PLUGINS, "")
 
     def described(self) -> dict[str, Any]:
         """Return the command line, plugins, start-up, and what the plugin says of itself, without the folders."""
@@ -352,9 +373,9 @@ class Server:
         totals = {key: round(sum(tier[key] for tier in tiers), 3) for key in ("seconds", "gb")}
         return {"seconds": self.start_seconds, "alone": self.alone, "tiers": tiers, "tiers_total": totals}
 
-    def log_tail(self, lines: int = 25) -> str:
-        """Return the last lines of the log, each cut at 300 characters."""
-        return "\n".join(line[:300] for line in self._text().splitlines()[-lines:])
+    def log_tail(self) -> str:
+        """Return the last 25 lines of the log, each cut at 300 characters."""
+        return "\n".join(line[:300] for line in self._text().splitlines()[-25:])
 
     def last_error(self) -> str:
         """Return the log's last line that names an exception, else its last line; at most 400 characters."""
@@ -396,6 +417,24 @@ _STARTED: list[Server] = []
 """Servers of this process that are not to outlive it."""
 
 
+def server_of(
+    policy: Policy,
+    folder: Path,
+    command: Callable[[int], Sequence[str]],
+    cpu: bool,
+    *variables: Mapping[str, str],
+    timeout: float = 600.0,
+) -> Server:
+    """Return a server of *policy*, not yet launched; *command* makes its command line from the port.
+
+    It loads the plugins of the host, this package's where the policy needs it, and those of *variables*.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    port, ours = free_port(), {PLUGINS: OURS} if policy.ours else {}
+    environment = merged_environment(host_environment(cpu), policy.variables, ours, *variables)
+    return Server(policy, folder, command(port), environment, port, timeout)
+
+
 def policy_server(
     policy: Policy,
     host: Host,
@@ -403,25 +442,22 @@ def policy_server(
     *,
     profiles: Path | None = None,
     simulate: bool = True,
-    plugins: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> Server:
     """Return a server of *policy*, not yet launched; its scheduler counts rounds, and draws acceptance if told to.
 
-    *plugins* and their *variables* come on top.
+    *variables*, of further plugins for instance, come on top.
     """
     folder.mkdir(parents=True, exist_ok=True)
     process = Process(folder / f"{policy.name}.acceptance", create=True)
     process.declared = Declared(0.6)
-    port, (of_host, on_host) = free_port(), host_environment(host.cpu)
-    names = [acceptance.ENTRY_POINT, *of_host, *([OURS] if policy.ours else []), *plugins]
     strict = {STRICT_LOADS: "1"} if host.strict_loads and policy.ours else {}
-    counting = acceptance.environment(process.path, folder / "plugin", simulate and policy.speculate)
     blocks_drafted = {acceptance.BLOCKS: "1"} if "DFLASH" in host.speculation else {}
-    own = {**policy.variables, **strict, **blocks_drafted, "SGLANG_PLUGINS": ",".join(names)}
-    command = host.command(policy, folder, profiles or folder / "profiles", port)
-    environment = merged_environment(on_host, own, counting, dict(variables or {}))
-    return Server(policy, folder, command, environment, port)
+    counting = acceptance.environment(process.path, folder / "plugin", simulate and policy.speculate)
+    return server_of(
+        policy, folder, lambda port: host.command(policy, folder, port, profiles), host.cpu, strict, blocks_drafted,
+        counting, variables or {},
+    )  # fmt: skip
 
 
 def attach(name: str, folder: Path) -> Server:
@@ -430,26 +466,26 @@ def attach(name: str, folder: Path) -> Server:
         record = json.loads((folder / f"{name}.running").read_text())
     except FileNotFoundError:
         raise ValueError(f"{name} was not left running in {folder}") from None
-    plugins = {"SGLANG_PLUGINS": record["plugins"]}
+    plugins = {PLUGINS: record["plugins"]}
     server = Server(Policy(**record["policy"]), folder, record["command"], plugins, record["port"])
     for key in ("start_seconds", "alone", "pid", "scratch"):
         setattr(server, key, record[key])
     return server
 
 
-def attached(names: Iterable[str], folder: Path) -> list[Server]:
-    """Return those of *names* that were left running and still are; says which are not."""
+def attached(names: Iterable[str], folder: Path, note: Callable[[str], None]) -> list[Server]:
+    """Return those of *names* that were left running and still are; notes which are not, and why."""
     found = []
     for name in names:
         try:
             server = attach(name, folder)
-        except ValueError as problem:
-            print(f"  without {name}: {problem}", flush=True)
+        except ValueError:
+            note(f"without {name}: it was not left running")
             continue
         if server.is_running():
             found.append(server)
         else:
-            print(f"  without {name}: it has ended: {server.last_error()}", flush=True)
+            note(f"without {name}: it has ended: {server.last_error()}")
     return found
 
 
@@ -492,6 +528,12 @@ def start_all(
                     server.leave()
             del waiting[policy.name]
     return found
+
+
+def stop_started(grace: float = 15.0) -> None:
+    """Stop every server that this process has started and not left running."""
+    for server in list(_STARTED):
+        server.stop(grace)
 
 
 def _launched(make: Callable[[Policy], Server], policy: Policy, together: int) -> Server:
@@ -541,8 +583,9 @@ def add_options(parser: argparse.ArgumentParser, budget: float) -> None:
 def begin(given: argparse.Namespace) -> float:
     """Make the folders absolute, end this process in time whatever hangs, and return when its budget ends.
 
-    On SIGTERM, and LATE seconds after the budget, the servers of this process are stopped and SystemExit is raised.
+    On SIGTERM, and LATE seconds after the budget, SystemExit is raised. Servers of this process end with it.
     """
+    atexit.register(stop_started)
     given.work.mkdir(parents=True, exist_ok=True)
     given.work = given.work.resolve()
     given.results = (given.results or given.work / "results").resolve()
@@ -554,14 +597,23 @@ def begin(given: argparse.Namespace) -> float:
             os._exit(128 + number)
         ended = True
         signal.alarm(LATER)
-        for server in list(_STARTED):
-            server.stop(grace=0)
+        stop_started(grace=0)
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGALRM, end)
     signal.alarm(int(given.budget) + LATE)
     return time.monotonic() + given.budget
+
+
+class OutOfTime(RuntimeError):
+    """The time of a step is over."""
+
+
+def in_time(end: float) -> None:
+    """Return unless *end* (monotonic) is over. Raises OutOfTime."""
+    if time.monotonic() > end:
+        raise OutOfTime("out of time")
 
 
 def _work() -> Path:

@@ -247,10 +247,10 @@ LEAST_EXPECTED = 20.0
 """Counts below this are pooled, as a chi-square test asks for."""
 
 
-def likely(server: Client, prefix: Ids, top: int = 256) -> dict[int, float]:
-    """Return the log-probabilities of the *top* likeliest tokens after *prefix*, at temperature 1."""
+def likely(server: Client, prefix: Ids) -> dict[int, float]:
+    """Return the log-probabilities of the 256 likeliest tokens after *prefix*, at temperature 1."""
     body = {"input_ids": list(prefix), "sampling_params": {**greedy(1), "temperature": 1.0}}
-    answer = server.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": top})
+    answer = server.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": 256})
     return {int(token): float(value) for value, token, _ in answer["meta_info"]["output_top_logprobs"][0]}
 
 
@@ -260,10 +260,9 @@ def entropy(logprobs: Mapping[int, float]) -> float:
 
 
 def chi_square(counts: Counter[int], logprobs: Mapping[int, float]) -> dict[str, Any]:
-    """Return statistic, degrees of freedom and p-value of *counts* against exp(*logprobs*), rare tokens pooled.
+    """Return statistic, degrees of freedom and p-value of *counts* against exp(*logprobs*), rare tokens pooled."""
+    from scipy.stats import chi2  # seconds to import
 
-    The p-value is from the Wilson-Hilferty normal approximation, good to a few percent of itself.
-    """
     total = sum(counts.values())
     expected = {token: total * math.exp(one) for token, one in logprobs.items()}
     cells = [(many, counts[token]) for token, many in expected.items() if many >= LEAST_EXPECTED]
@@ -271,6 +270,5 @@ def chi_square(counts: Counter[int], logprobs: Mapping[int, float]) -> dict[str,
     cells += [rest] if rest[0] >= LEAST_EXPECTED else []
     statistic = sum((seen - many) ** 2 / many for many, seen in cells)
     freedom = max(1, len(cells) - 1)
-    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
-    p = 0.5 * math.erfc(z / math.sqrt(2))
+    p = float(chi2.sf(statistic, freedom))
     return {"samples": total, "chi_square": statistic, "degrees_of_freedom": freedom, "p_value": p}

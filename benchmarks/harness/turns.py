@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean, geometric_mean, stdev
 from typing import Any
 
+import numpy as np
+
 from benchmarks.harness.results import Report
 
 Pass = dict[str, Any]
@@ -79,25 +81,11 @@ def over(turns: Sequence[Pass], other: str, ours: str) -> Ratio | None:
     return ratio([rates[ours][turn] for turn in both], [rates[other][turn] for turn in both]) if both else None
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value below which *percent* of *values* lie, linear between neighbours.
-
-    Raises ValueError without values.
-    """
-    if not values:
-        raise ValueError("a percentile of no values")
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
 def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
     """Return p50, p95, p99 and the mean in milliseconds, with the number of values; None without any."""
     if not seconds:
         return None
-    named = {f"p{percent}_ms": 1000 * percentile(seconds, percent) for percent in (50, 95, 99)}
+    named = {f"p{percent}_ms": 1000 * float(np.percentile(seconds, percent)) for percent in (50, 95, 99)}
     return {**named, "mean_ms": 1000 * fmean(seconds), "count": len(seconds)}
 
 

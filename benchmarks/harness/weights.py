@@ -17,7 +17,6 @@ from typing import Any
 
 from benchmarks.harness import internals, plugin
 
-ENTRY_POINT = "benchmark_architectures"
 SWITCH = "BENCHMARK_ARCHITECTURES"
 """Environment variable: "1" makes the plugin act."""
 
@@ -36,7 +35,7 @@ EMBEDDING = 0.5
 
 def environment(plugin_folder: Path) -> dict[str, str]:
     """Return the variables of a server with this plugin; writes the plugin's metadata into *plugin_folder*."""
-    return {SWITCH: "1", "PYTHONPATH": plugin.written(plugin_folder, ENTRY_POINT, __name__)}
+    return {SWITCH: "1", **plugin.environment(plugin_folder, "benchmark_architectures", __name__)}
 
 
 def register() -> None:

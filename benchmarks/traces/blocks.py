@@ -7,9 +7,7 @@ cuts it to the width of the round, as if the block were drafted whole and verifi
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.traces.record import hardware
+from benchmarks.harness.results import command_parser
+from benchmarks.traces.record import origin
 from benchmarks.traces.repetition import loop_start
-from benchmarks.traces.weights import fingerprint
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.traces import Trace, quantised, write
 from train import checkpoint, evaluate
@@ -29,27 +27,21 @@ from train.target import Target
 DRAFTS = BLOCK - 1
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Record the prompts that ship with the tiny pair; returns 0."""
-    words = sys.argv[1:] if argv is None else argv
     given = _parser().parse_args(argv)
-    target = checkpoint.load_target(Path(models.target_path()))
-    draft = checkpoint.load_block_draft(Path(models.block_draft_path()))
+    target_folder, draft_folder = Path(models.target_path()), Path(models.block_draft_path())
+    target, draft = checkpoint.load_target(target_folder), checkpoint.load_block_draft(draft_folder)
     asked = json.loads(given.prompts.read_text(encoding="utf-8"))
     prompts = [(category, text.encode()) for category, some in asked.items() for text in some[: given.questions]]
     writings = evaluate.write(target, [text for _, text in prompts], given.positions + DRAFTS + 1)
     found = [judged(target, draft, one, given.positions) for one in writings]
+    prompted = f"{given.prompts.parent.name}/{given.prompts.name}, up to {given.positions} positions"
     outputs = [one.ids[one.prompt :][: given.positions].tolist() for one in writings]
     write(
         given.out,
         Trace(
-            target=fingerprint(Path(models.target_path())),
-            draft=fingerprint(Path(models.block_draft_path())),
-            prompts=f"{given.prompts.parent.name}/{given.prompts.name}, up to {given.positions} positions",
-            temperature=0.0,
-            hardware=hardware("cpu", "float32"),
-            command=shlex.join(["python", "-m", "benchmarks.traces.blocks", *words]),
-            date=datetime.date.today().isoformat(),
+            **origin("blocks", argv, target_folder, draft_folder, prompted),
             category=tuple(category for category, _ in prompts),
             length=np.full(len(prompts), given.positions, np.int32),
             loop_start=np.array([loop_start(output, given.positions) for output in outputs], np.int32),
@@ -70,7 +62,7 @@ def judged(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.traces.blocks", description=__doc__)
+    parser = command_parser("traces.blocks", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="trace to write (.npz)")
     parser.add_argument(
         "--prompts", type=Path, default=Path(models.target_path()).with_name("prompts.json"), help=".json by category"
@@ -81,4 +73,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

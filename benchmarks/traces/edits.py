@@ -11,8 +11,6 @@ recorded, token by token, and so is known exactly for a copied text. The model i
 from __future__ import annotations
 
 import argparse
-import datetime
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,12 +20,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks.long_contexts import smollm2
+from benchmarks.harness.results import command_parser
+from benchmarks.harness.start import smollm2_folders
 from benchmarks.traces import texts
-from benchmarks.traces.prompts import Prompt
-from benchmarks.traces.record import hardware, save, with_tokens, without_folder
+from benchmarks.traces.prompts import Prompt, as_chat
+from benchmarks.traces.record import origin, save, with_tokens
 from benchmarks.traces.recorder import Recorder, Recording
-from benchmarks.traces.weights import fingerprint
 from benchmarks.traces.writing import Writing
 
 ROOT = Path(__file__).parents[2]
@@ -71,11 +69,10 @@ def recorded(recorder: Recorder, prompt: Sequence[int], output: Sequence[int]) -
         return recorder.judged(Writing(ids, len(prompt), features[0], ended=True), len(output))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Write the texts, or put the draft's acceptance into a file that has them."""
-    words = sys.argv[1:] if argv is None else argv
-    given = _parser().parse_args(words)
-    target, draft = smollm2(given.models)
+    given = _parser().parse_args(argv)
+    target, draft = smollm2_folders(given.models)
     if given.what == "texts":
         texts.save(given.file, _texts(AutoTokenizer.from_pretrained(target), given.count))
         return 0
@@ -88,15 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     texts.save(given.file, map(with_tokens, done))
     if given.trace is None:
         return 0
-    about = {
-        "target": fingerprint(target),
-        "draft": fingerprint(draft),
-        "prompts": "edits of this project's files, chat template; the answer is the changed file",
-        "temperature": 0.0,
-        "hardware": hardware(given.device, "float32"),
-        "command": shlex.join(["python", "-m", "benchmarks.traces.edits", *map(without_folder, words)]),
-        "date": datetime.date.today().isoformat(),
-    }
+    prompts = "edits of this project's files, chat template; the answer is the changed file"
+    about = origin("edits", argv, target, draft, prompts, given.device)
     save(given.trace, about, [(Prompt("edits", ""), one) for one in done])
     return 0
 
@@ -104,14 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _texts(tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int], list[int]]]:
     for before, subject, after in edits(count):
         words = f"{before}\n\nChange this file: {subject}. Answer with the whole new file and nothing else."
-        turn = [{"role": "user", "content": words}]
-        prompt = list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
         output = list(tokenizer(after)["input_ids"])
-        yield prompt, output, [0] * len(output)
+        yield as_chat(tokenizer, words), output, [0] * len(output)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser = command_parser("traces.edits", __doc__)
     parser.add_argument("what", choices=["texts", "acceptance"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--trace", type=Path, help="what acceptance is written to as well, as a trace")
@@ -122,4 +110,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 """Kinds of MT-bench question, which Spec-Bench counts as one category."""
@@ -38,6 +39,12 @@ def load(path: Path) -> list[Prompt]:
     for prompt in prompts:
         grouped[prompt.category].append(prompt)
     return [prompt for prompt in chain.from_iterable(zip_longest(*grouped.values())) if prompt is not None]
+
+
+def as_chat(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of what a user says, in the tokenizer's chat template, up to where the answer begins."""
+    turn = [{"role": "user", "content": text}]
+    return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
 
 
 def text_of(path: Path) -> str:

@@ -5,27 +5,27 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.harness.results import command_parser
 from benchmarks.traces import texts
 from benchmarks.traces.prompts import Prompt, load
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.weights import ModelError, fingerprint
 from sglang_adaptive.lab.traces import CHAIN, Trace, write
-from sglang_adaptive.provenance import cpu_model
+from sglang_adaptive.provenance import cpu_model, pasteable
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
-    words = sys.argv[1:] if argv is None else argv
     try:
         prompts = load(options.prompts)[: options.questions]
         recorder = Recorder(
@@ -34,15 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except (ValueError, ModelError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    about = {
-        "target": fingerprint(options.target),
-        "draft": fingerprint(options.draft),
-        "prompts": _described(options),
-        "temperature": options.temperature,
-        "hardware": hardware(options.device, options.dtype),
-        "command": shlex.join(["python", "-m", "benchmarks.traces.record", *map(without_folder, words)]),
-        "date": datetime.date.today().isoformat(),
-    }
+    prompted = _described(options)
+    about = origin(
+        "record", argv, options.target, options.draft, prompted, options.device, options.dtype, options.temperature
+    )
     done: list[tuple[Prompt, Recording]] = []
     started = time.monotonic()
     for first in range(0, len(prompts), options.wave):
@@ -102,21 +97,27 @@ def _described(options: argparse.Namespace) -> str:
     return f"{options.prompts.parent.name}/{options.prompts.name}, {start}, up to {options.positions} positions"
 
 
-def without_folder(word: str) -> str:
-    """Return an absolute path's name: where something lies on this machine is nobody's business."""
-    return Path(word).name if Path(word).is_absolute() else word
-
-
 def with_tokens(one: Recording) -> texts.Request:
     """Return a recording as a request that a server can be made to repeat."""
     known = len(one.accepted) + 1  # the last token of the text ends its last round
     return one.prompt, one.tokens[:known], [*one.accepted.tolist(), 0]
 
 
-def hardware(device: str, dtype: str) -> str:
-    """Return what a recording ran on, in words."""
+def origin(
+    module: str, argv: Sequence[str], target: Path, draft: Path, prompts: str, device: str = "cpu",
+    dtype: str = "float32", temperature: float = 0.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a trace of ``benchmarks.traces.MODULE`` says of itself: models, prompts, hardware, command, day."""
     name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else cpu_model()
-    return f"{name}, {dtype}, torch {torch.__version__}"
+    return {
+        "target": fingerprint(target),
+        "draft": fingerprint(draft),
+        "prompts": prompts,
+        "temperature": temperature,
+        "hardware": f"{name}, {dtype}, torch {torch.__version__}",
+        "command": pasteable(["python", "-m", f"benchmarks.traces.{module}", *argv]),
+        "date": datetime.date.today().isoformat(),
+    }
 
 
 def _say(line: str, started: float) -> None:
@@ -124,7 +125,7 @@ def _say(line: str, started: float) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.traces.record", description=__doc__)
+    parser = command_parser("traces.record", __doc__)
     parser.add_argument("--target", type=Path, required=True, help="folder of a Llama in Transformers' layout")
     parser.add_argument("--draft", type=Path, required=True, help="folder of its EAGLE-3 draft, as SGLang loads it")
     parser.add_argument("--prompts", type=Path, required=True, help=".jsonl as Spec-Bench's, or .json by category")
@@ -145,4 +146,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

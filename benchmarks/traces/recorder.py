@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
+from benchmarks.traces.prompts import as_chat
 from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
@@ -51,10 +52,7 @@ class Recorder:
 
     def encode(self, text: str, chat: bool) -> list[int]:
         """Return the token ids of a prompt, by the chat template or as it is."""
-        if chat:
-            turn = [{"role": "user", "content": text}]
-            return self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
-        return self.tokenizer(text)["input_ids"]
+        return as_chat(self.tokenizer, text) if chat else self.tokenizer(text)["input_ids"]
 
     def record(self, prompts: Sequence[Sequence[int]], positions: int, ignore_eos: bool = False) -> list[Recording]:
         """Return the recordings of *prompts*, written in one batch, of up to *positions* positions each.
@@ -67,21 +65,26 @@ class Recorder:
         return [self.judged(writing, positions) for writing in written]
 
     def judged(self, writing: Writing, positions: int) -> Recording:
-        """Compare the chain of every position with the output. Nothing is accepted after its end."""
+        """Return the recording of what is written, of up to *positions* positions."""
+        counts, levels = (rows[:positions] for rows in self.accepted(writing))
+        kept, ids = len(counts), writing.ids.tolist()
+        prompt, tokens = tuple(ids[: writing.prompt]), tuple(ids[writing.prompt :])
+        looked_up = lookups(ids, writing.prompt, kept)
+        return Recording(prompt, tokens, counts, levels, loop_start(tokens, kept), looked_up)
+
+    def accepted(self, writing: Writing) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """Return the drafts accepted at every position that can be judged [A], and their confidence [A, CHAIN].
+
+        Each position's chain is compared with the output. Nothing is accepted after its end.
+        """
         output = writing.ids[writing.prompt :]
         kept = len(output) - 1 if writing.ended else len(output) - CHAIN
-        kept = min(kept, positions)
         first = writing.prompt - 1  # the row that knows output token 0
         drafts, sure = self.draft.chains(self.target.embedding, writing.ids, writing.features, first, CHAIN)
         padded = torch.cat([output, output.new_full((CHAIN,), -1)])
         truth = padded.unfold(0, CHAIN, 1)[1 : kept + 1]
-        accepted = (drafts[:kept] == truth).long().cumprod(dim=-1).sum(dim=-1)
-        tokens = tuple(output.tolist())
-        levels = quantised(sure[:kept].float().cpu().numpy())
-        ids = writing.ids.tolist()
-        prompt, looked_up = tuple(ids[: writing.prompt]), lookups(ids, writing.prompt, kept)
-        counts, begins = accepted.cpu().numpy().astype(np.uint8), loop_start(tokens, kept)
-        return Recording(prompt, tokens, counts, levels, begins, looked_up)
+        right = (drafts[:kept] == truth).long().cumprod(dim=-1).sum(dim=-1)
+        return right.cpu().numpy().astype(np.uint8), quantised(sure[:kept].float().cpu().numpy())
 
 
 def text_ends(target: Path, tokenizer_end: int | None) -> frozenset[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +29,19 @@ def tokens_a_round(trace: Trace, steps: int) -> float:
     return float(np.mean([tokens for _, accepted, _ in trace.requests() for tokens in rounds(accepted, steps)]))
 
 
+def by_category(trace: Trace) -> Iterator[tuple[str, Trace, Trace]]:
+    """Yield each category and "all", with its part of *trace* as recorded, and with loops cut."""
+    for category in (*dict.fromkeys(trace.category), "all"):
+        part = trace.select([category in (name, "all") for name in trace.category])
+        yield category, part, part.without_repetitions()
+
+
 def table(trace: Trace) -> list[str]:
     """Return the lines of a table: a row a category and one for all; each mean as recorded, and with loops cut."""
     depths = [depth for depth in DEPTHS if depth <= trace.confidence.shape[1]]
     lines = ["| category | requests | positions | in loops | " + " | ".join(map(str, depths)) + " |"]
     lines.append("|---" * (len(depths) + 4) + "|")
-    for category in (*dict.fromkeys(trace.category), "all"):
-        part = trace.select([category in (name, "all") for name in trace.category])
-        cut = part.without_repetitions()
+    for category, part, cut in by_category(trace):
         means = [f"{tokens_a_round(part, steps):.2f} / {tokens_a_round(cut, steps):.2f}" for steps in depths]
         loops = 1 - len(cut.accepted) / len(part.accepted)
         counts = [f"{len(part.category)}", f"{len(part.accepted):,}", f"{loops:.0%}"]

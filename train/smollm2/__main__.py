@@ -27,15 +27,18 @@ from train.smollm2.together import Together
 ROOT = Path(__file__).resolve().parents[2]
 SPEC_BENCH = ROOT / "benchmarks" / "traces" / "spec_bench" / "question.jsonl.gz"
 SHIPPED = ROOT / "train" / "smollm2" / "draft3"
-SIZES = ("asked", "contexts", "translations", "passages", "wave", "answer_tokens", "write_tokens", "vocabulary")
-MORE_SIZES = ("train_tokens", "rate", "measured", "positions", "record_tokens", "seed")
+SIZES = (
+    *("asked", "contexts", "translations", "passages", "wave", "answer_tokens", "write_tokens", "vocabulary"),
+    *("train_tokens", "rate", "measured", "positions", "record_tokens", "seed"),
+)
+"""Of a plan, what the command line may change."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stages that are not done yet. Returns 0; 3 when the call was left before the last one was done."""
     parser = _parser()
     options = parser.parse_args(argv)
-    given = {size: getattr(options, size) for size in (*SIZES, *MORE_SIZES) if getattr(options, size) is not None}
+    given = {size: getattr(options, size) for size in SIZES if getattr(options, size) is not None}
     plan = dataclasses.replace(Plan(), **given)
     options.out.mkdir(parents=True, exist_ok=True)
     leave_at = float("inf") if options.leave_after is None else time.monotonic() + 60 * options.leave_after
@@ -141,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draft", type=Path, help="draft that is packed or measured (default: the one in --out)")
     parser.add_argument("--name", default="accept", help="of the files that `measure` writes (default accept)")
     types = {field.name: field for field in dataclasses.fields(Plan)}
-    for size in (*SIZES, *MORE_SIZES):
+    for size in SIZES:
         default = types[size].default
         kind = float if isinstance(default, float) else int
         parser.add_argument(f"--{size.replace('_', '-')}", type=kind, help=f"see plan.py (default {default})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,10 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.traces.llama import Llama
-from train.smollm2 import checkpoint
 from train.smollm2.clock import Clock
 from train.smollm2.lesson import Lesson, lesson_of, opinions_of
-from train.smollm2.log import Log
 from train.smollm2.loss import Score, score
 from train.smollm2.model import Draft
 from train.smollm2.packing import epoch_of, packed
@@ -27,6 +26,69 @@ from train.smollm2.together import ALONE, Together
 
 LAST_RATE = 0.02
 """Share of the rate that the cosine ends at."""
+
+
+@dataclass
+class Place:
+    """Batches of *epoch* that are done, steps and answer tokens in all, and the seconds they took."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def save_checkpoint(path: Path, place: Place, draft: Draft, optimiser: torch.optim.Optimizer) -> None:
+    """Write *path*, whole or not at all."""
+    partial = path.with_name(path.name + ".part")
+    torch.save({"place": vars(place), "draft": draft.state_dict(), "optimiser": optimiser.state_dict()}, partial)
+    os.replace(partial, path)
+
+
+def load_checkpoint(path: Path, draft: Draft, optimiser: torch.optim.Optimizer) -> Place:
+    """Fill *draft* and *optimiser* from *path* and return the place; a new one where there is no such file."""
+    if not path.is_file():
+        return Place()
+    kept = torch.load(path, map_location="cpu", weights_only=True)
+    draft.load_state_dict(kept["draft"])
+    optimiser.load_state_dict(kept["optimiser"])
+    return Place(**kept["place"])
+
+
+class Log:
+    """Averages what came by and adds a line to *file* every *seconds*; *used* are the stage's seconds so far."""
+
+    def __init__(self, file: Path, seconds: float, used: float) -> None:
+        self._file, self._seconds, self._last = file, seconds, used
+        self._scores: list[Score] = []
+        self._rate = 0.0
+
+    def add(self, place: Place, rate: float, score: Score) -> None:
+        self._scores.append(score)
+        self._rate = rate
+        if place.seconds - self._last >= self._seconds:
+            self._last = place.seconds
+            self.flush(place)
+
+    def flush(self, place: Place) -> None:
+        """Write the line of what came by since the last one."""
+        if not self._scores:
+            return
+        loss = float(torch.stack([one.loss for one in self._scores]).mean())
+        right = torch.stack([one.right for one in self._scores]).sum(dim=0).tolist()
+        judged = torch.stack([one.judged for one in self._scores]).sum(dim=0).tolist()
+        accepted, chains = (float(sum(getattr(one, key) for one in self._scores)) for key in ("accepted", "chains"))
+        steps = " ".join(f"{hits / max(1, drafts):.3f}" for hits, drafts in zip(right, judged, strict=True))
+        line = (
+            f"{place.seconds:.0f} s, step {place.step}, epoch {place.epoch}, {place.tokens / 1e6:.2f}M answer tokens, "
+            f"rate {self._rate:.2e}, loss {loss:.4f}, accept length {1 + accepted / max(1, chains):.3f}, "
+            f"right at each step {steps}"
+        )
+        with self._file.open("a", encoding="utf-8") as file:
+            print(line, file=file)
+        print(line, flush=True)
+        self._scores.clear()
 
 
 @dataclass(frozen=True)
@@ -48,7 +110,7 @@ class Training:
         places[vocabulary] = torch.arange(len(vocabulary), device=vocabulary.device)
         draft = new_draft(self.target, vocabulary, self.start)
         optimiser = _optimiser(draft, self.plan)
-        place = checkpoint.load(self.out / "checkpoint.pt", draft, optimiser)
+        place = load_checkpoint(self.out / "checkpoint.pt", draft, optimiser)
         log = Log(self.out / "train.log", self.plan.log_seconds, clock.used())
         saved = clock.used()
         while not self.together.agreed(clock.stop()):
@@ -121,9 +183,9 @@ class Training:
         return found
 
     def _save(
-        self, place: checkpoint.Place, draft: Draft, optimiser: torch.optim.Optimizer, vocabulary: Tensor, clock: Clock
+        self, place: Place, draft: Draft, optimiser: torch.optim.Optimizer, vocabulary: Tensor, clock: Clock
     ) -> None:
-        checkpoint.save(self.out / "checkpoint.pt", place, draft, optimiser)
+        save_checkpoint(self.out / "checkpoint.pt", place, draft, optimiser)
         clock.keep(place.seconds)
         layers = [layer - 1 for layer in self.target.captured]  # SGLang counts by outputs
         save_draft(self.out / "draft", draft, self.target_folder, layers, vocabulary)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.traces import record
-from benchmarks.traces.replay import DEPTHS, tokens_a_round
+from benchmarks.traces.replay import DEPTHS, by_category, tokens_a_round
 from sglang_adaptive.lab.traces import Trace, read
 from train.smollm2.plan import Plan
 
@@ -30,11 +30,10 @@ def measure(target: Path, draft: Path, prompts: Path, out: Path, plan: Plan, dev
 
 def accept_lengths(trace: Trace) -> dict[str, dict[str, dict[str, float]]]:
     """Return, by category and over all, the tokens a round by steps: as recorded, and with exact repetitions cut."""
-    found = {}
-    for category in (*dict.fromkeys(trace.category), "all"):
-        part = trace.select([category in (name, "all") for name in trace.category])
-        kinds = {"as_recorded": part, "without_repetitions": part.without_repetitions()}
-        found[category] = {
-            kind: {str(steps): round(tokens_a_round(one, steps), 4) for steps in DEPTHS} for kind, one in kinds.items()
+    return {
+        category: {
+            kind: {str(steps): round(tokens_a_round(one, steps), 4) for steps in DEPTHS}
+            for kind, one in (("as_recorded", part), ("without_repetitions", cut))
         }
-    return found
+        for category, part, cut in by_category(trace)
+    }

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train.smollm2.clock import Clock
-from train.smollm2.contexts import Passage, about, back, into
+from train.smollm2.contexts import OPENINGS, Passage, about, back, into
 from train.smollm2.held_out import HeldOut
-from train.smollm2.openings import OPENINGS
 from train.smollm2.plan import Plan
 from train.smollm2.speaker import Speaker
 from train.smollm2.store import Ids, Shards, read

@@ -199,10 +199,10 @@ def test_shadow_acceptance_is_drawn_from_the_request_s_process(
 def test_own_process_of_a_request() -> None:
     assert own(request()) is None and question(request()) is None
     assert own(request([0.5, 0.9])) == Declared(0.5, 0.9) and question(request(question=3)) == 3
-    body = request_body(4, 10, own_p(seed=1, decay=0.9))
+    body = request_body(4, 10, own_p(decay=0.9))
     p, decay = body["sampling_params"]["custom_params"]["acceptance"]
     assert 0.2 <= p <= 0.95 and decay == 0.9
-    assert body == request_body(4, 10, own_p(seed=1, decay=0.9))
+    assert body == request_body(4, 10, own_p(decay=0.9))
 
 
 # -- replayed ---------------------------------------------------------------------------------------------------

@@ -38,9 +38,15 @@ def test_rounds_are_waited_for_until_the_budget_ends(tmp_path: Path) -> None:
 
 
 def test_the_policy_is_compared_with_the_best_held_steps() -> None:
-    names = {"static-0": (100.0, 110.0), "static-3": (200.0, 190.0), "policy": (194.0, 196.0), "none": (130.0,)}
-    rows = [{"scene": "a", "contender": name, "tokens_per_second": rate} for name, two in names.items() for rate in two]
-    found = ratios(rows)["a"]
+    turns = [
+        {"passes": {name: {"rate": rate} for name, rate in rates.items()}}
+        for rates in (
+            {"static-0": 100.0, "static-3": 200.0, "policy": 194.0},
+            {"static-0": 110.0, "static-3": 190.0, "policy": 196.0},
+            {"none": 130.0},
+        )
+    ]
+    found = ratios({"a": turns})["a"]
     assert found["best"] == "static-3"
     assert found["policy_over_best"] == pytest.approx(1.0)
     assert found["policy_over_none"] == pytest.approx(1.5)

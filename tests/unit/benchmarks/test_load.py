@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from benchmarks.harness.load import Answer, Make, arrival_times, group_of, run_list
+from benchmarks.harness.load import Answer, Make, arrival_times, group_of, in_blocks, run_list
 from benchmarks.served import GROUPS, latencies
 
 
@@ -102,6 +102,13 @@ def test_places_are_filled_in_groups(fake: Fake) -> None:
     fake.together = 32
     run_list(fake.url, 64, 32, body(5))
     assert max(count for _, count in fake.seen) == 32
+
+
+def test_blocks_go_round() -> None:
+    blocks = in_blocks(10, lambda size: 4 * size, lambda item, place: {"item": item, "place": place})
+    items = [[blocks(number, 1)(request, 0)["item"] for request in range(5)] for number in (0, 2)]
+    assert items == [[0, 1, 2, 3, 0], [8, 9, 0, 1, 8]]
+    assert blocks(1, 2)(1, 5) == {"item": 9, "place": 5}
 
 
 def test_without_a_cut_every_request_ends(fake: Fake) -> None:

@@ -34,6 +34,16 @@ def test_a_report_is_read_back(tmp_path: Path) -> None:
     assert [path.name for path in report.path.parent.iterdir()] == ["greedy.json"]
 
 
+def test_an_error_is_noted_and_the_file_written(tmp_path: Path) -> None:
+    report = Report(tmp_path / "a.json", "served", [])
+    with report.noting("a step"):
+        report.content["begun"] = True
+        raise OSError("no server")
+    assert (found := read(report.path))["notes"] == ["a step: OSError: no server"] and found["begun"]
+    with pytest.raises(SystemExit), report.noting("the next"):
+        raise SystemExit
+
+
 def test_what_is_short_takes_one_line(tmp_path: Path) -> None:
     results.write(tmp_path / "a.json", {"short": list(range(20)), "long": [{"a": list(range(30))} for _ in range(9)]})
     assert len((tmp_path / "a.json").read_text().splitlines()) == 14

@@ -17,7 +17,7 @@ from benchmarks.harness.hook_times import HookTimes, Spent, by_hook
 from benchmarks.harness.start import POLICIES
 from benchmarks.host_time import DEVICE, between_marks, tally
 from benchmarks.host_time import main as host_time
-from benchmarks.served import Phase, block, contenders, parser
+from benchmarks.served import Phase, contenders, parser
 from sglang_adaptive.lab import traces
 
 TINY = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
@@ -48,10 +48,6 @@ def test_one_server_is_several_contenders() -> None:
     rectangles, budgets = contenders(servers("throughput-budgets"), given)
     switched = [one.config["throughput"]["verify_budget"] for one in (rectangles, budgets) if one.config]
     assert switched == [False, True]
-
-
-def test_blocks_go_round() -> None:
-    assert block(0, 4, 10) == [0, 1, 2, 3] and block(2, 4, 10) == [8, 9, 0, 1]
 
 
 def test_the_trace_of_the_start_is_the_one_that_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,9 @@ def test_a_server_that_was_left_running_is_found_as_it_was_and_stopped(tmp_path:
     server.wait(time.monotonic() + 60)
     server.alone = False
     server.leave()
-    [found] = start.attached(["left", "never"], tmp_path)
+    notes: list[str] = []
+    [found] = start.attached(["left", "never"], tmp_path, notes.append)
+    assert notes == ["without never: it was not left running"]
     assert (found.client.port, found.command, found.pid) == (4711, server.command, server.pid)
     startup = {"seconds": server.start_seconds, "alone": False, "tiers": [], "tiers_total": {"seconds": 0, "gb": 0}}
     assert found.startup() == startup
@@ -204,5 +206,5 @@ def test_the_script_for_a_remote_host_hands_back_what_there_is(tmp_path: Path) -
 
 def test_hosts_differ_in_weights_and_graphs(tmp_path: Path) -> None:
     real = Host("t", "d", 8, weights=("--dtype", "bfloat16"), prefill_graphs=True)
-    command = real.command(POLICIES["none"], tmp_path, tmp_path, 1)
+    command = real.command(POLICIES["none"], tmp_path, 1)
     assert "--load-format" not in command and "--cuda-graph-backend-prefill" not in command

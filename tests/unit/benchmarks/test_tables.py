@@ -44,15 +44,9 @@ def test_a_table_leaves_out_what_was_not_measured() -> None:
 
 
 def test_equality_host_time_and_arrivals_are_told() -> None:
-    equal = {
-        "questions": 480, "equal": 470, "different": 10, "ties": {"0.1251": 9}, "largest_gaps": [0.1, 0.2],
-        "beyond_the_likeliest": 0, "rounds": 900, "switches": 77,
-    }  # fmt: skip
-    assert list(of_results.equality({"by policy": equal, "plan": {}}))[2:] == [
-        "| by policy | 480 | 470 | 10 | 9 | 0.200 | 900 | 77 |"
-    ]
     judged = {"questions": 4, "equal": 2, "tie": 2, "different": 0, "worst_gap": 0.1, "rounds": 9, "switches": 7}
-    lines = list(of_results.equality({"by policy": judged, "reference": {}}))
+    lines = list(of_results.equality({"by policy": judged, "reference": {}, "plan": {}}))
+    assert len(lines) == 3
     assert lines[0].count("|") == lines[2].count("|") and lines[2] == "| by policy | 4 | 2 | 2 | 0 | 0.100 | 9 | 7 |"
     held = {"batches": {"1": [{"passes": {"stock": {"rate": 100}, "held": {"rate": 99}}}]}}
     lines = list(

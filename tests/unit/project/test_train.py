@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive.lab.cpu_engine import models
 from train import checkpoint, data, evaluate, teach
-from train.corpus import Share
+from train.data import Share
 from train.model import ModelSize
 from train.optimise import Recipe
 
@@ -108,19 +108,15 @@ def test_target_learns_the_same_way_twice(capsys, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_draft_learns_and_leaves_the_target_alone(capsys):
-    target = checkpoint.load_target(Path(models.target_path()))
-    before = [weight.clone() for weight in target.parameters()]
-    teach.train_draft(target, FEW_STEPS, seed=5)
-    first, last = losses_of(capsys.readouterr().out)
-    assert last < 0.7 * first
-    assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
+@pytest.fixture
+def target():
+    return checkpoint.load_target(Path(models.target_path()))
 
 
-def test_block_draft_learns_and_leaves_the_target_alone(capsys):
-    target = checkpoint.load_target(Path(models.target_path()))
+@pytest.mark.parametrize("train", [teach.train_draft, teach.train_block_draft])
+def test_a_draft_learns_and_leaves_the_target_alone(train, target, capsys):
     before = [weight.clone() for weight in target.parameters()]
-    teach.train_block_draft(target, FEW_STEPS, seed=5)
+    train(target, FEW_STEPS, seed=5)
     first, last = losses_of(capsys.readouterr().out)
     assert last < 0.7 * first
     assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
@@ -137,8 +133,7 @@ def test_rounds_advance_by_what_was_accepted(steps, expected):
 
 
 @pytest.mark.parametrize("family", data.FAMILIES)
-def test_evaluation_counts_what_a_literal_drafting_loop_counts(family):
-    target = checkpoint.load_target(Path(models.target_path()))
+def test_evaluation_counts_what_a_literal_drafting_loop_counts(family, target):
     draft = checkpoint.load_draft(Path(models.draft_path()))
     steps, new_tokens = 5, 24
     prompt = models.prompts(family)[0].encode()
@@ -148,8 +143,7 @@ def test_evaluation_counts_what_a_literal_drafting_loop_counts(family):
 
 
 @pytest.mark.parametrize("steps", [3, 15])
-def test_evaluation_counts_what_a_literal_loop_of_blocks_counts(steps):
-    target = checkpoint.load_target(Path(models.target_path()))
+def test_evaluation_counts_what_a_literal_loop_of_blocks_counts(steps, target):
     draft = checkpoint.load_block_draft(Path(models.block_draft_path()))
     prompt, new_tokens = models.prompts("easy")[0].encode(), 60
     writings = evaluate.write(target, [prompt], new_tokens)
