@@ -43,6 +43,7 @@ REASONS = {
     ),
     "sglang_plugin/audit_scheduler.py": ("why_not", "words"),
     "sglang_plugin/contract.py": ("problem", "verdict"),
+    "sglang_plugin/admin/handlers.py": ("problem",),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "sglang_plugin/launch/hints.py": ("planner",),

@@ -9,8 +9,11 @@ that a request matches, so this layer handles only the methods of SGLang's route
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -18,22 +21,31 @@ import orjson
 
 from sglang_adaptive.policy.config import MAX_BYTES, CapturedSteps, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.sglang_plugin.admin import http_workers
+from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.packed import pack
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
-from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
+from sglang_adaptive.sglang_plugin.admin.handlers import (
+    CONFIG_KEY,
+    FORCE_KEY,
+    LEASE_KEY,
+    LEASE_OVER_KEY,
+    RELEASE,
+    Change,
+    pack,
+)
+from sglang_adaptive.sglang_plugin.admin.server_info import look
 from sglang_adaptive.sglang_plugin.audit_http import DecodesAgain
 from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE, Report
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.start.policies import fitted
+from sglang_adaptive.sglang_plugin.releases import import_in_workers
+from sglang_adaptive.sglang_plugin.start.controller import fitted
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
+WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
 MOST_SECONDS = 86400
 """A hold for longer is one without an end."""
@@ -46,7 +58,7 @@ def install(server_args: Any, scheduler_infos: list[dict[str, Any]]) -> None:
     from sglang.srt.arg_groups.overrides import resolving_view
 
     if (resolving_view(server_args).tokenizer_worker_num or 1) > 1:
-        http_workers.serve_our_application()
+        _serve_our_application()
     else:
         add_layer(server_args, scheduler_infos[0])
 
@@ -67,6 +79,35 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
             _send_change, _in_force, built, path, note["stamp"], again.begin, lambda config: fitted(config, most, cfg)
         )
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
+
+
+def _serve_our_application() -> None:
+    """Let HTTP workers import this package's application and log what it says, and SIGHUP reach one of them.
+
+    Each worker of ``--tokenizer-worker-num`` is a new process in which SGLang loads no plugins.
+    """
+    from uvicorn.config import LOGGING_CONFIG
+
+    named = import_in_workers(WORKERS_APPLICATION)
+    if named != WORKERS_APPLICATION:
+        env.HTTP_APPLICATION.set(named)
+    # As SGLang does for its own logger: a worker configures no other.
+    LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
+    try:
+        from uvicorn.supervisors import multiprocess
+
+        supervisor: Any = multiprocess.Multiprocess
+        assert callable(supervisor.handle_hup), "what uvicorn calls on SIGHUP"
+        supervisor.handle_hup = _pass_on
+    except Exception:
+        logger.exception("adaptive: SIGHUP restarts the HTTP workers, as without this package")
+
+
+def _pass_on(supervisor: Any) -> None:
+    """Instead of uvicorn's restart of all workers, which ends their requests: let one read the configuration again."""
+    for process in supervisor.processes:
+        with contextlib.suppress(OSError):  # it has just ended, and will be replaced
+            return os.kill(process.pid, signal.SIGHUP)
 
 
 async def _send_change(change: Change) -> list[bool]:

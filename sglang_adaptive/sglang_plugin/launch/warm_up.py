@@ -21,10 +21,10 @@ import requests
 
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.start_up import Progress
+from sglang_adaptive.sglang_plugin.admin.handlers import BEGIN, END, WARM_UP_KEY
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.launch.activation import runs_on_cpu
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.start.warm_up_switch import BEGIN, END, WARM_UP_KEY
 
 logger = logging.getLogger(__name__)
 

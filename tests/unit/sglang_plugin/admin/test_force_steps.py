@@ -1,4 +1,4 @@
-"""A hold of draft steps that ends unless it is renewed: from the request to the controller."""
+"""What an operator holds: draft steps, for good or for a time, and with them a budget; what may not be held."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
-from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
-from sglang_adaptive.sglang_plugin.admin.server_info import (
+from sglang_adaptive.sglang_plugin.admin.handlers import (
+    BUDGET_KEY,
     FORCE_KEY,
     LEASE_KEY,
     LEASE_OVER_KEY,
+    ForceBudget,
     ForceSteps,
+    Handler,
     Lease,
     LeaseOver,
+    handlers,
 )
+from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from tests.live_controllers import ema
 
 LONG = 3600
@@ -189,3 +193,44 @@ def test_a_refused_hold_changes_nothing_at_its_end() -> None:
         assert held(scheduler) == 3
 
     run(scenario())
+
+
+# -- budgets, and schedulers that do not adapt ----------------------------------------------------------------
+
+
+def refusal(handler: Handler, value: Any, key: str = BUDGET_KEY) -> str:
+    with pytest.raises(UpdateRejected) as caught:
+        handler.validate(key, value)
+    return str(caught.value)
+
+
+def test_a_budget_is_held_with_the_steps() -> None:
+    controller = ema()
+    controller.allow_budgets()
+    handler = ForceBudget(controller)
+    controller.force_steps(7)
+    for value, budget in ((3, 3), (0, None)):
+        handler.validate(BUDGET_KEY, value)
+        handler.apply(BUDGET_KEY, value)
+        controller.activate_step_by_batch(2)
+        assert (controller.worker.speculative_num_steps, controller.choice.budget) == (7, budget)
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, True, None, "2"])
+def test_what_is_no_number_of_drafts_is_refused(value: Any) -> None:
+    controller = ema()
+    controller.allow_budgets()
+    assert refusal(ForceBudget(controller), value).endswith("expected an integer from 0 on")
+
+
+def test_without_leave_every_draft_is_verified() -> None:
+    handler = ForceBudget(ema())
+    assert refusal(handler, 1).endswith("verify equally many drafts here; the log says why")
+    handler.validate(BUDGET_KEY, 0)
+
+
+def test_a_scheduler_that_does_not_adapt_refuses_every_key() -> None:
+    found = handlers()
+    assert len(found) == 8 and {FORCE_KEY, BUDGET_KEY} < found.keys()
+    for key, handler in found.items():
+        assert refusal(handler, 0, key) == f"{key}: this server's speculation is not adaptive"

@@ -24,12 +24,11 @@ from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.admin import config_changes, reconfigure
+from sglang_adaptive.sglang_plugin.admin import config_changes, handlers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.packed import pack, unpack
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, Reconfigure
+from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
-from sglang_adaptive.sglang_plugin.start.policies import build_successor
+from sglang_adaptive.sglang_plugin.start.controller import build_successor
 from tests.live_controllers import ema
 from tests.unit.runtime.test_controller import Learner, ScriptedPolicy, Ticks, Worker, serving, state
 
@@ -236,7 +235,7 @@ class Schedulers:
 
     async def __call__(self, change: Change) -> list[bool]:
         message = SimpleNamespace(server_args=pack(CONFIG_KEY, change))
-        unpack(message, {CONFIG_KEY: Change})
+        unpack(message)
         self.changes.append(message.server_args[CONFIG_KEY])
         self.config = check_config(change.config, "f").as_dict()
         return self.updated
@@ -340,7 +339,7 @@ def test_inactive_server_says_why() -> None:
 @pytest.mark.parametrize("name", ["adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"])
 def test_name_that_carries_nothing_is_left_to_sglang(name: str) -> None:
     message = SimpleNamespace(server_args={name: 1})
-    unpack(message, {CONFIG_KEY: Change})
+    unpack(message)
     assert message.server_args == {name: 1}
 
 
@@ -420,7 +419,7 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         made.append(build_successor(*args))
         return made[-1]
 
-    monkeypatch.setattr(reconfigure, "build_successor", build)
+    monkeypatch.setattr(handlers, "build_successor", build)
     monkeypatch.setattr(
         runtime_context,
         "get_spec",
