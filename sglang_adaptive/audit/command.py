@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from sglang_adaptive.command_line import (
     listed,
     new_file,
     number,
+    server_url,
 )
 from sglang_adaptive.provenance import command_line, git_commit, versions
 from sglang_adaptive.signals import Interrupted, StopSignals
@@ -59,7 +61,8 @@ def parser() -> CommandParser:
     add_server(found, url=None)
     add_admin_api_key(found)
     add = found.add_argument
-    add("--reference", metavar="URL", help="compare with this server, which has the same key and does not speculate")
+    told = "compare with this server, which has the same key and does not speculate"
+    add("--reference", type=server_url, metavar="URL", help=told)
     mine = 'your prompts, one a line: text, or {"text": ...} or {"input_ids": [...]} (default: 8 that ship)'
     add("--prompts", type=Path, metavar="FILE", help=mine)
     minutes = number("minutes", 0.05, 24 * 60)
@@ -82,28 +85,16 @@ def main(argv: Sequence[str]) -> int:
         return failed("audit", f"--prompts {arguments.prompts}: cannot be read ({error.strerror})", BAD_INPUT)
     except ValueError as error:
         return failed("audit", f"--prompts: {error}", BAD_INPUT)
-    try:
-        clients = [
-            None if url is None else _client(flag, url, arguments)
-            for flag, url in (("--url", arguments.url), ("--reference", arguments.reference))
-        ]
-    except ValueError as error:
-        return failed("audit", str(error), BAD_INPUT)
+    connect = partial(Client.from_url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
+    reference = None if arguments.reference is None else connect(arguments.reference)
     try:
         with StopSignals():
-            return _audit(arguments, clients[0], clients[1], own)  # type: ignore[arg-type]
+            return _audit(arguments, connect(arguments.url), reference, own)
     except NotReady as error:
         return failed("audit", str(error), PROBLEM)
     except Interrupted as stop:
         print("interrupted", file=sys.stderr)
         return stop.exit_code
-
-
-def _client(flag: str, url: str, arguments: argparse.Namespace) -> Client:
-    try:
-        return Client.from_url(url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
-    except ValueError as error:
-        raise ValueError(f"{flag}: {error}") from None
 
 
 def _audit(
