@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sglang_adaptive.adaptive_server import HOLD_SECONDS, NotReady, read_info
+from sglang_adaptive.adaptive_server import HOLD_SECONDS, NotReady, most_running, read_info
 from sglang_adaptive.audit import report
 from sglang_adaptive.audit.audit import ZERO, Audit, Found, Subject
 from sglang_adaptive.audit.questions import KINDS, PENALTIES, Prompt, questions, read, shipped
@@ -102,7 +102,7 @@ def _audit(
 ) -> int:
     subject = Subject(client)
     kinds = _kinds(subject, reference)
-    at_once = min([arguments.at_once, *_running(subject.info)])
+    at_once = min(arguments.at_once, most_running(subject.info) or arguments.at_once)
     prompts = own or shipped(_room(subject.info, arguments.tokens))
     asked = questions(prompts, arguments.tokens, kinds)
     # disable=None: a bar on a terminal only
@@ -150,11 +150,6 @@ def _kinds(subject: Subject, reference: Client | None) -> list[str]:
         file=sys.stderr,
     )
     return [kind for kind in KINDS if kind not in PENALTIES]
-
-
-def _running(info: Mapping[str, Any]) -> list[int]:
-    most = info["internal_states"][0].get("effective_max_running_requests_per_dp")
-    return [] if most is None else [int(most)]
 
 
 def _room(info: Mapping[str, Any], tokens: int) -> int:

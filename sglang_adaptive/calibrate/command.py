@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from sglang_adaptive.adaptive_server import HOLD_SECONDS, AdaptiveServer, NotReady
+from sglang_adaptive.adaptive_server import HOLD_SECONDS, AdaptiveServer, NotReady, most_running
 from sglang_adaptive.calibrate import dspark
 from sglang_adaptive.calibrate.measure import check_sizes, depths, measure, room
 from sglang_adaptive.client import Client
@@ -164,7 +164,7 @@ def _how(server: AdaptiveServer) -> str:
 
 def _ladder(server: AdaptiveServer) -> list[int]:
     """Return 1, 2, 4, ... up to the requests that the server runs at once, at most DEFAULT_MAX_BATCH."""
-    most = server.info["internal_states"][0].get("effective_max_running_requests_per_dp") or DEFAULT_MAX_BATCH
+    most = most_running(server.info) or DEFAULT_MAX_BATCH
     return [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most, DEFAULT_MAX_BATCH)]
 
 

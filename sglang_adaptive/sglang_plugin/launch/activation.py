@@ -141,6 +141,11 @@ def cannot_adapt(server_args: Any) -> str | None:
     return None
 
 
+def adapts(server_args: Any) -> bool:
+    """Return whether the launcher has found *server_args* to adapt."""
+    return getattr(server_args, NOTE, {"reason": "static"})["reason"] is None
+
+
 def runs_on_cpu(server_args: Any) -> bool:
     """Whether the server's device is, or will be, the CPU."""
     if server_args.device is not None:

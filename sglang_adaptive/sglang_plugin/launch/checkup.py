@@ -22,7 +22,6 @@ from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, hints, without_device
-from sglang_adaptive.sglang_plugin.launch.hints import left_out
 from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
 from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
 from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT
@@ -36,6 +35,8 @@ ASKED = (
     Need(SRT + "configs.model_config.ModelConfig._config_draft_model", ("self",)),
 )
 """Attributes that only ``doctor`` needs; no launch is refused for them."""
+
+WARM_UP_LEFT_OUT = "the warm-up: a decode server takes no requests of its own"
 
 
 def main(question: Path, answer: Path) -> None:
@@ -108,7 +109,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``learns``: whether it learns DSPARK's table instead;
     - ``drafts``: how the line speculates;
     - ``dspark``: see `hints.planner`;
-    - ``left_out``: see `hints.left_out`;
+    - ``left_out``: features that are unavailable, one phrase each;
     - ``hint``: see `draft_needs.hint`;
     - ``long_contexts``: see `hints.long_contexts`;
     - ``attention_backend``: SGLang's choice;
@@ -131,7 +132,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     found |= {
         "asked": activation.asked_for(server_args),
         "drafts": how_it_drafts(server_args),
-        "left_out": left_out(server_args),
+        "left_out": [WARM_UP_LEFT_OUT] if server_args.disaggregation_mode == "decode" else [],
         "dspark": hints.planner(server_args),
         "hint": draft_needs.hint(server_args),
         "long_contexts": hints.long_contexts(server_args),
@@ -156,7 +157,6 @@ def how_it_drafts(server_args: Any) -> dict[str, Any]:
     """Return the line's arguments for speculation; None for those that it leaves to SGLang."""
     config = server_args.speculative_adaptive_config
     return {
-        "algorithm": (server_args.speculative_algorithm or "").upper() or None,
         "steps": server_args.speculative_num_steps,
         "topk": server_args.speculative_eagle_topk,
         "draft_tokens": server_args.speculative_num_draft_tokens,
@@ -172,7 +172,6 @@ def _resolved(server_args: Any) -> dict[str, Any]:
     return {
         "reason": note.get("reason"),
         "learns": bool(note.get(LEARNS)),
-        "adaptive": bool(cfg.speculative_adaptive),
         "attention_backend": cfg.attention_backend,
         "faster_backend": hints.faster_backend(server_args, cfg.attention_backend),
         "device": str(cfg.device),

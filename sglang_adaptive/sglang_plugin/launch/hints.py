@@ -9,14 +9,6 @@ from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin.model_config import model_config
 
 
-def left_out(server_args: Any) -> list[str]:
-    """Return the features that are unavailable with *server_args*, one phrase each."""
-    found = []
-    if server_args.disaggregation_mode == "decode":
-        found.append("the warm-up: a decode server takes no requests of its own")
-    return found
-
-
 def planner(server_args: Any) -> dict[str, str | None] | None:
     """Return ``mode``, ``table`` (its file) and ``problem`` (why SGLang cannot use it); None for other servers.
 

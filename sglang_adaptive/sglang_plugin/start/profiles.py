@@ -6,7 +6,7 @@ import atexit
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -20,9 +20,6 @@ from sglang_adaptive.runtime.profile_store import ProfileSaver, ProfileStore, de
 from sglang_adaptive.sglang_plugin import env
 
 logger = logging.getLogger(__name__)
-
-# The key of this server's cost profile: the setup for which its round times hold.
-
 
 _PACKAGES = ("sglang", "sglang-adaptive", "torch", "triton", "sglang-kernel", "flashinfer-python")
 """Packages that run inside a round; a new version may change its time."""
@@ -104,26 +101,28 @@ def folder(profile_dir: str | None) -> Path:
 
 def load_shared(profile_dir: str | None) -> CostProfile | None:
     """Return the first rank's saved profile of this server, on every rank; all ranks call it together."""
-    from sglang.srt.runtime_context import get_parallel
-
-    group = get_parallel().tp_group
-    found = _load(profile_dir) if group.rank_in_group == 0 else None
-    shared: CostProfile | None = group.broadcast_object(found, src=0)
-    return shared
+    return _of_first_rank(lambda: _load(profile_dir))
 
 
 def share_known(policy: KeepsProfile) -> CostProfile | None:
     """Return the first rank's round times, on every rank; all ranks call it together."""
+
+    def known() -> CostProfile | None:
+        try:
+            return policy.known_profile(profile_key(), MEASURED)
+        except Exception:  # the other ranks wait for the broadcast
+            logger.warning("adaptive: the measured round times could not be handed on", exc_info=True)
+            return None
+
+    return _of_first_rank(known)
+
+
+def _of_first_rank(profile: Callable[[], CostProfile | None]) -> CostProfile | None:
     from sglang.srt.runtime_context import get_parallel
 
     group = get_parallel().tp_group
-    known = None
-    if group.rank_in_group == 0:
-        try:
-            known = policy.known_profile(profile_key(), MEASURED)
-        except Exception:  # the other ranks wait for the broadcast
-            logger.warning("adaptive: the measured round times could not be handed on", exc_info=True)
-    shared: CostProfile | None = group.broadcast_object(known, src=0)
+    found = profile() if group.rank_in_group == 0 else None
+    shared: CostProfile | None = group.broadcast_object(found, src=0)
     return shared
 
 
@@ -175,9 +174,9 @@ class CostSharing:
 
     def _close(self) -> None:
         """Save the profile once more as the scheduler's process ends."""
-        policy = self._policy
-        if policy is not None and _learnt(policy).cells:
-            self._saver.close(lambda: _learnt(policy))
+        learnt = None if self._policy is None else _learnt(self._policy)
+        if learnt is not None and learnt.cells:
+            self._saver.close(lambda: learnt)
 
 
 @cache

@@ -124,7 +124,7 @@ def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.C
         code = main(["--", "sglang", "serve", "--model-path", "M"])
         return code, capsys.readouterr().out.strip().splitlines()[-1]
 
-    fine = {"asked": True, "reason": None, "adaptive": True, "attention_backend": "fa3", "device": "cuda", "steps": 3}
+    fine = {"asked": True, "reason": None, "attention_backend": "fa3", "device": "cuda", "steps": 3}
     assert verdict(**fine) == (0, "Verdict: this launch line would serve with adaptive speculation.")
     assert verdict(**{**fine, "asked": False}) == (1, "Verdict: 1 problem to mend: launch line.")
     assert verdict(**{**fine, "reason": "topk"}) == (1, "Verdict: 1 problem to mend: launch line.")
