@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
 )
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from tests.live_controllers import ema
+from tests.loops import in_a_loop
 
 LONG = 3600
 SHORT = 0.01
@@ -90,67 +91,51 @@ def held(scheduler: Scheduler) -> int | None:
     return found
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
-
-
-def test_a_hold_ends_when_nobody_renews_it() -> None:
+@in_a_loop
+async def test_a_hold_ends_when_nobody_renews_it() -> None:
     scheduler = Scheduler()
-
-    async def scenario() -> None:
-        assert await ask(worker(scheduler), adaptive_force_steps=0, adaptive_force_seconds=SHORT) == [True]
-        assert held(scheduler) == 0
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) is None
-
-    run(scenario())
+    assert await ask(worker(scheduler), adaptive_force_steps=0, adaptive_force_seconds=SHORT) == [True]
+    assert held(scheduler) == 0
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) is None
 
 
-def test_a_renewed_hold_outlives_the_end_of_the_one_before_in_another_worker() -> None:
+@in_a_loop
+async def test_a_renewed_hold_outlives_the_end_of_the_one_before_in_another_worker() -> None:
     scheduler = Scheduler()
     first, second = worker(scheduler), worker(scheduler)
-
-    async def scenario() -> None:
-        await ask(first, adaptive_force_steps=7, adaptive_force_seconds=SHORT)
-        await ask(second, adaptive_force_steps=7, adaptive_force_seconds=LONG)
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) == 7
-        await ask(first, adaptive_force_steps=1, adaptive_force_seconds=SHORT)
-        await until(lambda: scheduler.ends == 2)
-        assert held(scheduler) is None
-
-    run(scenario())
+    await ask(first, adaptive_force_steps=7, adaptive_force_seconds=SHORT)
+    await ask(second, adaptive_force_steps=7, adaptive_force_seconds=LONG)
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) == 7
+    await ask(first, adaptive_force_steps=1, adaptive_force_seconds=SHORT)
+    await until(lambda: scheduler.ends == 2)
+    assert held(scheduler) is None
 
 
-def test_what_an_operator_held_before_is_held_again() -> None:
+@in_a_loop
+async def test_what_an_operator_held_before_is_held_again() -> None:
     scheduler = Scheduler()
     route = worker(scheduler)
-
-    async def scenario() -> None:
-        await ask(route, adaptive_force_steps=3)
-        for steps in (0, 1):
-            await ask(route, adaptive_force_steps=steps, adaptive_force_seconds=SHORT)
-        await until(lambda: scheduler.ends == 2)
-        assert held(scheduler) == 3
-
-    run(scenario())
+    await ask(route, adaptive_force_steps=3)
+    for steps in (0, 1):
+        await ask(route, adaptive_force_steps=steps, adaptive_force_seconds=SHORT)
+    await until(lambda: scheduler.ends == 2)
+    assert held(scheduler) == 3
 
 
 @pytest.mark.parametrize("steps", [7, None])
-def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
+@in_a_loop
+async def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
     scheduler = Scheduler()
     route = worker(scheduler)
-
-    async def scenario() -> None:
-        await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
-        await ask(route, adaptive_force_steps=steps)
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) == steps
-        await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
-        await until(lambda: scheduler.ends == 2)
-        assert held(scheduler) == steps
-
-    run(scenario())
+    await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
+    await ask(route, adaptive_force_steps=steps)
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) == steps
+    await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
+    await until(lambda: scheduler.ends == 2)
+    assert held(scheduler) == steps
 
 
 @pytest.mark.parametrize(
@@ -170,29 +155,23 @@ def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
         ),
     ],
 )
-def test_what_is_no_time_is_refused(values: dict[str, Any], told: str) -> None:
+@in_a_loop
+async def test_what_is_no_time_is_refused(values: dict[str, Any], told: str) -> None:
     scheduler = Scheduler()
-
-    async def scenario() -> None:
-        answer = await ask(worker(scheduler), **values)
-        assert answer == {"error": {"message": f"adaptive_force_seconds: {told}"}}
-        assert held(scheduler) is None
-
-    run(scenario())
+    answer = await ask(worker(scheduler), **values)
+    assert answer == {"error": {"message": f"adaptive_force_seconds: {told}"}}
+    assert held(scheduler) is None
 
 
-def test_a_refused_hold_changes_nothing_at_its_end() -> None:
+@in_a_loop
+async def test_a_refused_hold_changes_nothing_at_its_end() -> None:
     scheduler = Scheduler()
     route = worker(scheduler)
-
-    async def scenario() -> None:
-        await ask(route, adaptive_force_steps=3)
-        values = {"adaptive_force_steps": 0, "adaptive_force_seconds": SHORT, "nonsense": 1}
-        assert await ask(route, **values) == [False]
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) == 3
-
-    run(scenario())
+    await ask(route, adaptive_force_steps=3)
+    values = {"adaptive_force_steps": 0, "adaptive_force_seconds": SHORT, "nonsense": 1}
+    assert await ask(route, **values) == [False]
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) == 3
 
 
 # -- budgets, and schedulers that do not adapt ----------------------------------------------------------------

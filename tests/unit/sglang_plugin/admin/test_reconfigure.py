@@ -30,6 +30,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Rec
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.controller import build_successor
 from tests.live_controllers import ema
+from tests.loops import in_a_loop
 from tests.unit.runtime.test_controller import Learner, ScriptedPolicy, Ticks, Worker, serving, state
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
@@ -370,42 +371,36 @@ def changes_of(file: Path, cfg: dict[str, Any]) -> tuple[ConfigChanges, Schedule
     return ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file)), schedulers
 
 
-def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+@in_a_loop
+async def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
     changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
     new = {"1": {"candidate_steps": [3]}, "watch": True}
-
-    async def scenario() -> None:
-        changes.start()
-        rewrite(file, json.dumps({"1": {"candidate_steps": [5]}}))
-        await until(lambda: len(caplog.records) == 1)
-        await asyncio.sleep(0.05)  # told once
-        rewrite(file, json.dumps(new))
-        await until(lambda: len(schedulers.changes) == 1)
-        rewrite(file, json.dumps(SLOTS))  # no longer watched after this
-        await until(lambda: len(schedulers.changes) == 2)
-        rewrite(file, json.dumps(new))
-        await asyncio.sleep(0.05)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(scenario())
+    changes.start()
+    rewrite(file, json.dumps({"1": {"candidate_steps": [5]}}))
+    await until(lambda: len(caplog.records) == 1)
+    await asyncio.sleep(0.05)  # told once
+    rewrite(file, json.dumps(new))
+    await until(lambda: len(schedulers.changes) == 1)
+    rewrite(file, json.dumps(SLOTS))  # no longer watched after this
+    await until(lambda: len(schedulers.changes) == 2)
+    rewrite(file, json.dumps(new))
+    await asyncio.sleep(0.05)
     assert schedulers.changes == [Change(new, str(file), "watch"), Change(SLOTS, str(file), "watch")]
     (line,) = [record.message for record in caplog.records]
     assert line.startswith(f"adaptive: watch: {file}: 1.candidate_steps: needs 5, which was not built")
     assert line.endswith("; the old configuration goes on")
 
 
-def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_it(file: Path) -> None:
+@in_a_loop
+async def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_it(file: Path) -> None:
     first, schedulers = changes_of(file, SLOTS)
     second = ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file))
     new = {"1": {"candidate_steps": [3]}}
-
-    async def scenario() -> None:
-        second.start()
-        await first.request({**SLOTS, "watch": True}, "a client")
-        rewrite(file, json.dumps(new))
-        await until(lambda: len(schedulers.changes) == 2)
-
-    asyncio.run(scenario())
+    second.start()
+    await first.request({**SLOTS, "watch": True}, "a client")
+    rewrite(file, json.dumps(new))
+    await until(lambda: len(schedulers.changes) == 2)
     assert schedulers.changes[1] == Change(new, str(file), "watch")
 
 
@@ -441,43 +436,34 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
     assert controller.candidate_steps == [1, 3]
 
 
-def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
+@in_a_loop
+async def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
     changes, schedulers = changes_of(file, SLOTS)
-
-    async def scenario() -> None:
-        changes.start()
-        rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
-        await asyncio.sleep(0.05)
-        assert schedulers.changes == []
-        os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: len(schedulers.changes) == 1)
-
-    asyncio.run(scenario())
+    changes.start()
+    rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
+    await asyncio.sleep(0.05)
+    assert schedulers.changes == []
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: len(schedulers.changes) == 1)
     assert schedulers.changes == [Change({"1": {"candidate_steps": [3]}}, str(file), "SIGHUP")]
 
 
-def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
+@in_a_loop
+async def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
     schedulers = Schedulers(SLOTS)
     changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, None, None)
-
-    async def scenario() -> None:
-        changes.start()
-        os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: bool(caplog.records))
-
-    asyncio.run(scenario())
+    changes.start()
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: bool(caplog.records))
     assert "SIGHUP: command line: no configuration file was given" in caplog.text
 
 
-def test_file_changed_while_the_server_started_is_noticed(file: Path) -> None:
+@in_a_loop
+async def test_file_changed_while_the_server_started_is_noticed(file: Path) -> None:
     changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
     rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
-
-    async def scenario() -> None:
-        changes.start()
-        await until(lambda: len(schedulers.changes) == 1)
-
-    asyncio.run(scenario())
+    changes.start()
+    await until(lambda: len(schedulers.changes) == 1)
 
 
 def test_ema_successor_ignores_late_rounds_of_other_depths() -> None:
