@@ -32,13 +32,11 @@ logger = logging.getLogger(__name__)
 
 CONFIG_KEY = "adaptive_config"
 FORCE_KEY = "adaptive_force_steps"
-LEASE_KEY, LEASE_OVER_KEY = "adaptive_force_lease", "adaptive_force_lease_over"
-"""Of the launcher's messages alone: the number of a hold that ends unless renewed, and that it was not."""
+LEASE_OVER_KEY = "adaptive_force_lease_over"
+"""Of the HTTP server's messages alone: the number of a hold whose time is over."""
 BUDGET_KEY = "adaptive_force_budget"
 EXTEND_KEY = "adaptive_zero_step_extend_every"
 WARM_UP_KEY = "adaptive_warm_up"
-RELEASE = -1
-"""SGLang's message type has only numbers, so null becomes this on the way to the scheduler."""
 BEGIN, END = 1, 0
 """Values of WARM_UP_KEY."""
 WATCH = "watch"
@@ -64,11 +62,25 @@ class Change:
             raise TypeError
 
 
-PACKED: Mapping[str, type] = {CONFIG_KEY: Change, REPORT_KEY: Report}
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Draft steps to hold; None releases what is held."""
+
+    steps: int | None
+    lease: int | None = None
+    """The number of a hold that ends unless it is renewed; None for one without an end."""
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for what another client has put together."""
+        if not all(value is None or isinstance(value, int) for value in (self.steps, self.lease)):
+            raise TypeError
+
+
+PACKED: Mapping[str, type] = {CONFIG_KEY: Change, FORCE_KEY: Hold, REPORT_KEY: Report}
 """Dataclasses that travel in SGLang's message, by their keys. It has numbers under names: one is packed into a name."""
 
 
-def pack(key: str, value: Change | Report) -> dict[str, int]:
+def pack(key: str, value: Change | Hold | Report) -> dict[str, int]:
     """Return the ``server_args`` of a message with *value* for the handler of *key*."""
     return {f"{key} {json.dumps(asdict(value))}": 1}
 
@@ -108,12 +120,10 @@ def handlers() -> dict[str, Handler]:
     """Return this package's handlers by key."""
     now = current()
     if now is None:
-        keys = (FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, BUDGET_KEY, CONFIG_KEY, WARM_UP_KEY, EXTEND_KEY, REPORT_KEY)
+        keys = (FORCE_KEY, LEASE_OVER_KEY, BUDGET_KEY, CONFIG_KEY, WARM_UP_KEY, EXTEND_KEY, REPORT_KEY)
         return dict.fromkeys(keys, NotAdaptive())
-    force = ForceSteps(now.controller)
     return {
-        FORCE_KEY: force,
-        LEASE_KEY: Lease(force),
+        FORCE_KEY: ForceSteps(now.controller),
         LEASE_OVER_KEY: LeaseOver(now.controller),
         BUDGET_KEY: ForceBudget(now.controller),
         CONFIG_KEY: Reconfigure(now.controller),
@@ -131,38 +141,22 @@ class NotAdaptive(Handler):
 
 
 class ForceSteps(Handler):
-    """``adaptive_force_steps``: steps to hold, or RELEASE."""
+    """``adaptive_force_steps``: a `Hold`."""
 
     def __init__(self, controller: AdaptiveController) -> None:
         self._controller = controller
-        self.lease: int | None = None
-        """From the same message; None for a hold without an end."""
 
     def problem(self, key: str, value: Any) -> str | None:
-        if value == RELEASE or value in self._controller.tiers:
+        if isinstance(value, Hold) and (value.steps is None or value.steps in self._controller.tiers):
             return None
         built = ", ".join(map(str, self._controller.tiers))
         return f"{key}: got {value!r}; expected one of {built}, or null to release"
 
-    def apply(self, key: str, value: Any) -> None:
-        before, steps = self._controller.forced_steps, None if value == RELEASE else int(value)
-        self._controller.force_steps(steps, self.lease)
-        if self.lease is None or steps != before:  # a renewal is not worth a line
-            logger.info("adaptive: draft steps %s", "released" if steps is None else f"held at {steps}")
-
-
-class Lease(Handler):
-    """``adaptive_force_lease``: the number of the hold in the same message, which `ForceSteps` checks and applies."""
-
-    def __init__(self, force: ForceSteps) -> None:
-        self._force = force
-
-    def problem(self, key: str, value: Any) -> str | None:
-        self._force.lease = int(value)
-        return None
-
-    def apply(self, key: str, value: Any) -> None:
-        pass
+    def apply(self, key: str, value: Hold) -> None:
+        before = self._controller.forced_steps
+        self._controller.force_steps(value.steps, value.lease)
+        if value.lease is None or value.steps != before:  # a renewal is not worth a line
+            logger.info("adaptive: draft steps %s", "released" if value.steps is None else f"held at {value.steps}")
 
 
 class LeaseOver(Handler):

@@ -26,10 +26,9 @@ from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     CONFIG_KEY,
     FORCE_KEY,
-    LEASE_KEY,
     LEASE_OVER_KEY,
-    RELEASE,
     Change,
+    Hold,
     pack,
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look
@@ -185,23 +184,20 @@ class AdminRoute:
             await _refuse(send, str(error))
 
     async def _force(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass a request that holds or releases steps on as SGLang takes it, or answer 400 and one line."""
+        """Pass a request that holds or releases steps on with a `Hold`, or answer 400 and one line."""
         message = orjson.loads(body)
         values = message["server_args"]
         problem = self._problem(values)
         if problem is not None:
             return await _refuse(send, problem)
-        if values[FORCE_KEY] is None:
-            values[FORCE_KEY] = RELEASE
         seconds = values.pop(SECONDS_KEY, None)
-        lease = secrets.randbelow(2**31)
-        if seconds is not None:
-            values[LEASE_KEY] = lease
+        lease = None if seconds is None else secrets.randbelow(2**31)
+        values |= pack(FORCE_KEY, Hold(values.pop(FORCE_KEY), lease))
         replaced = orjson.dumps(message)
         try:
             await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
         finally:  # the schedulers may have it, whatever became of the answer
-            if seconds is not None:
+            if lease is not None:
                 task = asyncio.create_task(self._end(lease, seconds))
                 self._tasks.add(task)  # the loop itself keeps no reference
                 task.add_done_callback(self._tasks.discard)

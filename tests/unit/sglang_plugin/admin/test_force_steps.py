@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +14,13 @@ from sglang.srt.managers.scheduler_components.internal_state import UpdateReject
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     BUDGET_KEY,
     FORCE_KEY,
-    LEASE_KEY,
     LEASE_OVER_KEY,
     ForceBudget,
     ForceSteps,
     Handler,
-    Lease,
     LeaseOver,
     handlers,
+    unpack,
 )
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from tests.live_controllers import ema
@@ -39,8 +39,8 @@ class Scheduler:
         """Messages so far that a hold is over."""
 
     async def __call__(self, values: dict[str, Any]) -> list[bool]:
-        force = ForceSteps(self.controller)
-        handlers = {FORCE_KEY: force, LEASE_KEY: Lease(force), LEASE_OVER_KEY: LeaseOver(self.controller)}
+        handlers = {FORCE_KEY: ForceSteps(self.controller), LEASE_OVER_KEY: LeaseOver(self.controller)}
+        unpack(SimpleNamespace(server_args=values))
         try:
             for key, value in values.items():
                 handlers[key].validate(key, value)
@@ -210,6 +210,6 @@ def test_without_leave_every_draft_is_verified() -> None:
 
 def test_a_scheduler_that_does_not_adapt_refuses_every_key() -> None:
     found = handlers()
-    assert len(found) == 8 and {FORCE_KEY, BUDGET_KEY} < found.keys()
+    assert len(found) == 7 and {FORCE_KEY, BUDGET_KEY} < found.keys()
     for key, handler in found.items():
         assert refusal(handler, 0, key) == f"{key}: this server's speculation is not adaptive"
