@@ -133,6 +133,13 @@ def handlers() -> dict[str, Handler]:
     }
 
 
+class OfController(Handler):
+    """A key that changes what the controller does."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        self._controller = controller
+
+
 class NotAdaptive(Handler):
     """Every key, where speculation is static."""
 
@@ -140,11 +147,8 @@ class NotAdaptive(Handler):
         return f"{key}: this server's speculation is not adaptive"
 
 
-class ForceSteps(Handler):
+class ForceSteps(OfController):
     """``adaptive_force_steps``: a `Hold`."""
-
-    def __init__(self, controller: AdaptiveController) -> None:
-        self._controller = controller
 
     def problem(self, key: str, value: Any) -> str | None:
         if isinstance(value, Hold) and (value.steps is None or value.steps in self._controller.tiers):
@@ -159,11 +163,8 @@ class ForceSteps(Handler):
             logger.info("adaptive: draft steps %s", "released" if value.steps is None else f"held at {value.steps}")
 
 
-class LeaseOver(Handler):
+class LeaseOver(OfController):
     """``adaptive_force_lease_over``: the number of a hold that ends, if it was not renewed."""
-
-    def __init__(self, controller: AdaptiveController) -> None:
-        self._controller = controller
 
     def problem(self, key: str, value: Any) -> str | None:
         return None  # that of a hold which is over changes nothing
@@ -175,11 +176,8 @@ class LeaseOver(Handler):
             logger.info("adaptive: draft steps %s: nobody renewed the hold", now)
 
 
-class ForceBudget(Handler):
+class ForceBudget(OfController):
     """``adaptive_force_budget``: drafts to verify of a request while steps are held; 0 for all."""
-
-    def __init__(self, controller: AdaptiveController) -> None:
-        self._controller = controller
 
     def problem(self, key: str, value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -212,15 +210,12 @@ class ExtendEvery(Handler):
         logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)
 
 
-class WarmUpSwitch(Handler):
+class WarmUpSwitch(OfController):
     """``adaptive_warm_up``: BEGIN for each pass of the warm-up, and END.
 
     For SGLang serving begins when the scheduler enters its loop, before any request can run. Here it begins when the
     warm-up ends, because the warm-up is meant to load kernels.
     """
-
-    def __init__(self, controller: AdaptiveController) -> None:
-        self._controller = controller
 
     def problem(self, key: str, value: Any) -> str | None:
         return None if value in (BEGIN, END) else f"{key}: got {value!r}; expected {BEGIN} or {END}"
@@ -252,11 +247,11 @@ class TakeReport(Handler):
         self._audits.count(value)
 
 
-class Reconfigure(Handler):
+class Reconfigure(OfController):
     """``adaptive_config``: another configuration, as a `Change`."""
 
     def __init__(self, controller: AdaptiveController) -> None:
-        self._controller = controller
+        super().__init__(controller)
         self._successor: tuple[AdaptiveConfig, AdaptivePolicy, CostSharing] | None = None
 
     def problem(self, key: str, value: Any) -> str | None:

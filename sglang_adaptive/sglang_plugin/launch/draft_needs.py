@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.model_config import model_config
-from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
+from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks, plans_widths
 
 _DRAFT = "add --speculative-draft-model-path DRAFT"
 
@@ -55,7 +55,7 @@ def refused(server_args: Any, adapts: bool) -> str | None:
     from sglang.srt.arg_groups.parallel_hook import handle_deprecated_dp_attention
     from sglang.srt.speculative import spec_info
 
-    if (server_args.speculative_algorithm or "").upper() == "DSPARK" and not Path(server_args.model_path).is_dir():
+    if plans_widths(server_args) and not Path(server_args.model_path).is_dir():
         return None  # SGLang would look for a draft beside the target on its hub
     asked = copy.deepcopy(server_args)
     steps, topk, tokens = (

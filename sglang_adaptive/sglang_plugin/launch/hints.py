@@ -7,6 +7,7 @@ from typing import Any
 
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin.model_config import model_config
+from sglang_adaptive.sglang_plugin.workers.arguments import plans_widths
 
 
 def planner(server_args: Any) -> dict[str, str | None] | None:
@@ -16,7 +17,7 @@ def planner(server_args: Any) -> dict[str, str | None] | None:
     """
     from sglang.srt.speculative.dspark_components.dspark_sps import is_uninitialized_sps_table, load_sps_table_from_path
 
-    if (server_args.speculative_algorithm or "").upper() != "DSPARK" or server_args.disaggregation_mode == "prefill":
+    if not plans_widths(server_args) or server_args.disaggregation_mode == "prefill":
         return None
     table, problem = server_args.speculative_dspark_sps_table_path, None
     if table is not None:
