@@ -27,13 +27,12 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
     CONFIG_KEY,
     FORCE_KEY,
     LEASE_OVER_KEY,
-    Change,
     Hold,
     pack,
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look
 from sglang_adaptive.sglang_plugin.audit_http import DecodesAgain
-from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE, Report
+from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.releases import import_in_workers
@@ -71,11 +70,20 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
     built = CapturedSteps.from_pairs(scheduler_info.get(BUILT, []))
     changes = None
     if cfg.speculative_adaptive:
-        again = DecodesAgain(_manager, _take, _send_report)
-        path = cfg.speculative_adaptive_config
         most = max(built.graphs, default=0)
+        again = DecodesAgain(
+            _manager,
+            take=lambda: look(_manager(), TAKE),
+            send=lambda report: to_schedulers(pack(REPORT_KEY, report)),
+        )
         changes = ConfigChanges(
-            _send_change, _in_force, built, path, note["stamp"], again.begin, lambda config: fitted(config, most, cfg)
+            send=lambda change: to_schedulers(pack(CONFIG_KEY, change)),
+            in_force=_in_force,
+            built=built,
+            path=cfg.speculative_adaptive_config,
+            stamp=note["stamp"],
+            changed=again.begin,
+            fit=lambda config: fitted(config, most, cfg),
         )
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 
@@ -109,10 +117,6 @@ def _pass_on(supervisor: Any) -> None:
             return os.kill(process.pid, signal.SIGHUP)
 
 
-async def _send_change(change: Change) -> list[bool]:
-    return await to_schedulers(pack(CONFIG_KEY, change))
-
-
 async def _in_force() -> dict[str, Any]:
     """Return the configuration of the first scheduler that answers."""
     found: dict[str, Any] = (await look(_manager()))[0].get("config") or {}
@@ -123,15 +127,6 @@ def _manager() -> Any:
     from sglang.srt.entrypoints.http_server import get_global_state
 
     return get_global_state().tokenizer_manager
-
-
-async def _take() -> list[dict[str, Any]]:
-    """Return what every scheduler gives the audit."""
-    return await look(_manager(), TAKE)
-
-
-async def _send_report(report: Report) -> list[bool]:
-    return await to_schedulers(pack(REPORT_KEY, report))
 
 
 async def to_schedulers(values: dict[str, int]) -> list[bool]:

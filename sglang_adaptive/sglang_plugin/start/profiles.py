@@ -6,16 +6,15 @@ import atexit
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey
-from sglang_adaptive.provenance import cpu_model
+from sglang_adaptive.provenance import cpu_model, versions
 from sglang_adaptive.runtime.profile_store import ProfileSaver, ProfileStore, default_folder
 from sglang_adaptive.sglang_plugin import env
 
@@ -44,7 +43,7 @@ def profile_key() -> ProfileKey:
             "kv_cache": str(cfg.kv_cache_dtype),
             "quantization": str(cfg.quantization),
         },
-        versions=dict(_versions()),
+        versions={name: found for name, found in versions(*_PACKAGES).items() if found and name in _PACKAGES},
     )
 
 
@@ -80,14 +79,6 @@ def _device_name(device: str) -> str:
 
         return str(torch.cuda.get_device_name())
     return f"{device}: {cpu_model()}" if device.startswith("cpu") else device
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in _PACKAGES:
-        try:
-            yield name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
 
 
 MEASURED = "learnt in service by the throughput policy"
