@@ -46,7 +46,7 @@ REASONS = {
     "sglang_plugin/admin/handlers.py": ("problem",),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
-    "sglang_plugin/launch/hints.py": ("planner",),
+    "sglang_plugin/launch/line.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
     "lab/demo/words.py": ("failures",),
     "watch/view.py": ("view", "_state", "read"),

@@ -337,7 +337,14 @@ def test_inactive_server_says_why() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"),
+        *("adaptive_audit {", 'adaptive_audit {"replica": 0}', "adaptive_audit []"),
+        *("adaptive_force_steps {}", 'adaptive_force_steps {"steps": "3"}', 'adaptive_force_steps {"steps": [3]}'),
+    ],
+)
 def test_name_that_carries_nothing_is_left_to_sglang(name: str) -> None:
     message = SimpleNamespace(server_args={name: 1})
     unpack(message)
