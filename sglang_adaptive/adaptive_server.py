@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 
@@ -67,6 +68,12 @@ class AdaptiveServer:
             raise NotReady(f"{self.client.url}: {in_words(error)}") from None
         if not all(held):
             raise NotReady(f"{self.client.url}: its scheduler refused the depth; its log says why")
+
+
+def most_running(info: Mapping[str, Any]) -> int | None:
+    """Return the requests that a replica of the server of *info* runs at once; None where it does not say."""
+    found: int | None = info["internal_states"][0].get("effective_max_running_requests_per_dp")
+    return found
 
 
 def read_info(client: Client) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from sglang_adaptive import __version__
+from sglang_adaptive.command_line import BAD_INPUT, DONE, INTERRUPTED, PROGRAM
 
 COMMANDS = {
     "demo": ("sglang_adaptive.lab.demo.command", "boot a real server without a GPU; watch the depth follow the text"),
@@ -27,7 +28,6 @@ COMMANDS = {
 }
 """Subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and what it does."""
 
-INTERRUPTED = 130
 READER_GONE = 141
 """128 + SIGPIPE: what a shell reports for a command whose reader went away."""
 
@@ -52,16 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(help_text())
-        return 0 if arguments else 2
+        return DONE if arguments else BAD_INPUT
     if arguments[0] == "--version":
-        print(f"sglang-adaptive {__version__}")
-        return 0
+        print(f"{PROGRAM} {__version__}")
+        return DONE
     name, *rest = arguments
     if name not in COMMANDS:
         near = get_close_matches(name, COMMANDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; expected one of {', '.join(COMMANDS)}"
-        print(f"sglang-adaptive: error: no command {name!r}{hint}", file=sys.stderr)
-        return 2
+        print(f"{PROGRAM}: error: no command {name!r}{hint}", file=sys.stderr)
+        return BAD_INPUT
     code: int = import_module(COMMANDS[name][0]).main(rest)
     return code
 

@@ -101,8 +101,7 @@ class Client:
         Returns True for each data-parallel replica. Raises RequestError with the reason when the server refuses it; the
         old configuration then stays in force.
         """
-        updated: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_config": dict(config)}})
-        return updated
+        return self._set(adaptive_config=dict(config))
 
     def force_steps(self, steps: int | None, seconds: float | None = None) -> list[bool]:
         """Hold *steps*, or release them with None; with *seconds* for as long, unless another call comes before.
@@ -110,17 +109,15 @@ class Client:
         Returns True for each data-parallel replica, False for one without adaptive speculation. Raises RequestError
         with the reason for steps without a runtime state, and where adaptive speculation was requested and is off.
         """
-        values = {"adaptive_force_steps": steps, **({} if seconds is None else {"adaptive_force_seconds": seconds})}
-        held: list[bool] = self.post("/set_internal_state", {"server_args": values})
-        return held
+        more = {} if seconds is None else {"adaptive_force_seconds": seconds}
+        return self._set(adaptive_force_steps=steps, **more)
 
     def force_budget(self, budget: int) -> list[bool]:
         """Verify *budget* drafts a request, on average, while steps are held; 0 verifies all.
 
         Raises RequestError where the server may not.
         """
-        held: list[bool] = self.post("/set_internal_state", {"server_args": {"adaptive_force_budget": budget}})
-        return held
+        return self._set(adaptive_force_budget=budget)
 
     def flush_cache(self) -> None:
         """Empty the prefix cache, once the last request has left. Raises RequestError if one is there for a minute."""
@@ -154,6 +151,10 @@ class Client:
     def abort(self, rid: str) -> None:
         """Abort the request that was sent with this `rid`; nothing happens when there is none."""
         self.post("/abort_request", {"rid": rid})
+
+    def _set(self, **values: Any) -> list[bool]:
+        updated: list[bool] = self.post("/set_internal_state", {"server_args": values})
+        return updated
 
     def _events(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         connection = self._connect()

@@ -48,9 +48,8 @@ class CommandParser(argparse.ArgumentParser):
 def add_server(parser: argparse.ArgumentParser, *, url: str | None = DEFAULT_URL) -> None:
     """Add the options that name a running server; without a default *url* the command must be given one."""
     known = f" (default: {url})" if url else " (required)"
-    parser.add_argument(
-        "--url", default=url, required=url is None, metavar="URL", help=f"the server, as in {DEFAULT_URL}{known}"
-    )
+    told = f"the server, as in {DEFAULT_URL}{known}"
+    parser.add_argument("--url", type=server_url, default=url, required=url is None, metavar="URL", help=told)
     add_api_key(parser)
 
 
@@ -66,6 +65,17 @@ def add_admin_api_key(parser: argparse.ArgumentParser) -> None:
 
 def _add_key(parser: argparse.ArgumentParser, flag: str, variable: str, what: str) -> None:
     parser.add_argument(flag, default=os.environ.get(variable), metavar="KEY", help=f"{what} (default: ${variable})")
+
+
+def server_url(text: str) -> str:
+    """Return the address of a server, for ``type=`` of an argument."""
+    from sglang_adaptive.client import Client
+
+    try:
+        Client.from_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def port_number(text: str) -> int:

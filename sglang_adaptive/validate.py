@@ -14,11 +14,9 @@ from sglang_adaptive.policy import options
 from sglang_adaptive.policy.config import AdaptiveConfig, load_config
 from sglang_adaptive.policy.errors import ConfigError
 
-# The behaviour of a checked configuration, as JSON builtins; its policy's options say most of it.
-
 
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
-    """Return policy, steps, behaviour by batch size, and differences from the defaults."""
+    """Return policy, steps, behaviour by batch size, and differences from the defaults, as JSON builtins."""
     of_policy = config.options.facts()
     return {
         "policy": config.policy,
@@ -157,9 +155,6 @@ def steps(count: int) -> str:
 
 def _count(count: int, noun: str) -> str:
     return noun if count == 1 and noun == "round" else f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-# ``sglang-adaptive validate``: parses, checks as a server does, and prints the configuration in words.
 
 
 def parser() -> CommandParser:

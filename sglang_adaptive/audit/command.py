@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from sglang_adaptive.adaptive_server import HOLD_SECONDS, NotReady, read_info
+from sglang_adaptive.adaptive_server import HOLD_SECONDS, NotReady, most_running, read_info
 from sglang_adaptive.audit import report
 from sglang_adaptive.audit.audit import ZERO, Audit, Found, Subject
 from sglang_adaptive.audit.questions import KINDS, PENALTIES, Prompt, questions, read, shipped
@@ -28,6 +29,7 @@ from sglang_adaptive.command_line import (
     listed,
     new_file,
     number,
+    server_url,
 )
 from sglang_adaptive.provenance import command_line, git_commit, versions
 from sglang_adaptive.signals import Interrupted, StopSignals
@@ -59,7 +61,8 @@ def parser() -> CommandParser:
     add_server(found, url=None)
     add_admin_api_key(found)
     add = found.add_argument
-    add("--reference", metavar="URL", help="compare with this server, which has the same key and does not speculate")
+    told = "compare with this server, which has the same key and does not speculate"
+    add("--reference", type=server_url, metavar="URL", help=told)
     mine = 'your prompts, one a line: text, or {"text": ...} or {"input_ids": [...]} (default: 8 that ship)'
     add("--prompts", type=Path, metavar="FILE", help=mine)
     minutes = number("minutes", 0.05, 24 * 60)
@@ -82,16 +85,11 @@ def main(argv: Sequence[str]) -> int:
         return failed("audit", f"--prompts {arguments.prompts}: cannot be read ({error.strerror})", BAD_INPUT)
     except ValueError as error:
         return failed("audit", f"--prompts: {error}", BAD_INPUT)
-    try:
-        clients = [
-            None if url is None else _client(flag, url, arguments)
-            for flag, url in (("--url", arguments.url), ("--reference", arguments.reference))
-        ]
-    except ValueError as error:
-        return failed("audit", str(error), BAD_INPUT)
+    connect = partial(Client.from_url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
+    reference = None if arguments.reference is None else connect(arguments.reference)
     try:
         with StopSignals():
-            return _audit(arguments, clients[0], clients[1], own)  # type: ignore[arg-type]
+            return _audit(arguments, connect(arguments.url), reference, own)
     except NotReady as error:
         return failed("audit", str(error), PROBLEM)
     except Interrupted as stop:
@@ -99,19 +97,12 @@ def main(argv: Sequence[str]) -> int:
         return stop.exit_code
 
 
-def _client(flag: str, url: str, arguments: argparse.Namespace) -> Client:
-    try:
-        return Client.from_url(url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
-    except ValueError as error:
-        raise ValueError(f"{flag}: {error}") from None
-
-
 def _audit(
     arguments: argparse.Namespace, client: Client, reference: Client | None, own: Mapping[str, Prompt] | None
 ) -> int:
     subject = Subject(client)
     kinds = _kinds(subject, reference)
-    at_once = min([arguments.at_once, *_running(subject.info)])
+    at_once = min(arguments.at_once, most_running(subject.info) or arguments.at_once)
     prompts = own or shipped(_room(subject.info, arguments.tokens))
     asked = questions(prompts, arguments.tokens, kinds)
     # disable=None: a bar on a terminal only
@@ -159,11 +150,6 @@ def _kinds(subject: Subject, reference: Client | None) -> list[str]:
         file=sys.stderr,
     )
     return [kind for kind in KINDS if kind not in PENALTIES]
-
-
-def _running(info: Mapping[str, Any]) -> list[int]:
-    most = info["internal_states"][0].get("effective_max_running_requests_per_dp")
-    return [] if most is None else [int(most)]
 
 
 def _room(info: Mapping[str, Any], tokens: int) -> int:

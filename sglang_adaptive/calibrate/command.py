@@ -10,11 +10,21 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from sglang_adaptive.adaptive_server import HOLD_SECONDS, AdaptiveServer, NotReady
+from sglang_adaptive.adaptive_server import HOLD_SECONDS, AdaptiveServer, NotReady, most_running
 from sglang_adaptive.calibrate import dspark
 from sglang_adaptive.calibrate.measure import check_sizes, depths, measure, room
 from sglang_adaptive.client import Client
-from sglang_adaptive.command_line import CommandParser, add_admin_api_key, add_server, count, failed, new_file
+from sglang_adaptive.command_line import (
+    BAD_INPUT,
+    DONE,
+    PROBLEM,
+    CommandParser,
+    add_admin_api_key,
+    add_server,
+    count,
+    failed,
+    new_file,
+)
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.runtime.profile_store import ProfileStore
 from sglang_adaptive.sglang_plugin.start.profiles import folder
@@ -71,42 +81,34 @@ def main(argv: Sequence[str]) -> int:
     try:
         with StopSignals():
             return _dspark(arguments) if arguments.dspark else _calibrate(arguments)
+    except NotReady as error:
+        return failed("calibrate", str(error), PROBLEM)
     except Interrupted as stop:
         print("interrupted", file=sys.stderr)
         return stop.exit_code
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    try:
-        client = Client.from_url(arguments.url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
-        server = AdaptiveServer(client)
-        sizes = arguments.batch_sizes or _ladder(server)
-        check_sizes(server.info, sizes, client.url)
-        profile, ended = _measure(server, sizes, arguments)
-    except ValueError as error:
-        return failed("calibrate", f"--url: {error}", 2)
-    except NotReady as error:
-        return failed("calibrate", str(error), 1)
+    client = Client.from_url(arguments.url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
+    server = AdaptiveServer(client)
+    sizes = arguments.batch_sizes or _ladder(server)
+    check_sizes(server.info, sizes, client.url)
+    profile, ended = _measure(server, sizes, arguments)
     print(table(profile))
     kept = _keep(profile, arguments)
-    return failed("calibrate", f"{ended}; what had been measured was kept", 1) if ended and not kept else kept
+    return failed("calibrate", f"{ended}; what had been measured was kept", PROBLEM) if ended and not kept else kept
 
 
 def _dspark(arguments: argparse.Namespace) -> int:
     """Write the table of a DSPARK server."""
     if arguments.output is None or arguments.png is not None or arguments.profile_dir is not None:
-        return failed("calibrate", "--dspark: expected --output FILE, and neither --png nor --profile-dir", 2)
-    try:
-        client = Client.from_url(arguments.url)  # without a key, as SGLang's profiler asks
-        table = dspark.measure(client, arguments.output, arguments.batch_sizes, arguments.rounds)
-    except ValueError as error:
-        return failed("calibrate", f"--url: {error}", 2)
-    except NotReady as error:
-        return failed("calibrate", str(error), 1)
+        return failed("calibrate", "--dspark: expected --output FILE, and neither --png nor --profile-dir", BAD_INPUT)
+    client = Client.from_url(arguments.url)  # without a key, as SGLang's profiler asks
+    table = dspark.measure(client, arguments.output, arguments.batch_sizes, arguments.rounds)
     print(dspark.shown(table))
     use = f"SGLANG_RAGGED_VERIFY_MODE=compact ... --speculative-dspark-sps-table-path {arguments.output}"
     print(f"wrote {arguments.output}; launch with {use}", file=sys.stderr)
-    return 0
+    return DONE
 
 
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
@@ -117,12 +119,12 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
     else:
         store = ProfileStore(profile.key, arguments.profile_dir or folder(None))
         if not store.save(profile):
-            return failed("calibrate", f"the profile could not be kept in {store.folder}", 1)
+            return failed("calibrate", f"the profile could not be kept in {store.folder}", PROBLEM)
         print(f"kept in {store.path}; a server with the same key starts from it", file=sys.stderr)
     if arguments.png is not None:
         draw(profile, arguments.png)
         print(f"wrote {arguments.png}", file=sys.stderr)
-    return 0
+    return DONE
 
 
 def _measure(
@@ -162,7 +164,7 @@ def _how(server: AdaptiveServer) -> str:
 
 def _ladder(server: AdaptiveServer) -> list[int]:
     """Return 1, 2, 4, ... up to the requests that the server runs at once, at most DEFAULT_MAX_BATCH."""
-    most = server.info["internal_states"][0].get("effective_max_running_requests_per_dp") or DEFAULT_MAX_BATCH
+    most = most_running(server.info) or DEFAULT_MAX_BATCH
     return [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most, DEFAULT_MAX_BATCH)]
 
 

@@ -17,7 +17,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.adaptive_server import KeyAsked, NotReady, read_info
+from sglang_adaptive.adaptive_server import KeyAsked, NotReady, most_running, read_info
 from sglang_adaptive.calibrate.measure import check_sizes
 from sglang_adaptive.client import Client, RequestError
 
@@ -97,7 +97,7 @@ def most_requests(info: Mapping[str, Any]) -> int:
     """Return the most requests of a replica that run at once inside its CUDA graphs."""
     state = info["internal_states"][0]
     decode = (state.get("cuda_graph_config") or {}).get("decode") or {}
-    limits = [state.get("effective_max_running_requests_per_dp"), max(decode.get("bs") or [0]), decode.get("max_bs")]
+    limits = [most_running(info), max(decode.get("bs") or [0]), decode.get("max_bs")]
     return min((int(limit) for limit in limits if limit and limit > 0), default=48)
 
 

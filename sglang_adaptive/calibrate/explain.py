@@ -1,17 +1,31 @@
-"""``sglang-adaptive explain``: prints why a live server runs its current steps."""
+"""``sglang-adaptive explain``: what the ``adaptive`` block of a live server's state means, in words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
-from sglang_adaptive.calibrate.state_words import because, ladder, looked_up
 from sglang_adaptive.client import Client
-from sglang_adaptive.command_line import BAD_INPUT, DONE, PROBLEM, CommandParser, add_server, failed, listed
+from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, add_server, failed, listed
 from sglang_adaptive.lookups.tally import lookup_words
+from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
+from sglang_adaptive.validate import batch_sizes
+
+_CAUSES = {
+    "acceptance": "what was accepted asked for it",
+    "batch size": "the batch became {batch_size}",
+    "probe": "a probe looked at another depth, or ended",
+    "lookup": "text began to be copied, or no longer was",
+    "capacity": "a context or the KV cache is nearly full, or was",
+    "forced": "an operator forced it",
+    "released": "an operator released it",
+    "degraded": "the policy failed, or the audit found a wrong token",
+    "audit": "finished requests were decoded again",
+    "configuration": "the configuration was changed",
+}
 
 
 def parser() -> CommandParser:
@@ -34,10 +48,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, 1 when the server is not adaptive or gone, 2 for bad usage."""
     arguments = parser().parse_args(argv)
     try:
-        client = Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)
-        state = AdaptiveServer(client).state
-    except ValueError as error:
-        return failed("explain", f"--url: {error}", BAD_INPUT)
+        state = AdaptiveServer(Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)).state
     except NotReady as error:
         return failed("explain", str(error), PROBLEM)
     print(json.dumps(state, indent=1) if arguments.json else "\n".join(explain(state)))
@@ -93,7 +104,7 @@ def _ledger(state: dict[str, Any]) -> Iterator[str]:
 def _slot(slot: dict[str, Any]) -> Iterator[str]:
     if slot["batch_range"] is None:
         return
-    sizes = _range(*slot["batch_range"])
+    sizes = batch_sizes(slot["batch_range"])
     if not slot["batches"]:
         yield f"{sizes}: {_steps(slot['steps'])}; nothing seen yet."
         return
@@ -101,12 +112,6 @@ def _slot(slot: dict[str, Any]) -> Iterator[str]:
         f"{sizes}: {_steps(slot['steps'])}; the moving average of accepted drafts is {slot['ema_accept_len']:.2f} "
         f"after {slot['batches']} rounds. {_what_next(slot)}"
     )
-
-
-def _range(low: int, high: int | None) -> str:
-    if high is None:
-        return f"Batch sizes from {low}"
-    return f"Batch size {low}" if low == high else f"Batch sizes {low} to {high}"
 
 
 def _what_next(slot: dict[str, Any]) -> str:
@@ -148,3 +153,24 @@ def _rates(state: dict[str, Any]) -> Iterator[str]:
 
 def _steps(count: int) -> str:
     return "no drafts" if count == 0 else f"{count} step" if count == 1 else f"{count} steps"
+
+
+def because(switch: Mapping[str, Any]) -> str:
+    """Return the cause of a record of ``recent_switches`` in words; an unknown cause as it is."""
+    return _CAUSES.get(switch["cause"], switch["cause"]).format(batch_size=switch["batch_size"])
+
+
+def looked_up(state: Mapping[str, Any]) -> list[int]:
+    """Return the drafts of rounds that are looked up in each request's own text, where the server has such rounds."""
+    return [] if state.get("lookup_rounds") is None else [steps for steps in state["tiers"] if steps in DRAFTS]
+
+
+def ladder(state: Mapping[str, Any]) -> list[int]:
+    """Return the depths that the configuration in force may choose, ascending.
+
+    A server keeps every depth that it built, so a later configuration may leave some out; an operator may still hold
+    them. All of them are returned for a policy that does not tell its own.
+    """
+    told = {rate["steps"] for rate in state.get("rates", ())}
+    told.update(steps for slot in state.get("slots", ()) for steps in slot["candidate_steps"])
+    return sorted(told) or list(state["tiers"])

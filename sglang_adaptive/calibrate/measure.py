@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
-from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
+from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady, most_running
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.policy.profile import ProfileCell
 
@@ -118,7 +118,7 @@ def room(info: Mapping[str, Any], batch_size: int) -> int:
 
 def check_sizes(info: Mapping[str, Any], sizes: Sequence[int], url: str) -> None:
     """Raise NotReady where the server of *info* runs fewer requests at once than the largest of *sizes*."""
-    most = info["internal_states"][0].get("effective_max_running_requests_per_dp")
+    most = most_running(info)
     if most is not None and max(sizes) > most:
         raise NotReady(f"--batch-sizes: got {max(sizes)}, but {url} runs {most} requests at once")
 

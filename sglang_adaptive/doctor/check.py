@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 """Passed; a hint; adaptive speculation cannot run until it is fixed."""
@@ -18,7 +17,3 @@ class Check:
     """OK, NOTE or PROBLEM."""
 
     words: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON builtins."""
-        return asdict(self)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from sglang_adaptive import command_line
 from sglang_adaptive.client import Client
-from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, add_api_key, failed, has_colour, listed
+from sglang_adaptive.command_line import (
+    BAD_INPUT,
+    DONE,
+    CommandParser,
+    add_api_key,
+    failed,
+    has_colour,
+    listed,
+    server_url,
+)
 from sglang_adaptive.doctor import installation, running
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.installation import LaunchLine, take_apart
@@ -52,7 +61,7 @@ def parser() -> CommandParser:
         usage="sglang-adaptive doctor [-h] [--url URL] [--api-key KEY] [--json] [FILE] [-- LAUNCH LINE ...]",
     )  # fmt: skip
     found.add_argument("file", nargs="?", metavar="FILE", help=f"a configuration to check, as for {CONFIG}")
-    found.add_argument("--url", metavar="URL", help="check the server there, and not this machine")
+    found.add_argument("--url", type=server_url, metavar="URL", help="check the server there, and not this machine")
     add_api_key(found)
     found.add_argument("--json", action="store_true", help="print checks and verdict as one JSON object")
     return found
@@ -67,9 +76,11 @@ def main(argv: Sequence[str]) -> int:
         return failed("doctor", "--url and a launch line: expected one of them", BAD_INPUT)
     try:
         line = None if line_words is None else take_apart(line_words)
-        client = None if arguments.url is None else _client(arguments)
     except ValueError as error:
         return failed("doctor", str(error), BAD_INPUT)
+    client = None
+    if arguments.url is not None:
+        client = Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)
     found: list[Check] = []
     for check in _checks(arguments.file, line, client):
         found.append(check)
@@ -78,18 +89,11 @@ def main(argv: Sequence[str]) -> int:
     verdict = _verdict(found, line, client)
     bad = any(check.status == PROBLEM for check in found)
     if arguments.json:
-        report = {"checks": [check.as_dict() for check in found], "verdict": verdict, "ok": not bad}
+        report = {"checks": [asdict(check) for check in found], "verdict": verdict, "ok": not bad}
         print(json.dumps(report, indent=1))
     else:
         print(f"\nVerdict: {verdict}")
     return command_line.PROBLEM if bad else DONE
-
-
-def _client(arguments: argparse.Namespace) -> Client:
-    try:
-        return Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)
-    except ValueError as error:
-        raise ValueError(f"--url: {error}") from None
 
 
 def _checks(file: str | None, line: LaunchLine | None, client: Client | None) -> Iterator[Check]:

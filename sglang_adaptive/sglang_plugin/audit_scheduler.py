@@ -75,25 +75,6 @@ class Report:
         return f"token {self.at} of request {self.request}: {how}"
 
 
-class TakeReport:
-    """Handler of ``adaptive_audit``: SGLang calls ``validate``, then ``apply``, between two rounds on every rank."""
-
-    def __init__(self, audits: Audits | None) -> None:
-        self._audits = audits
-
-    def validate(self, key: str, value: Any) -> None:
-        """Raise SGLang's UpdateRejected unless *value* is a report."""
-        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
-
-        if self._audits is None or not isinstance(value, Report):
-            raise UpdateRejected(f"{key}: got {value!r}; expected a report of the HTTP server's audit")
-
-    def apply(self, key: str, value: Report) -> None:
-        """Count the report."""
-        assert self._audits is not None, "validate came first"
-        self._audits.count(value)
-
-
 class Audits:
     """The audit of what one scheduler's requests have got."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 
-from sglang_adaptive.calibrate.state_words import because, ladder, looked_up
+from sglang_adaptive.calibrate.explain import because, ladder, looked_up
 from sglang_adaptive.client import Client, RequestError, in_words
 
 # One reading of a server: its internal state, or why there is none.

@@ -147,7 +147,7 @@ class Scheduler(RuleBasedStateMachine):
         self.turns.tried["configuration"] += 1
 
     def _configure(self, config: dict[str, Any]) -> None:
-        from sglang_adaptive.sglang_plugin.admin.reconfigure import Change, Reconfigure
+        from sglang_adaptive.sglang_plugin.admin.handlers import Change, Reconfigure
 
         handler, change = Reconfigure(self.lab.controller), Change(config, "adaptive_config", "the campaign")
         handler.validate("adaptive_config", change)

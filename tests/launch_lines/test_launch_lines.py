@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.doctor.advice import advice
-from sglang_adaptive.sglang_plugin.launch.renamed_flags import CHANGES, mend
+from sglang_adaptive.sglang_plugin.launch.line import CHANGES, mend
 from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launched, launcher, lines, verdict
 
 pytestmark = pytest.mark.engine

@@ -11,7 +11,7 @@ from typing import Any
 
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config, file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, WATCH, Change
+from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, WATCH, Change
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,11 @@ that a request matches, so this layer handles only the methods of SGLang's route
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -18,22 +21,29 @@ import orjson
 
 from sglang_adaptive.policy.config import MAX_BYTES, CapturedSteps, parse_object
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.sglang_plugin.admin import http_workers
+from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.packed import pack
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
-from sglang_adaptive.sglang_plugin.admin.server_info import FORCE_KEY, LEASE_KEY, LEASE_OVER_KEY, RELEASE, look
+from sglang_adaptive.sglang_plugin.admin.handlers import (
+    CONFIG_KEY,
+    FORCE_KEY,
+    LEASE_OVER_KEY,
+    Hold,
+    pack,
+)
+from sglang_adaptive.sglang_plugin.admin.server_info import look
 from sglang_adaptive.sglang_plugin.audit_http import DecodesAgain
-from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE, Report
+from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.start.policies import fitted
+from sglang_adaptive.sglang_plugin.releases import import_in_workers
+from sglang_adaptive.sglang_plugin.start.controller import fitted
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
+WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
 MOST_SECONDS = 86400
 """A hold for longer is one without an end."""
@@ -46,7 +56,7 @@ def install(server_args: Any, scheduler_infos: list[dict[str, Any]]) -> None:
     from sglang.srt.arg_groups.overrides import resolving_view
 
     if (resolving_view(server_args).tokenizer_worker_num or 1) > 1:
-        http_workers.serve_our_application()
+        _serve_our_application()
     else:
         add_layer(server_args, scheduler_infos[0])
 
@@ -60,17 +70,51 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
     built = CapturedSteps.from_pairs(scheduler_info.get(BUILT, []))
     changes = None
     if cfg.speculative_adaptive:
-        again = DecodesAgain(_manager, _take, _send_report)
-        path = cfg.speculative_adaptive_config
         most = max(built.graphs, default=0)
+        again = DecodesAgain(
+            _manager,
+            take=lambda: look(_manager(), TAKE),
+            send=lambda report: to_schedulers(pack(REPORT_KEY, report)),
+        )
         changes = ConfigChanges(
-            _send_change, _in_force, built, path, note["stamp"], again.begin, lambda config: fitted(config, most, cfg)
+            send=lambda change: to_schedulers(pack(CONFIG_KEY, change)),
+            in_force=_in_force,
+            built=built,
+            path=cfg.speculative_adaptive_config,
+            stamp=note["stamp"],
+            changed=again.begin,
+            fit=lambda config: fitted(config, most, cfg),
         )
     app.add_middleware(AdminRoute, tiers=sorted(built.graphs), inactive=note["reason"], changes=changes)
 
 
-async def _send_change(change: Change) -> list[bool]:
-    return await to_schedulers(pack(CONFIG_KEY, change))
+def _serve_our_application() -> None:
+    """Let HTTP workers import this package's application and log what it says, and SIGHUP reach one of them.
+
+    Each worker of ``--tokenizer-worker-num`` is a new process in which SGLang loads no plugins.
+    """
+    from uvicorn.config import LOGGING_CONFIG
+
+    named = import_in_workers(WORKERS_APPLICATION)
+    if named != WORKERS_APPLICATION:
+        env.HTTP_APPLICATION.set(named)
+    # As SGLang does for its own logger: a worker configures no other.
+    LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
+    try:
+        from uvicorn.supervisors import multiprocess
+
+        supervisor: Any = multiprocess.Multiprocess
+        assert callable(supervisor.handle_hup), "what uvicorn calls on SIGHUP"
+        supervisor.handle_hup = _pass_on
+    except Exception:
+        logger.exception("adaptive: SIGHUP restarts the HTTP workers, as without this package")
+
+
+def _pass_on(supervisor: Any) -> None:
+    """Instead of uvicorn's restart of all workers, which ends their requests: let one read the configuration again."""
+    for process in supervisor.processes:
+        with contextlib.suppress(OSError):  # it has just ended, and will be replaced
+            return os.kill(process.pid, signal.SIGHUP)
 
 
 async def _in_force() -> dict[str, Any]:
@@ -83,15 +127,6 @@ def _manager() -> Any:
     from sglang.srt.entrypoints.http_server import get_global_state
 
     return get_global_state().tokenizer_manager
-
-
-async def _take() -> list[dict[str, Any]]:
-    """Return what every scheduler gives the audit."""
-    return await look(_manager(), TAKE)
-
-
-async def _send_report(report: Report) -> list[bool]:
-    return await to_schedulers(pack(REPORT_KEY, report))
 
 
 async def to_schedulers(values: dict[str, int]) -> list[bool]:
@@ -144,23 +179,20 @@ class AdminRoute:
             await _refuse(send, str(error))
 
     async def _force(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass a request that holds or releases steps on as SGLang takes it, or answer 400 and one line."""
+        """Pass a request that holds or releases steps on with a `Hold`, or answer 400 and one line."""
         message = orjson.loads(body)
         values = message["server_args"]
         problem = self._problem(values)
         if problem is not None:
             return await _refuse(send, problem)
-        if values[FORCE_KEY] is None:
-            values[FORCE_KEY] = RELEASE
         seconds = values.pop(SECONDS_KEY, None)
-        lease = secrets.randbelow(2**31)
-        if seconds is not None:
-            values[LEASE_KEY] = lease
+        lease = None if seconds is None else secrets.randbelow(2**31)
+        values |= pack(FORCE_KEY, Hold(values.pop(FORCE_KEY), lease))
         replaced = orjson.dumps(message)
         try:
             await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
         finally:  # the schedulers may have it, whatever became of the answer
-            if seconds is not None:
+            if lease is not None:
                 task = asyncio.create_task(self._end(lease, seconds))
                 self._tasks.add(task)  # the loop itself keeps no reference
                 task.add_done_callback(self._tasks.discard)

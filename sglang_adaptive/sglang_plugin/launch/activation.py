@@ -74,16 +74,17 @@ def _prepare(server_args: Any) -> None:
     hooks.install_now(hooks.of_launcher())
     env.ACTIVE.set("1")
     verify_budget.ask(config)
-    setattr(server_args, NOTE, {"reason": None})
+    note: dict[str, Any] = {"reason": None}
+    setattr(server_args, NOTE, note)
     reason = cannot_adapt(server_args)
     if reason == LEARNT:
         logger.info("adaptive: DSPARK plans widths of its own; what its rounds cost is learnt while serving")
-        getattr(server_args, NOTE).update({"reason": reason, LEARNS: True})
+        note |= {"reason": reason, LEARNS: True}
         server_args.speculative_adaptive = False
         return
     if reason is not None:
         logger.warning("adaptive speculation is off, the server runs as without it: %s", reason)
-        getattr(server_args, NOTE)["reason"] = reason
+        note["reason"] = reason
         server_args.speculative_adaptive = False
         if server_args.disaggregation_mode == "prefill":
             _draft_as_the_decode_server(server_args, config)
@@ -91,7 +92,7 @@ def _prepare(server_args: Any) -> None:
     # The file alone requests adaptive speculation. Set on the raw input, because one of SGLang's checks reads it before
     # the resolution step that handles speculation.
     server_args.speculative_adaptive = True
-    getattr(server_args, NOTE)["stamp"] = stamp
+    note["stamp"] = stamp
     if config.options.lookup and server_args.speculative_num_steps is None:
         server_args.speculative_num_steps = config.launch_steps  # SGLang would choose among lookups as well
     if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
@@ -139,6 +140,11 @@ def cannot_adapt(server_args: Any) -> str | None:
     if plans_widths(server_args):
         return planner_reason(server_args, load_config(server_args.speculative_adaptive_config))
     return None
+
+
+def adapts(server_args: Any) -> bool:
+    """Return whether the launcher has found *server_args* to adapt."""
+    return getattr(server_args, NOTE, {"reason": "static"})["reason"] is None
 
 
 def runs_on_cpu(server_args: Any) -> bool:

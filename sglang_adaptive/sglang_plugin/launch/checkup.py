@@ -21,9 +21,7 @@ from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
-from sglang_adaptive.sglang_plugin.launch import activation, draft_needs, hints, without_device
-from sglang_adaptive.sglang_plugin.launch.hints import left_out
-from sglang_adaptive.sglang_plugin.launch.renamed_flags import mend
+from sglang_adaptive.sglang_plugin.launch import activation, line, without_device
 from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
 from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT
 
@@ -36,6 +34,8 @@ ASKED = (
     Need(SRT + "configs.model_config.ModelConfig._config_draft_model", ("self",)),
 )
 """Attributes that only ``doctor`` needs; no launch is refused for them."""
+
+WARM_UP_LEFT_OUT = "the warm-up: a decode server takes no requests of its own"
 
 
 def main(question: Path, answer: Path) -> None:
@@ -107,18 +107,18 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``reason``: why it would be off, or None;
     - ``learns``: whether it learns DSPARK's table instead;
     - ``drafts``: how the line speculates;
-    - ``dspark``: see `hints.planner`;
-    - ``left_out``: see `hints.left_out`;
-    - ``hint``: see `draft_needs.hint`;
-    - ``long_contexts``: see `hints.long_contexts`;
+    - ``dspark``: see `line.planner`;
+    - ``left_out``: features that are unavailable, one phrase each;
+    - ``hint``: see `line.hint`;
+    - ``long_contexts``: see `line.long_contexts`;
     - ``attention_backend``: SGLang's choice;
-    - ``faster_backend``: see `hints.faster_backend`;
+    - ``faster_backend``: see `line.faster_backend`;
     - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
       and model configurations alone.
     """
     from sglang.srt.server_args import prepare_server_args
 
-    mended, changes = mend(arguments)
+    mended, changes = line.mend(arguments)
     found: dict[str, Any] = {"renamed": [asdict(change) for change in changes]}
     said = io.StringIO()
     try:
@@ -131,18 +131,18 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     found |= {
         "asked": activation.asked_for(server_args),
         "drafts": how_it_drafts(server_args),
-        "left_out": left_out(server_args),
-        "dspark": hints.planner(server_args),
-        "hint": draft_needs.hint(server_args),
-        "long_contexts": hints.long_contexts(server_args),
+        "left_out": [WARM_UP_LEFT_OUT] if server_args.disaggregation_mode == "decode" else [],
+        "dspark": line.planner(server_args),
+        "hint": line.hint(server_args),
+        "long_contexts": line.long_contexts(server_args),
     }
-    if (missing := draft_needs.missing(server_args)) is not None:
+    if (missing := line.missing(server_args)) is not None:
         return {**found, "refused": missing}
     unresolved = _cannot_resolve(server_args)
     if unresolved is not None:
         as_parsed = copy.deepcopy(server_args)
         reason = without_device.reason(server_args) if found["asked"] else None
-        refused = draft_needs.refused(as_parsed, adapts=found["asked"] and reason is None)
+        refused = line.refused(as_parsed, adapts=found["asked"] and reason is None)
         found |= {"reason": reason, "learns": reason == LEARNT, "unresolved": unresolved}
         return found | ({"refused": refused} if refused else {})
     try:
@@ -156,7 +156,6 @@ def how_it_drafts(server_args: Any) -> dict[str, Any]:
     """Return the line's arguments for speculation; None for those that it leaves to SGLang."""
     config = server_args.speculative_adaptive_config
     return {
-        "algorithm": (server_args.speculative_algorithm or "").upper() or None,
         "steps": server_args.speculative_num_steps,
         "topk": server_args.speculative_eagle_topk,
         "draft_tokens": server_args.speculative_num_draft_tokens,
@@ -172,9 +171,8 @@ def _resolved(server_args: Any) -> dict[str, Any]:
     return {
         "reason": note.get("reason"),
         "learns": bool(note.get(LEARNS)),
-        "adaptive": bool(cfg.speculative_adaptive),
         "attention_backend": cfg.attention_backend,
-        "faster_backend": hints.faster_backend(server_args, cfg.attention_backend),
+        "faster_backend": line.faster_backend(server_args, cfg.attention_backend),
         "device": str(cfg.device),
         "steps": None if cfg.speculative_num_draft_tokens is None else cfg.speculative_num_draft_tokens - 1,
     }

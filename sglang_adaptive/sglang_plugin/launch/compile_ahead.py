@@ -26,8 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.launch.activation import runs_on_cpu
-from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ def begin(server_args: Any) -> None:
     """Start compiling what a server with *server_args* will need, if it is adaptive and on CUDA."""
     global _started
     try:
-        if getattr(server_args, NOTE, {"reason": "static"})["reason"] is None and not runs_on_cpu(server_args):
+        if adapts(server_args) and not runs_on_cpu(server_args):
             _started = Compiler(_setup(server_args))
     except Exception:
         logger.warning("adaptive: nothing is compiled ahead; first uses will compile", exc_info=True)

@@ -21,10 +21,9 @@ import requests
 
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.start_up import Progress
+from sglang_adaptive.sglang_plugin.admin.handlers import BEGIN, END, WARM_UP_KEY
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
-from sglang_adaptive.sglang_plugin.launch.activation import runs_on_cpu
-from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.start.warm_up_switch import BEGIN, END, WARM_UP_KEY
+from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ def _wanted(server_args: Any) -> bool:
     from sglang.srt.arg_groups.overrides import resolving_view
 
     cfg = resolving_view(server_args)
-    if getattr(server_args, NOTE, {"reason": "static"})["reason"] is not None or not cfg.speculative_adaptive:
+    if not adapts(server_args) or not cfg.speculative_adaptive:
         return False
     wanted = load_config(cfg.speculative_adaptive_config).warm_up
     if wanted is None:

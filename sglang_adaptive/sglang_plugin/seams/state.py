@@ -31,18 +31,16 @@ def get_internal_state(original: Callable[..., Any], controller: Any, recv_req: 
 @around(_STATE + "set_internal_state", "self", "recv_req")
 def set_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
     """Handle a message of /set_internal_state, which may carry a configuration or a report of the audit."""
-    from sglang_adaptive.sglang_plugin.admin.packed import unpack
-    from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change
-    from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Report
+    from sglang_adaptive.sglang_plugin.admin.handlers import unpack
 
-    unpack(recv_req, {CONFIG_KEY: Change, REPORT_KEY: Report})
+    unpack(recv_req)
     return original(controller, recv_req)
 
 
 @around(_STATE + "_update_handlers", "self")
 def update_handlers(original: Callable[..., dict[str, Any]], controller: Any) -> dict[str, Any]:
     """List the handlers of /set_internal_state."""
-    from sglang_adaptive.sglang_plugin.admin.server_info import handlers
+    from sglang_adaptive.sglang_plugin.admin.handlers import handlers
 
     return {**original(controller), **handlers()}
 

@@ -42,7 +42,7 @@ def candidate_steps(cfg_path: str | None = None) -> list[int]:
 @replace(WORKER + "AdaptiveSpeculativeParams")
 def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
     """Build the policy that the configuration names."""
-    from sglang_adaptive.sglang_plugin.start.policies import build_policy
+    from sglang_adaptive.sglang_plugin.start.controller import build_policy
 
     return build_policy(initial_steps, cfg_path)
 

@@ -1,4 +1,4 @@
-"""Makes the controller of a scheduler on SGLang's worker."""
+"""Makes the controller of a scheduler on SGLang's worker, and its policies."""
 
 from __future__ import annotations
 
@@ -7,15 +7,59 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import TraceOptions
+from sglang_adaptive.policy import base
+from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile, TakesOver
+from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, TraceOptions, load_config
+from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
-from sglang_adaptive.sglang_plugin.start.warm_up_switch import watch_kernel_loads
+from sglang_adaptive.sglang_plugin.start.profiles import CostSharing, load_shared, share_known
 from sglang_adaptive.sglang_plugin.state_builds import GraphedDevice, ranks_pad_alike
+from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
+from sglang_adaptive.sglang_plugin.workers.choice import drafts_layers
+
+logger = logging.getLogger(__name__)
+
+KEPT_NAMES = 32
+"""The most names of kernels that load while serving that are kept."""
+
+
+def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = None) -> AdaptivePolicy:
+    """Return the policy that the configuration names; called where SGLang builds its own.
+
+    With *spec*, SGLang's arguments for speculation, it is `fitted` to a draft that makes *initial_steps* at the most.
+    """
+    config = load_config(cfg_path)
+    if spec is not None:
+        config = fitted(config, initial_steps, spec)
+    profile_dir = config.options.profile_dir
+    return base.build_policy(config, initial_steps, lambda: load_shared(profile_dir))
+
+
+def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
+    """Return what of *config* a server with the arguments *spec* can run: *most* steps where the draft bounds them."""
+    if drafts_blocks(spec):
+        return config.of_block(most)
+    return config.up_to(most) if drafts_layers(spec) else config
+
+
+def build_successor(
+    config: AdaptiveConfig, former: AdaptivePolicy, live_steps: int, built: CapturedSteps
+) -> AdaptivePolicy:
+    """Return the policy of *config*, which starts at *live_steps* with the estimates of *former*.
+
+    Every tensor-parallel rank calls it at the same round; rank 0 broadcasts its measured round times.
+    """
+
+    def profile() -> CostProfile | None:
+        return share_known(former) if isinstance(former, KeepsProfile) else load_shared(config.options.profile_dir)
+
+    policy = base.build_policy(config, live_steps, profile)
+    if isinstance(policy, TakesOver):
+        policy.take_over(former, built)
+    return policy
 
 
 def make_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
@@ -28,7 +72,7 @@ def make_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
         worker, policy, share_cost=sharing, device=device, profile_saved_at=sharing.saved_at
     )
     trace_rounds(controller, config.trace)
-    watch_kernel_loads(controller)
+    _watch_kernel_loads(controller)
     return controller
 
 
@@ -57,3 +101,24 @@ def trace_rounds(controller: AdaptiveController, options: TraceOptions | None) -
 def _drop_switch_lines(record: logging.LogRecord) -> bool:
     """Drop SGLang's log line for each switch; /server_info has the switches with their causes."""
     return not str(record.msg).startswith("Switch adaptive runtime state")
+
+
+def _watch_kernel_loads(controller: AdaptiveController) -> None:
+    """List the Triton kernels that load after serving has begun in the controller's start-up report."""
+    try:
+        from triton import knobs
+
+        chain = knobs.runtime.kernel_load_start_hook
+    except (ImportError, AttributeError):
+        return
+    from sglang.srt.utils import triton_load_watch
+
+    late: list[str] = []
+    controller.startup.late_kernel_loads = late
+
+    def on_load(module: Any, function: Any, name: str, metadata_group: Any, hash: Any) -> None:
+        if triton_load_watch._serving_started and len(late) < KEPT_NAMES:
+            late.append(name)
+            logger.warning("adaptive: the Triton kernel %s loaded while serving", name)
+
+    chain.add(on_load)

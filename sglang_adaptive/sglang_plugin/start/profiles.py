@@ -6,23 +6,19 @@ import atexit
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey
-from sglang_adaptive.provenance import cpu_model
+from sglang_adaptive.provenance import cpu_model, versions
 from sglang_adaptive.runtime.profile_store import ProfileSaver, ProfileStore, default_folder
 from sglang_adaptive.sglang_plugin import env
 
 logger = logging.getLogger(__name__)
-
-# The key of this server's cost profile: the setup for which its round times hold.
-
 
 _PACKAGES = ("sglang", "sglang-adaptive", "torch", "triton", "sglang-kernel", "flashinfer-python")
 """Packages that run inside a round; a new version may change its time."""
@@ -47,7 +43,7 @@ def profile_key() -> ProfileKey:
             "kv_cache": str(cfg.kv_cache_dtype),
             "quantization": str(cfg.quantization),
         },
-        versions=dict(_versions()),
+        versions={name: found for name, found in versions(*_PACKAGES).items() if found and name in _PACKAGES},
     )
 
 
@@ -85,14 +81,6 @@ def _device_name(device: str) -> str:
     return f"{device}: {cpu_model()}" if device.startswith("cpu") else device
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in _PACKAGES:
-        try:
-            yield name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-
-
 MEASURED = "learnt in service by the throughput policy"
 
 
@@ -104,26 +92,28 @@ def folder(profile_dir: str | None) -> Path:
 
 def load_shared(profile_dir: str | None) -> CostProfile | None:
     """Return the first rank's saved profile of this server, on every rank; all ranks call it together."""
-    from sglang.srt.runtime_context import get_parallel
-
-    group = get_parallel().tp_group
-    found = _load(profile_dir) if group.rank_in_group == 0 else None
-    shared: CostProfile | None = group.broadcast_object(found, src=0)
-    return shared
+    return _of_first_rank(lambda: _load(profile_dir))
 
 
 def share_known(policy: KeepsProfile) -> CostProfile | None:
     """Return the first rank's round times, on every rank; all ranks call it together."""
+
+    def known() -> CostProfile | None:
+        try:
+            return policy.known_profile(profile_key(), MEASURED)
+        except Exception:  # the other ranks wait for the broadcast
+            logger.warning("adaptive: the measured round times could not be handed on", exc_info=True)
+            return None
+
+    return _of_first_rank(known)
+
+
+def _of_first_rank(profile: Callable[[], CostProfile | None]) -> CostProfile | None:
     from sglang.srt.runtime_context import get_parallel
 
     group = get_parallel().tp_group
-    known = None
-    if group.rank_in_group == 0:
-        try:
-            known = policy.known_profile(profile_key(), MEASURED)
-        except Exception:  # the other ranks wait for the broadcast
-            logger.warning("adaptive: the measured round times could not be handed on", exc_info=True)
-    shared: CostProfile | None = group.broadcast_object(known, src=0)
+    found = profile() if group.rank_in_group == 0 else None
+    shared: CostProfile | None = group.broadcast_object(found, src=0)
     return shared
 
 
@@ -175,9 +165,9 @@ class CostSharing:
 
     def _close(self) -> None:
         """Save the profile once more as the scheduler's process ends."""
-        policy = self._policy
-        if policy is not None and _learnt(policy).cells:
-            self._saver.close(lambda: _learnt(policy))
+        learnt = None if self._policy is None else _learnt(self._policy)
+        if learnt is not None and learnt.cells:
+            self._saver.close(lambda: learnt)
 
 
 @cache

@@ -10,7 +10,7 @@ from sglang.srt.runtime_context import get_context, get_exec, get_spec
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current, repairs
 from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.start.policies import build_policy
+from sglang_adaptive.sglang_plugin.start.controller import build_policy
 from sglang_adaptive.sglang_plugin.state_builds import build_state
 
 if TYPE_CHECKING:

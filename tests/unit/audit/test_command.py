@@ -52,10 +52,3 @@ def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["audit", "--url", "http://127.0.0.1:1", "--prompts", str(path)]) == 2
     said = capsys.readouterr().err
     assert said == f"sglang-adaptive audit: error: --prompts {path}: cannot be read (No such file or directory)\n"
-
-
-def test_an_address_that_is_none_and_a_server_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--url", "http://127.0.0.1:1", "--reference", "here"]) == 2
-    assert "error: --reference: 'here' is not a server's address" in capsys.readouterr().err
-    assert main(["audit", "--url", "http://127.0.0.1:1"]) == 1
-    assert "http://127.0.0.1:1: it does not answer" in capsys.readouterr().err

@@ -67,8 +67,3 @@ def test_bad_usage(more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     assert main(["--url", "http://127.0.0.1:9", "--dspark", *more]) == 2
     assert "--dspark: expected --output FILE" in capsys.readouterr().err
-
-
-def test_server_that_is_not_there(tmp_path: Path, capsys: Any) -> None:
-    assert main(["--url", "http://127.0.0.1:9", "--dspark", "--output", str(tmp_path / "x.json")]) == 1
-    assert "does not answer" in capsys.readouterr().err

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_adaptive.calibrate.explain import explain, main
-from sglang_adaptive.calibrate.state_words import because
+from sglang_adaptive.calibrate.explain import because, explain, main
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from tests.live_controllers import controller, ema, serve, with_lookups
@@ -77,16 +76,6 @@ def test_probes_say_of_which_time_each_share_is() -> None:
     *_, lost, budget = explain({**state, "probes": probes})
     assert lost.startswith("4 probes of other depths have lost at most 0.32 s, 2.13% of the time of all the policy's")
     assert budget.startswith("Their budget is 0.50% of that time, and 8 rounds in advance")
-
-
-@pytest.mark.parametrize(
-    ("url", "code", "told"),
-    [("nonsense", 2, "--url"), ("http://127.0.0.1:9", 1, "does not answer"), ("http://host/path", 2, "--url")],
-)
-def test_server_that_cannot_be_asked(url: str, code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--url", url]) == code
-    shown = capsys.readouterr().err
-    assert told in shown and shown.count("\n") == 1
 
 
 def test_a_server_of_another_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

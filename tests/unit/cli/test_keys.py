@@ -1,4 +1,4 @@
-"""Servers that ask for a key: every command says so in the same words."""
+"""Addresses that are none, servers that are gone or ask for a key: every command says so in the same words."""
 
 from __future__ import annotations
 
@@ -52,6 +52,25 @@ def test_the_profiler_of_dspark_has_no_key(closed: str, capsys: pytest.CaptureFi
     assert main(["calibrate", "--dspark", "--url", closed, "--output", "x.json", "--api-key", "right"]) == 1
     told = "it asks for a key, which SGLang's profiler does not send: measure a server without one"
     assert capsys.readouterr().err == f"sglang-adaptive calibrate: error: {closed}: {told}\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["explain --url", "calibrate --url", "doctor --url", "audit --url", "audit --url http://h:1 --reference"]
+)
+@pytest.mark.parametrize("address", ["nonsense", "http://host/path"])
+def test_an_address_that_is_none_is_called_so(words: str, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*words.split(), address])
+    command, flag = words.split()[0], words.split()[-1]
+    told = f"argument {flag}: {address!r} is not a server's address; expected one like http://127.0.0.1:30000"
+    assert (end.value.code, capsys.readouterr().err) == (2, f"sglang-adaptive {command}: error: {told}\n")
+
+
+@pytest.mark.parametrize("command", ["explain", "calibrate", "calibrate --dspark --output x.json", "audit"])
+def test_a_server_that_is_gone_is_called_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--url", "http://127.0.0.1:9"]) == 1
+    told = capsys.readouterr().err
+    assert "error: http://127.0.0.1:9: it does not answer (" in told and told.count("\n") == 1
 
 
 @pytest.mark.parametrize("port", ["99999", "0", "-1", "http"])

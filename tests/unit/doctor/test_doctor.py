@@ -48,7 +48,6 @@ def test_variables_in_front_and_the_cpu_engine() -> None:
         (["--", "vllm", "serve", "M"], "no launch line in 'vllm serve M'; expected python -m sglang.launch_server"),
         (["--"], "no launch line in ''; expected"),
         (["--url", "http://h:1", "--", "sglang", "serve"], "--url and a launch line: expected one of them"),
-        (["--url", "nonsense"], "--url: 'nonsense' is not a server's address"),
         (["one", "two"], "unrecognized arguments: two"),
     ],
 )
@@ -125,7 +124,7 @@ def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.C
         code = main(["--", "sglang", "serve", "--model-path", "M"])
         return code, capsys.readouterr().out.strip().splitlines()[-1]
 
-    fine = {"asked": True, "reason": None, "adaptive": True, "attention_backend": "fa3", "device": "cuda", "steps": 3}
+    fine = {"asked": True, "reason": None, "attention_backend": "fa3", "device": "cuda", "steps": 3}
     assert verdict(**fine) == (0, "Verdict: this launch line would serve with adaptive speculation.")
     assert verdict(**{**fine, "asked": False}) == (1, "Verdict: 1 problem to mend: launch line.")
     assert verdict(**{**fine, "reason": "topk"}) == (1, "Verdict: 1 problem to mend: launch line.")

@@ -13,7 +13,7 @@ from sglang_adaptive.doctor import installation
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.installation import dspark_check as check
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.sglang_plugin.launch.hints import planner
+from sglang_adaptive.sglang_plugin.launch.line import planner
 from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT, planner_reason
 
 WHOLE = {"sample_batch_tokens": [8, 64], "sample_steps_per_sec": [200.0, 150.0], "max_batch_tokens": 64}

@@ -24,7 +24,7 @@ from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.sglang_plugin.start import policies
+from sglang_adaptive.sglang_plugin.start import controller as start
 from sglang_adaptive.validate import facts, words
 from tests.live_controllers import controller, ema, serve
 
@@ -58,10 +58,10 @@ def config(request: pytest.FixtureRequest, example: None) -> AdaptiveConfig:
 @pytest.fixture
 def policy(config: AdaptiveConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AdaptivePolicy:
     """The policy as a server builds it, without a saved profile."""
-    monkeypatch.setattr(policies, "load_shared", lambda folder: None)
+    monkeypatch.setattr(start, "load_shared", lambda folder: None)
     file = tmp_path / "adaptive.json"
     file.write_text(json.dumps(config.as_dict()))
-    return policies.build_policy(3, str(file))
+    return start.build_policy(3, str(file))
 
 
 def test_the_configuration_spelt_out_means_the_same(config: AdaptiveConfig) -> None:
@@ -94,7 +94,7 @@ def test_its_keys_mean_it_where_no_policy_is_named(config: AdaptiveConfig) -> No
 
 def test_it_is_built_by_its_name(config: AdaptiveConfig, policy: AdaptivePolicy) -> None:
     built = CapturedSteps(dict.fromkeys(config.candidate_steps))
-    successor = policies.build_successor(config, ema().params, 3, built)
+    successor = start.build_successor(config, ema().params, 3, built)
     for made in (policy, successor):
         assert isinstance(made, AdaptivePolicy) and made.name == config.policy
         assert made.candidate_steps == config.candidate_steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from sglang_adaptive import ties
 from sglang_adaptive.sglang_plugin.audit_http import TOGETHER, DecodesAgain
 from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, UNFINISHED, Report
+from tests.loops import in_a_loop
 
 OURS = [5, 8, 7]
 
@@ -29,6 +29,13 @@ def other(second: dict[int, float], token: int = 6, reason: str = "length") -> d
 
 
 FAR, NEAR, MOVED = {6: -0.2, 8: -3.0}, {6: -0.7, 8: -0.75}, {6: -0.72, 8: -0.78}
+
+
+async def over(again: DecodesAgain) -> None:
+    """Begin, and wait for the end."""
+    again.begin()
+    assert again._task is not None
+    await again._task
 
 
 class Server:
@@ -55,22 +62,17 @@ class Server:
     async def send(self, report: Report) -> None:
         self.reports.append(report)
 
-    def audited(self) -> Report:
-        async def run() -> None:
-            again = DecodesAgain(lambda: self, self.take, self.send)
-            again.begin()
-            assert again._task is not None
-            await again._task
-
-        asyncio.run(run())
+    async def audited(self) -> Report:
+        await over(DecodesAgain(lambda: self, self.take, self.send))
         (report,) = self.reports
         assert isinstance(report, Report) and (report.replica, report.epoch, report.request) == (1, 3, "mine")
         return report
 
 
-def test_an_equal_text_is_asked_for_once_without_log_probabilities() -> None:
+@in_a_loop
+async def test_an_equal_text_is_asked_for_once_without_log_probabilities() -> None:
     server = Server(answer(OURS))
-    assert server.audited().verdict == ties.EQUAL
+    assert (await server.audited()).verdict == ties.EQUAL
     (asked,) = server.asked
     assert asked.rid.startswith(AUDITED) and (asked.routed_dp_rank, asked.input_ids) == (1, [1, 2])
     assert not asked.return_logprob and not asked.log_metrics and asked.no_logs
@@ -92,9 +94,10 @@ def test_an_equal_text_is_asked_for_once_without_log_probabilities() -> None:
         *("one of their own texts", "it ends"),
     ],
 )
-def test_a_text_that_differs(answers: list[Any], verdict: str, gap: float | None) -> None:
+@in_a_loop
+async def test_a_text_that_differs(answers: list[Any], verdict: str, gap: float | None) -> None:
     server = Server(*answers)
-    report = server.audited()
+    report = await server.audited()
     assert report.verdict == verdict and report.gap == (gap if gap is None else pytest.approx(gap))
     plain, *references = server.asked
     assert not plain.return_logprob and all(request.return_logprob for request in references)
@@ -111,37 +114,30 @@ def test_a_text_that_differs(answers: list[Any], verdict: str, gap: float | None
     [[other(FAR, reason="abort")], [other(FAR), other(FAR), other(FAR, reason="abort")], [ValueError("too long")]],
     ids=["at once", "later", "refused"],
 )
-def test_what_did_not_come_to_its_end_is_not_compared(answers: list[Any], caplog: pytest.LogCaptureFixture) -> None:
-    assert Server(*answers).audited().verdict == UNFINISHED
+@in_a_loop
+async def test_what_did_not_come_to_its_end_is_not_compared(
+    answers: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await Server(*answers).audited()).verdict == UNFINISHED
     assert ("adaptive: a finished request could not be decoded again" in caplog.text) == isinstance(
         answers[0], Exception
     )
 
 
-def test_it_ends_at_once_where_nobody_wants_it() -> None:
+@in_a_loop
+async def test_it_ends_at_once_where_nobody_wants_it() -> None:
     server = Server(answer(OURS))
     server._finished.clear()
-
-    async def run() -> None:
-        again = DecodesAgain(lambda: server, server.take, server.send)
-        for _ in range(2):  # a later configuration begins it anew
-            again.begin()
-            assert again._task is not None
-            await again._task
-
-    asyncio.run(run())
+    again = DecodesAgain(lambda: server, server.take, server.send)
+    for _ in range(2):  # a later configuration begins it anew
+        await over(again)
     assert not server.asked and not server.reports
 
 
-def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) -> None:
+@in_a_loop
+async def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def lost() -> list[dict[str, Any]]:
         raise ConnectionError("no scheduler")
 
-    async def run() -> None:
-        again = DecodesAgain(lambda: None, lost, lost)  # type: ignore[arg-type]
-        again.begin()
-        assert again._task is not None
-        await again._task
-
-    asyncio.run(run())
+    await over(DecodesAgain(lambda: None, lost, lost))  # type: ignore[arg-type]
     assert "adaptive: no finished request is audited from here on" in caplog.text and "no scheduler" in caplog.text

@@ -1,25 +1,30 @@
-"""A hold of draft steps that ends unless it is renewed: from the request to the controller."""
+"""What an operator holds: draft steps, for good or for a time, and with them a budget; what may not be held."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
-from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
-from sglang_adaptive.sglang_plugin.admin.server_info import (
+from sglang_adaptive.sglang_plugin.admin.handlers import (
+    BUDGET_KEY,
     FORCE_KEY,
-    LEASE_KEY,
     LEASE_OVER_KEY,
+    ForceBudget,
     ForceSteps,
-    Lease,
+    Handler,
     LeaseOver,
+    handlers,
+    unpack,
 )
+from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from tests.live_controllers import ema
+from tests.loops import in_a_loop
 
 LONG = 3600
 SHORT = 0.01
@@ -34,8 +39,8 @@ class Scheduler:
         """Messages so far that a hold is over."""
 
     async def __call__(self, values: dict[str, Any]) -> list[bool]:
-        force = ForceSteps(self.controller)
-        handlers = {FORCE_KEY: force, LEASE_KEY: Lease(force), LEASE_OVER_KEY: LeaseOver(self.controller)}
+        handlers = {FORCE_KEY: ForceSteps(self.controller), LEASE_OVER_KEY: LeaseOver(self.controller)}
+        unpack(SimpleNamespace(server_args=values))
         try:
             for key, value in values.items():
                 handlers[key].validate(key, value)
@@ -86,67 +91,51 @@ def held(scheduler: Scheduler) -> int | None:
     return found
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
-
-
-def test_a_hold_ends_when_nobody_renews_it() -> None:
+@in_a_loop
+async def test_a_hold_ends_when_nobody_renews_it() -> None:
     scheduler = Scheduler()
-
-    async def scenario() -> None:
-        assert await ask(worker(scheduler), adaptive_force_steps=0, adaptive_force_seconds=SHORT) == [True]
-        assert held(scheduler) == 0
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) is None
-
-    run(scenario())
+    assert await ask(worker(scheduler), adaptive_force_steps=0, adaptive_force_seconds=SHORT) == [True]
+    assert held(scheduler) == 0
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) is None
 
 
-def test_a_renewed_hold_outlives_the_end_of_the_one_before_in_another_worker() -> None:
+@in_a_loop
+async def test_a_renewed_hold_outlives_the_end_of_the_one_before_in_another_worker() -> None:
     scheduler = Scheduler()
     first, second = worker(scheduler), worker(scheduler)
-
-    async def scenario() -> None:
-        await ask(first, adaptive_force_steps=7, adaptive_force_seconds=SHORT)
-        await ask(second, adaptive_force_steps=7, adaptive_force_seconds=LONG)
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) == 7
-        await ask(first, adaptive_force_steps=1, adaptive_force_seconds=SHORT)
-        await until(lambda: scheduler.ends == 2)
-        assert held(scheduler) is None
-
-    run(scenario())
+    await ask(first, adaptive_force_steps=7, adaptive_force_seconds=SHORT)
+    await ask(second, adaptive_force_steps=7, adaptive_force_seconds=LONG)
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) == 7
+    await ask(first, adaptive_force_steps=1, adaptive_force_seconds=SHORT)
+    await until(lambda: scheduler.ends == 2)
+    assert held(scheduler) is None
 
 
-def test_what_an_operator_held_before_is_held_again() -> None:
+@in_a_loop
+async def test_what_an_operator_held_before_is_held_again() -> None:
     scheduler = Scheduler()
     route = worker(scheduler)
-
-    async def scenario() -> None:
-        await ask(route, adaptive_force_steps=3)
-        for steps in (0, 1):
-            await ask(route, adaptive_force_steps=steps, adaptive_force_seconds=SHORT)
-        await until(lambda: scheduler.ends == 2)
-        assert held(scheduler) == 3
-
-    run(scenario())
+    await ask(route, adaptive_force_steps=3)
+    for steps in (0, 1):
+        await ask(route, adaptive_force_steps=steps, adaptive_force_seconds=SHORT)
+    await until(lambda: scheduler.ends == 2)
+    assert held(scheduler) == 3
 
 
 @pytest.mark.parametrize("steps", [7, None])
-def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
+@in_a_loop
+async def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
     scheduler = Scheduler()
     route = worker(scheduler)
-
-    async def scenario() -> None:
-        await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
-        await ask(route, adaptive_force_steps=steps)
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) == steps
-        await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
-        await until(lambda: scheduler.ends == 2)
-        assert held(scheduler) == steps
-
-    run(scenario())
+    await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
+    await ask(route, adaptive_force_steps=steps)
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) == steps
+    await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
+    await until(lambda: scheduler.ends == 2)
+    assert held(scheduler) == steps
 
 
 @pytest.mark.parametrize(
@@ -166,26 +155,61 @@ def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
         ),
     ],
 )
-def test_what_is_no_time_is_refused(values: dict[str, Any], told: str) -> None:
+@in_a_loop
+async def test_what_is_no_time_is_refused(values: dict[str, Any], told: str) -> None:
     scheduler = Scheduler()
-
-    async def scenario() -> None:
-        answer = await ask(worker(scheduler), **values)
-        assert answer == {"error": {"message": f"adaptive_force_seconds: {told}"}}
-        assert held(scheduler) is None
-
-    run(scenario())
+    answer = await ask(worker(scheduler), **values)
+    assert answer == {"error": {"message": f"adaptive_force_seconds: {told}"}}
+    assert held(scheduler) is None
 
 
-def test_a_refused_hold_changes_nothing_at_its_end() -> None:
+@in_a_loop
+async def test_a_refused_hold_changes_nothing_at_its_end() -> None:
     scheduler = Scheduler()
     route = worker(scheduler)
+    await ask(route, adaptive_force_steps=3)
+    values = {"adaptive_force_steps": 0, "adaptive_force_seconds": SHORT, "nonsense": 1}
+    assert await ask(route, **values) == [False]
+    await until(lambda: scheduler.ends == 1)
+    assert held(scheduler) == 3
 
-    async def scenario() -> None:
-        await ask(route, adaptive_force_steps=3)
-        values = {"adaptive_force_steps": 0, "adaptive_force_seconds": SHORT, "nonsense": 1}
-        assert await ask(route, **values) == [False]
-        await until(lambda: scheduler.ends == 1)
-        assert held(scheduler) == 3
 
-    run(scenario())
+# -- budgets, and schedulers that do not adapt ----------------------------------------------------------------
+
+
+def refusal(handler: Handler, value: Any, key: str = BUDGET_KEY) -> str:
+    with pytest.raises(UpdateRejected) as caught:
+        handler.validate(key, value)
+    return str(caught.value)
+
+
+def test_a_budget_is_held_with_the_steps() -> None:
+    controller = ema()
+    controller.allow_budgets()
+    handler = ForceBudget(controller)
+    controller.force_steps(7)
+    for value, budget in ((3, 3), (0, None)):
+        handler.validate(BUDGET_KEY, value)
+        handler.apply(BUDGET_KEY, value)
+        controller.activate_step_by_batch(2)
+        assert (controller.worker.speculative_num_steps, controller.choice.budget) == (7, budget)
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, True, None, "2"])
+def test_what_is_no_number_of_drafts_is_refused(value: Any) -> None:
+    controller = ema()
+    controller.allow_budgets()
+    assert refusal(ForceBudget(controller), value).endswith("expected an integer from 0 on")
+
+
+def test_without_leave_every_draft_is_verified() -> None:
+    handler = ForceBudget(ema())
+    assert refusal(handler, 1).endswith("verify equally many drafts here; the log says why")
+    handler.validate(BUDGET_KEY, 0)
+
+
+def test_a_scheduler_that_does_not_adapt_refuses_every_key() -> None:
+    found = handlers()
+    assert len(found) == 7 and {FORCE_KEY, BUDGET_KEY} < found.keys()
+    for key, handler in found.items():
+        assert refusal(handler, 0, key) == f"{key}: this server's speculation is not adaptive"

@@ -24,13 +24,13 @@ from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.admin import config_changes, reconfigure
+from sglang_adaptive.sglang_plugin.admin import config_changes, handlers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
-from sglang_adaptive.sglang_plugin.admin.packed import pack, unpack
-from sglang_adaptive.sglang_plugin.admin.reconfigure import CONFIG_KEY, Change, Reconfigure
+from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
-from sglang_adaptive.sglang_plugin.start.policies import build_successor
+from sglang_adaptive.sglang_plugin.start.controller import build_successor
 from tests.live_controllers import ema
+from tests.loops import in_a_loop
 from tests.unit.runtime.test_controller import Learner, ScriptedPolicy, Ticks, Worker, serving, state
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
@@ -236,7 +236,7 @@ class Schedulers:
 
     async def __call__(self, change: Change) -> list[bool]:
         message = SimpleNamespace(server_args=pack(CONFIG_KEY, change))
-        unpack(message, {CONFIG_KEY: Change})
+        unpack(message)
         self.changes.append(message.server_args[CONFIG_KEY])
         self.config = check_config(change.config, "f").as_dict()
         return self.updated
@@ -337,10 +337,17 @@ def test_inactive_server_says_why() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"),
+        *("adaptive_audit {", 'adaptive_audit {"replica": 0}', "adaptive_audit []"),
+        *("adaptive_force_steps {}", 'adaptive_force_steps {"steps": "3"}', 'adaptive_force_steps {"steps": [3]}'),
+    ],
+)
 def test_name_that_carries_nothing_is_left_to_sglang(name: str) -> None:
     message = SimpleNamespace(server_args={name: 1})
-    unpack(message, {CONFIG_KEY: Change})
+    unpack(message)
     assert message.server_args == {name: 1}
 
 
@@ -371,42 +378,36 @@ def changes_of(file: Path, cfg: dict[str, Any]) -> tuple[ConfigChanges, Schedule
     return ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file)), schedulers
 
 
-def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+@in_a_loop
+async def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
     changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
     new = {"1": {"candidate_steps": [3]}, "watch": True}
-
-    async def scenario() -> None:
-        changes.start()
-        rewrite(file, json.dumps({"1": {"candidate_steps": [5]}}))
-        await until(lambda: len(caplog.records) == 1)
-        await asyncio.sleep(0.05)  # told once
-        rewrite(file, json.dumps(new))
-        await until(lambda: len(schedulers.changes) == 1)
-        rewrite(file, json.dumps(SLOTS))  # no longer watched after this
-        await until(lambda: len(schedulers.changes) == 2)
-        rewrite(file, json.dumps(new))
-        await asyncio.sleep(0.05)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(scenario())
+    changes.start()
+    rewrite(file, json.dumps({"1": {"candidate_steps": [5]}}))
+    await until(lambda: len(caplog.records) == 1)
+    await asyncio.sleep(0.05)  # told once
+    rewrite(file, json.dumps(new))
+    await until(lambda: len(schedulers.changes) == 1)
+    rewrite(file, json.dumps(SLOTS))  # no longer watched after this
+    await until(lambda: len(schedulers.changes) == 2)
+    rewrite(file, json.dumps(new))
+    await asyncio.sleep(0.05)
     assert schedulers.changes == [Change(new, str(file), "watch"), Change(SLOTS, str(file), "watch")]
     (line,) = [record.message for record in caplog.records]
     assert line.startswith(f"adaptive: watch: {file}: 1.candidate_steps: needs 5, which was not built")
     assert line.endswith("; the old configuration goes on")
 
 
-def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_it(file: Path) -> None:
+@in_a_loop
+async def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_it(file: Path) -> None:
     first, schedulers = changes_of(file, SLOTS)
     second = ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file))
     new = {"1": {"candidate_steps": [3]}}
-
-    async def scenario() -> None:
-        second.start()
-        await first.request({**SLOTS, "watch": True}, "a client")
-        rewrite(file, json.dumps(new))
-        await until(lambda: len(schedulers.changes) == 2)
-
-    asyncio.run(scenario())
+    second.start()
+    await first.request({**SLOTS, "watch": True}, "a client")
+    rewrite(file, json.dumps(new))
+    await until(lambda: len(schedulers.changes) == 2)
     assert schedulers.changes[1] == Change(new, str(file), "watch")
 
 
@@ -420,7 +421,7 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         made.append(build_successor(*args))
         return made[-1]
 
-    monkeypatch.setattr(reconfigure, "build_successor", build)
+    monkeypatch.setattr(handlers, "build_successor", build)
     monkeypatch.setattr(
         runtime_context,
         "get_spec",
@@ -442,43 +443,34 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
     assert controller.candidate_steps == [1, 3]
 
 
-def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
+@in_a_loop
+async def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
     changes, schedulers = changes_of(file, SLOTS)
-
-    async def scenario() -> None:
-        changes.start()
-        rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
-        await asyncio.sleep(0.05)
-        assert schedulers.changes == []
-        os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: len(schedulers.changes) == 1)
-
-    asyncio.run(scenario())
+    changes.start()
+    rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
+    await asyncio.sleep(0.05)
+    assert schedulers.changes == []
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: len(schedulers.changes) == 1)
     assert schedulers.changes == [Change({"1": {"candidate_steps": [3]}}, str(file), "SIGHUP")]
 
 
-def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
+@in_a_loop
+async def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
     schedulers = Schedulers(SLOTS)
     changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, None, None)
-
-    async def scenario() -> None:
-        changes.start()
-        os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: bool(caplog.records))
-
-    asyncio.run(scenario())
+    changes.start()
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: bool(caplog.records))
     assert "SIGHUP: command line: no configuration file was given" in caplog.text
 
 
-def test_file_changed_while_the_server_started_is_noticed(file: Path) -> None:
+@in_a_loop
+async def test_file_changed_while_the_server_started_is_noticed(file: Path) -> None:
     changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
     rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
-
-    async def scenario() -> None:
-        changes.start()
-        await until(lambda: len(schedulers.changes) == 1)
-
-    asyncio.run(scenario())
+    changes.start()
+    await until(lambda: len(schedulers.changes) == 1)
 
 
 def test_ema_successor_ignores_late_rounds_of_other_depths() -> None:

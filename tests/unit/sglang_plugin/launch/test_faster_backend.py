@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sglang_adaptive.sglang_plugin.launch.hints import faster_backend as hint
+from sglang_adaptive.sglang_plugin.launch.line import faster_backend as hint
 
 AMPERE, ADA, HOPPER, BLACKWELL = (8, 0), (8, 9), (9, 0), (10, 0)
 

@@ -1,0 +1,307 @@
+"""What the scheduler does with this package's keys of /set_internal_state, between two rounds.
+
+All tensor-parallel ranks apply a message at the same round, because SGLang's loop receives messages once an iteration,
+before it chooses a batch. Rank 0 reads its socket and broadcasts the list (``SchedulerRequestReceiver.recv_requests``),
+and every rank handles the whole list before it goes on. The result depends on the message and on state that is equal on
+all ranks; round times, which are not, come from rank 0. Each data-parallel replica gets the message and changes
+independently.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
+from sglang_adaptive.policy.errors import ConfigError, printable
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import ranks
+from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Audits, Report
+from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
+from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
+from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
+from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
+
+logger = logging.getLogger(__name__)
+
+CONFIG_KEY = "adaptive_config"
+FORCE_KEY = "adaptive_force_steps"
+LEASE_OVER_KEY = "adaptive_force_lease_over"
+"""Of the HTTP server's messages alone: the number of a hold whose time is over."""
+BUDGET_KEY = "adaptive_force_budget"
+EXTEND_KEY = "adaptive_zero_step_extend_every"
+WARM_UP_KEY = "adaptive_warm_up"
+BEGIN, END = 1, 0
+"""Values of WARM_UP_KEY."""
+WATCH = "watch"
+"""``Change.by`` of a watched file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request to run another configuration."""
+
+    config: dict[str, Any]
+    """The configuration object, as sent."""
+
+    source: str
+    """Its source, for error lines: the file, or CONFIG_KEY."""
+
+    by: str
+    """Who sent it: a client's address, "SIGHUP" or WATCH."""
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for what another client has put together."""
+        if not all(map(isinstance, (self.config, self.source, self.by), (dict, str, str))):
+            raise TypeError
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Draft steps to hold; None releases what is held."""
+
+    steps: int | None
+    lease: int | None = None
+    """The number of a hold that ends unless it is renewed; None for one without an end."""
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for what another client has put together."""
+        if not all(value is None or isinstance(value, int) for value in (self.steps, self.lease)):
+            raise TypeError
+
+
+PACKED: Mapping[str, type] = {CONFIG_KEY: Change, FORCE_KEY: Hold, REPORT_KEY: Report}
+"""Dataclasses that travel in SGLang's message, by their keys. It has numbers under names: one is packed into a name."""
+
+
+def pack(key: str, value: Change | Hold | Report) -> dict[str, int]:
+    """Return the ``server_args`` of a message with *value* for the handler of *key*."""
+    return {f"{key} {json.dumps(asdict(value))}": 1}
+
+
+def unpack(recv_req: Any) -> None:
+    """Put what is packed in SGLang's message under its key; SGLang refuses a name that carries nothing of the kind."""
+    for name in list(recv_req.server_args):
+        key, _, text = name.partition(" ")
+        if key in PACKED:
+            with suppress(ValueError, TypeError, RecursionError):
+                value = PACKED[key](**json.loads(text))
+                del recv_req.server_args[name]
+                recv_req.server_args[key] = value
+
+
+class Handler:
+    """What one key does. SGLang validates all keys of a message before it applies any of them."""
+
+    def problem(self, key: str, value: Any) -> str | None:
+        """Return why *value* is refused; None where it is not."""
+        raise NotImplementedError
+
+    def apply(self, key: str, value: Any) -> None:
+        """Do it, from the next round on."""
+        raise NotImplementedError
+
+    def validate(self, key: str, value: Any) -> None:
+        """Raise SGLang's UpdateRejected where *value* is refused."""
+        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+        problem = self.problem(key, value)
+        if problem is not None:
+            raise UpdateRejected(problem)
+
+
+def handlers() -> dict[str, Handler]:
+    """Return this package's handlers by key."""
+    now = current()
+    if now is None:
+        keys = (FORCE_KEY, LEASE_OVER_KEY, BUDGET_KEY, CONFIG_KEY, WARM_UP_KEY, EXTEND_KEY, REPORT_KEY)
+        return dict.fromkeys(keys, NotAdaptive())
+    return {
+        FORCE_KEY: ForceSteps(now.controller),
+        LEASE_OVER_KEY: LeaseOver(now.controller),
+        BUDGET_KEY: ForceBudget(now.controller),
+        CONFIG_KEY: Reconfigure(now.controller),
+        WARM_UP_KEY: WarmUpSwitch(now.controller),
+        EXTEND_KEY: ExtendEvery(now.left_for_later),
+        REPORT_KEY: TakeReport(now.audits),
+    }
+
+
+class OfController(Handler):
+    """A key that changes what the controller does."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        self._controller = controller
+
+
+class NotAdaptive(Handler):
+    """Every key, where speculation is static."""
+
+    def problem(self, key: str, value: Any) -> str | None:
+        return f"{key}: this server's speculation is not adaptive"
+
+
+class ForceSteps(OfController):
+    """``adaptive_force_steps``: a `Hold`."""
+
+    def problem(self, key: str, value: Any) -> str | None:
+        if isinstance(value, Hold) and (value.steps is None or value.steps in self._controller.tiers):
+            return None
+        built = ", ".join(map(str, self._controller.tiers))
+        return f"{key}: got {value!r}; expected one of {built}, or null to release"
+
+    def apply(self, key: str, value: Hold) -> None:
+        before = self._controller.forced_steps
+        self._controller.force_steps(value.steps, value.lease)
+        if value.lease is None or value.steps != before:  # a renewal is not worth a line
+            logger.info("adaptive: draft steps %s", "released" if value.steps is None else f"held at {value.steps}")
+
+
+class LeaseOver(OfController):
+    """``adaptive_force_lease_over``: the number of a hold that ends, if it was not renewed."""
+
+    def problem(self, key: str, value: Any) -> str | None:
+        return None  # that of a hold which is over changes nothing
+
+    def apply(self, key: str, value: Any) -> None:
+        if self._controller.end_lease(int(value)):
+            held = self._controller.forced_steps
+            now = "released" if held is None else f"held at {held} again"
+            logger.info("adaptive: draft steps %s: nobody renewed the hold", now)
+
+
+class ForceBudget(OfController):
+    """``adaptive_force_budget``: drafts to verify of a request while steps are held; 0 for all."""
+
+    def problem(self, key: str, value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            return f"{key}: got {value!r}; expected an integer from 0 on"
+        if value and not self._controller.budgets_allowed:
+            return f"{key}: all requests of a batch verify equally many drafts here; the log says why"
+        return None
+
+    def apply(self, key: str, value: Any) -> None:
+        self._controller.force_budget(int(value) or None)
+        logger.info("adaptive: %s drafts a request are verified while steps are held", value or "all")
+
+
+class ExtendEvery(Handler):
+    """``adaptive_zero_step_extend_every``: how many zero-step rounds share one draft extend."""
+
+    def __init__(self, deferred: LeftForLater | None) -> None:
+        self._deferred = deferred
+
+    def problem(self, key: str, value: Any) -> str | None:
+        if self._deferred is None:
+            return f"{key}: this server runs the draft's extend in every zero-step round"
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self._deferred.max_every:
+            return f"{key}: got {value!r}; expected an integer from 1 to {self._deferred.max_every}"
+        return None
+
+    def apply(self, key: str, value: Any) -> None:
+        assert self._deferred is not None, "it was validated"
+        self._deferred.set_every(value)
+        logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)
+
+
+class WarmUpSwitch(OfController):
+    """``adaptive_warm_up``: BEGIN for each pass of the warm-up, and END.
+
+    For SGLang serving begins when the scheduler enters its loop, before any request can run. Here it begins when the
+    warm-up ends, because the warm-up is meant to load kernels.
+    """
+
+    def problem(self, key: str, value: Any) -> str | None:
+        return None if value in (BEGIN, END) else f"{key}: got {value!r}; expected {BEGIN} or {END}"
+
+    def apply(self, key: str, value: Any) -> None:
+        from sglang.srt.utils import triton_load_watch
+
+        if value == BEGIN:
+            triton_load_watch._serving_started = False
+            self._controller.begin_warm_up()
+        else:
+            self._controller.end_warm_up()
+            triton_load_watch.mark_serving_started()
+
+
+class TakeReport(Handler):
+    """``adaptive_audit``: what came of a finished request that was decoded again."""
+
+    def __init__(self, audits: Audits | None) -> None:
+        self._audits = audits
+
+    def problem(self, key: str, value: Any) -> str | None:
+        if self._audits is None or not isinstance(value, Report):
+            return f"{key}: got {value!r}; expected a report of the HTTP server's audit"
+        return None
+
+    def apply(self, key: str, value: Report) -> None:
+        assert self._audits is not None, "it was validated"
+        self._audits.count(value)
+
+
+class Reconfigure(OfController):
+    """``adaptive_config``: another configuration, as a `Change`."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        super().__init__(controller)
+        self._successor: tuple[AdaptiveConfig, AdaptivePolicy, CostSharing] | None = None
+
+    def problem(self, key: str, value: Any) -> str | None:
+        """Check the change and build its policy, so that ``apply`` cannot fail.
+
+        A watched file that says what is in force changes nothing: each HTTP worker watches it, and all but one come
+        late.
+        """
+        from sglang.srt.runtime_context import get_spec
+
+        if not isinstance(value, Change):
+            return f"{key}: got {value!r}; expected a configuration, through the HTTP server"
+        controller, self._successor = self._controller, None
+        try:
+            config = fitted(check_config(value.config, value.source), max(controller.tiers), get_spec())
+            if value.by == WATCH and config.as_dict() == _config_of(controller):
+                return None
+            controller.built.require(config)
+            verify_budget.require_asked(config)
+            live = controller.worker.speculative_num_steps
+            policy = build_successor(config, controller.params, live, controller.built)
+            self._successor = config, policy, CostSharing(policy)
+        except ConfigError as error:
+            return str(error)
+        except Exception as error:
+            logger.exception("adaptive: a policy could not be made from the configuration of %s", value.by)
+            return f"{key}: {type(error).__name__}: {error}"
+        return None
+
+    def apply(self, key: str, value: Change) -> None:
+        """Replace the policy, the interval of the draft extend, the audit and the trace, unless nothing changes."""
+        if self._successor is None:
+            return
+        controller = self._controller
+        config, policy, sharing = self._successor
+        before, retiring = _config_of(controller), controller.share_cost
+        controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
+        if isinstance(retiring, CostSharing):
+            retiring.retire()
+        now = current()
+        if now is not None and now.left_for_later is not None:
+            now.left_for_later.set_every(config.zero_step_extend_every)
+        if now is not None and now.audits is not None:
+            now.audits.change(config.audit)
+        trace_rounds(controller, config.trace)
+        if ranks.is_first():
+            changes = describe_change(before, _config_of(controller))
+            logger.info("adaptive: configuration changed by %s: %s", printable(value.by), changes)
+
+
+def _config_of(controller: AdaptiveController) -> dict[str, Any]:
+    config = getattr(controller.params, "config", None)
+    return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
