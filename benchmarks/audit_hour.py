@@ -1,10 +1,10 @@
 """What the audit inside a server finds in healthy serving. See benchmarks/README.md.
 
-    python -m benchmarks.audit_hour [--host cpu|gpu] [--minutes 60] [--rate 0.15] [--share 1.0]
+    python -m benchmarks.audit_hour [--minutes 60] [--rate 0.15] [--share 1.0]
 
-Real text of the tiny pair (cpu) or of SmolLM2 (gpu): requests arrive at random, greedy, with penalties, biases and
-least lengths of all kinds, and the throughput policy, which looks drafts up as well, chooses the depths. Every verdict
-of the audit is counted; one of a wrong token ends the run with 1.
+Real text of the tiny pair on the CPU engine: requests arrive at random, greedy, with penalties, biases and least
+lengths of all kinds, and the throughput policy, which looks drafts up as well, chooses the depths. Every verdict of the
+audit is counted; one of a wrong token ends the run with 1.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     given.budget = given.minutes * MINUTE + 300.0
     end = start.begin(given)
-    report = Report(given.results / f"hour-{given.host}.json", "audit_hour", argv, acceptance=REAL)
+    report = Report(given.results / "audit-hour.json", "audit_hour", argv, acceptance=REAL)
     policy = Policy("ours", config={**CONFIG, "audit": {"share": given.share, "when": "idle"}}, ours=True)
     with report.noting("ended early"):
-        host = start.cpu(MOST) if given.host == "cpu" else start.smollm2(given.models, MOST, False, prefix_cache=True)
+        host = start.cpu(MOST)
         found = start.start_all(
             [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
         )
@@ -83,12 +83,10 @@ def _request(draw: random.Random) -> load.Body:
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     found = command_parser("audit_hour", __doc__)
-    found.add_argument("--host", choices=["cpu", "gpu"], default="cpu")
     found.add_argument("--minutes", type=float, default=60.0)
     found.add_argument("--rate", type=float, default=0.15, help="requests a second")
     found.add_argument("--share", type=float, default=1.0, help="of finished requests that are decoded again")
     found.add_argument("--seed", type=int, default=1)
-    found.add_argument("--models", type=Path, default=Path("/tmp/m"))
     found.add_argument("--work", type=Path, default=Path("/tmp/benchmarks/audit"))
     found.add_argument("--results", type=Path)
     return found

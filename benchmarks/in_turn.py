@@ -35,7 +35,7 @@ class Running:
     url: str
 
     def hold(self, steps: int | None) -> None:
-        """Hold *steps* on it; a server without this package goes on as it was launched."""
+        """Hold *steps* on it; None releases them, and a server without this package need not understand that."""
         try:
             Client.from_url(self.url).force_steps(steps)
         except (OSError, RequestError) as problem:
