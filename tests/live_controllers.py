@@ -44,7 +44,7 @@ def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: i
         found.activate_step_by_batch(batch_size)
         steps = found.worker.speculative_num_steps
         found.on_verify_complete([round(steps * accepted)] * batch_size, batch_size)
-    return found.snapshot().as_dict()
+    return found.snapshot()
 
 
 def with_lookups(found: AdaptiveController) -> AdaptiveController:

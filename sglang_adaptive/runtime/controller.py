@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sglang_adaptive.policy.base import (
     AdaptivePolicy,
     ChoosesBudgets,
+    Forecast,
     Forecasts,
     LearnsAcceptance,
     LearnsCost,
@@ -21,10 +23,10 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.budgets import Calibration, budget_report
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
+from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock, of_the_first_rank
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.runtime.snapshot import ControllerSnapshot, MeterReading, RegionReading, forecast
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker, Choice, RuntimeStates
 
@@ -352,35 +354,38 @@ class AdaptiveController(RuntimeStates):
         self._pending_cause = "configuration"
         self._config_changed = {"time": self._wall_time(), "by": by}
 
-    def snapshot(self) -> ControllerSnapshot:
-        """Return the current state; it does not change later."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the current state as JSON builtins that do not change later; docs/json.md lists the fields."""
         counters = self._counters
-        return ControllerSnapshot(
-            policy=self.params.name,
-            current_steps=self.worker.speculative_num_steps,
-            launch_steps=self._launch_steps,
-            tiers=self.tiers,
-            forced_steps=self._forced_steps,
-            switches=counters.switches,
-            recent_switches=tuple(counters.recent_switches),
-            rounds_by_tier=dict(counters.rounds),
-            drafted_by_tier=counters.drafted(),
-            accepted_by_tier=counters.accepted(),
-            tokens_by_tier=counters.tokens(),
-            accepted_by_position=tuple(counters.by_position()),
-            accepted_by_length=tuple(self._context_lengths.snapshot()),
-            round_times=tuple(counters.round_times.as_list()),
-            degraded=self._degraded,
-            degraded_steps=None if self._degraded is None else self._degraded_steps,
-            profile_saved_at=self._profile_saved_at(),
-            config=self._config(),
-            config_changed=self._config_changed,
-            policy_state=self._policy_state(),
-            startup=self._startup(),
-            speedup=self._speedup(),
-            lookups=self.lookup_report(),
-            audit=self._audit(),
-        )
+        return {
+            "active": True,
+            "reason": None,
+            "policy": self.params.name,
+            "current_steps": self.worker.speculative_num_steps,
+            "launch_steps": self._launch_steps,
+            "tiers": list(self.tiers),
+            "forced_steps": self._forced_steps,
+            "switches": counters.switches,
+            "recent_switches": [asdict(switch) for switch in counters.recent_switches],
+            "rounds_by_tier": _by_steps(counters.rounds),
+            "drafted_by_tier": _by_steps(counters.drafted()),
+            "accepted_by_tier": _by_steps(counters.accepted()),
+            "tokens_by_tier": _by_steps(counters.tokens()),
+            "accepted_by_position": counters.by_position(),
+            "accepted_by_length": self._context_lengths.as_list(),
+            "round_times": counters.round_times.as_list(),
+            "degraded": self._degraded is not None,
+            "degraded_reason": self._degraded,
+            "degraded_steps": None if self._degraded is None else self._degraded_steps,
+            "profile_saved_at": self._profile_saved_at(),
+            "config": self._config(),
+            "config_changed": self._config_changed,
+            "startup": self._startup(),
+            "speedup": self._speedup(),
+            "lookups": self.lookup_report(),
+            "audit": self._audit(),
+            **self._policy_state(),
+        }
 
     def history(self, span: int) -> dict[str, Any] | None:
         """Return the last *span* seconds, as ``History.span``; None when there is no history."""
@@ -406,7 +411,8 @@ class AdaptiveController(RuntimeStates):
         """Return the values of the metrics; cheaper than a snapshot. A policy that failed is not asked."""
         policy, counters = self.params if self._degraded is None else None, self._counters
         forecaster = policy if isinstance(policy, Forecasts) else None
-        latest = forecast(forecaster, counters.latest)
+        forecasts = _forecasts(forecaster, counters)
+        latest = forecasts.get(counters.latest)
         return MeterReading(
             time=self._wall_time(),
             current_steps=self.worker.speculative_num_steps,
@@ -414,7 +420,7 @@ class AdaptiveController(RuntimeStates):
             tiers=self.tiers,
             deepest=self.deepest,
             counters=counters,
-            regions={name: RegionReading.of(region, forecaster) for name, region in counters.regions.items()},
+            forecasts=forecasts,
             speedup=None if latest is None else latest.speedup,
             acceptance=() if forecaster is None else tuple(forecaster.acceptance_by_position()),
             probes=policy.probe_totals() if isinstance(policy, Probes) else None,
@@ -442,3 +448,16 @@ class AdaptiveController(RuntimeStates):
             return self.params.snapshot()
         except Exception as error:
             return {"policy_error": f"{type(error).__name__}: {error}"}
+
+
+def _by_steps(counts: Mapping[int, int]) -> dict[str, int]:
+    """Return *counts* by steps as JSON, whose keys are strings."""
+    return {str(steps): count for steps, count in sorted(counts.items())}
+
+
+def _forecasts(policy: Forecasts | None, counters: Counters) -> dict[str, Forecast]:
+    """Return what *policy* expects of a round like the latest one of each region, where it has a time for that."""
+    if policy is None:
+        return {}
+    found = {name: policy.forecast(region.batch_size, region.steps) for name, region in counters.regions.items()}
+    return {name: one for name, one in found.items() if one is not None}

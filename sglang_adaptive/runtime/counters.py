@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
@@ -106,7 +105,7 @@ class ContextLengths:
             self._verified[at] += drafts
             self._accepted[at] += right
 
-    def snapshot(self) -> list[dict[str, int]]:
+    def as_list(self) -> list[dict[str, int]]:
         """Return JSON builtins by bin: ``from`` and, but for the last, ``to`` in tokens, and the counts."""
         ends = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
         counts = zip(self._requests, self._verified, self._accepted, strict=True)
@@ -159,10 +158,6 @@ class SwitchRecord:
     cause: str
     """One of CAUSES."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record as JSON builtins."""
-        return asdict(self)
-
 
 @dataclass(slots=True)
 class Region:
@@ -186,8 +181,8 @@ class Counters:
         self.recent_switches: deque[SwitchRecord] = deque(maxlen=RECENT_SWITCHES)
         self.rounds: Counter[int] = Counter()
         self.regions: dict[str, Region] = {}
-        self.latest: Region | None = None
-        """The region of the latest round."""
+        self.latest = ""
+        """The region of the latest round; empty before the first one."""
         self.round_times = RoundTimes()
         self.budgets: Counter[tuple[int, int]] = Counter()
         """Rounds with a budget, by steps and budget."""
@@ -284,4 +279,4 @@ class Counters:
             counts = observation.num_correct_drafts_per_req
             region.seconds += observation.seconds
             region.tokens += len(counts) + sum(counts)
-        self.latest = region
+        self.latest = name
