@@ -19,7 +19,6 @@ from sglang_adaptive.policy.base import (
     Probes,
 )
 from sglang_adaptive.policy.config import AdaptiveConfig
-from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.budgets import Calibration, budget_report
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
@@ -159,48 +158,36 @@ class AdaptiveController(RuntimeStates):
         """
         if self._warm_up is not None:
             return
-        if note is not None and note.audit:
+        note = note or RoundNote(self.worker.speculative_num_steps)
+        if note.audit:
             return self.interrupt()
-        observation = self._observed(num_correct_drafts_per_req, batch_size, note)
-        self._counters.add_round(observation)
-        self._remember(observation)
+        self._complete(note, num_correct_drafts_per_req, batch_size)
+        self._counters.add_round(note)
+        history = self._closed_history()
+        if history is not None:
+            history.add(note)
         if self.trace is not None:
-            self.trace.add(observation)
+            self.trace.add(note)
         if self._degraded is None:
             try:
-                self.params.observe(observation)
+                self.params.observe(note)
                 if self._learner is not None and self._learner.cost_sync_due:
                     self._hand_over_cost(self._learner)
             except Exception as error:
                 self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
 
-    def _observed(self, counts: Sequence[int], batch_size: int, note: RoundNote | None) -> RoundObservation:
-        """Return what the policy is told of a round; *note* is as in :meth:`on_verify_complete`."""
-        note = note or RoundNote(self.worker.speculative_num_steps)
+    def _complete(self, note: RoundNote, counts: Sequence[int], batch_size: int) -> None:
+        """Fill in what is known of a round now that its accept *counts* are, and count what only its note tells."""
+        note.num_correct_drafts_per_req = counts
         # Rounds of several ranks take as long as that of the largest batch.
-        batch_size = note.largest_batch or batch_size
-        looked_up = note.steps in self.lookups
-        if note.steps and note.lengths and not looked_up:
+        note.batch_size = note.largest_batch or batch_size
+        note.looked_up = note.steps in self.lookups
+        note.chosen = self._forced_steps is None
+        note.seconds = self._clock.read(note.steps, note.batch_size, note.budget, note.looked_up)
+        if note.steps and note.lengths and not note.looked_up:
             self._context_lengths.add(note.lengths, counts, note.verified or [note.steps] * len(counts))
         if note.trials:
             self.calibration.add(note.trials, note.believed, note.accepted)
-        return RoundObservation(
-            steps=note.steps,
-            num_correct_drafts_per_req=counts,
-            batch_size=batch_size,
-            seconds=self._clock.read(note.steps, batch_size, note.budget, looked_up),
-            context_tokens=note.context_tokens,
-            chosen=self._forced_steps is None,
-            shadow_accepts=note.shadow_accepts,
-            extended=note.extended,
-            requests=note.requests,
-            budget=note.budget,
-            verified=note.verified,
-            completed=note.completed,
-            evidence=note.evidence,
-            looked_up=looked_up,
-            lookups=note.lookups,
-        )
 
     def _adopt(self, policy: AdaptivePolicy) -> None:
         """Use *policy*, and note which optional protocols it implements."""
@@ -262,12 +249,6 @@ class AdaptiveController(RuntimeStates):
         self._degraded = why
         self._degraded_steps = self._launch_steps if steps is None else steps
         logger.error("adaptive speculation degraded to %d steps: %s", self._degraded_steps, why, exc_info=error)
-
-    def _remember(self, observation: RoundObservation) -> None:
-        """Add a round to the history."""
-        history = self._closed_history()
-        if history is not None:
-            history.add(observation)
 
     def _closed_history(self) -> History | None:
         """Return the history up to the last full second. An error ends the history, not the round."""

@@ -132,8 +132,8 @@ def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
     controller.activate_step_by_batch(2)
     policy.answer = 0
     controller.activate_step_by_batch(2)  # live depth is 0 now; the 3-step round's result is still to come
-    controller.on_verify_complete([2, 3], 2, RoundNote(3, 50))
-    assert policy.seen[-1] == RoundObservation(3, [2, 3], 2, None, 50)
+    controller.on_verify_complete([2, 3], 2, RoundNote(3, context_tokens=50))
+    assert policy.seen[-1] == RoundNote(3, [2, 3], 2, None, 50)
     controller.on_verify_complete([0, 0], 2, RoundNote(0))
     shown = controller.snapshot()
     assert shown["rounds_by_tier"] == {"3": 1, "0": 1}

@@ -49,7 +49,7 @@ def test_new_policy_decides_from_the_next_round_on_and_never_inside_one() -> Non
     assert successor.graph_bs == [1, 2, 4, 8]
     controller.on_verify_complete([2, 1], 2, RoundNote(3))  # and its result arrives under the new policy
     assert worker.speculative_num_steps == 3
-    assert successor.seen == [RoundObservation(3, [2, 1], 2)]
+    assert successor.seen == [RoundNote(3, [2, 1], 2)]
     controller.activate_step_by_batch(2)
     assert worker.speculative_num_steps == 7
     shown = controller.snapshot()
