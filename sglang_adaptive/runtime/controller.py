@@ -86,7 +86,7 @@ class AdaptiveController(RuntimeStates):
         """The steps that were held when the lease began."""
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
-        self._degraded_steps = self._launch_steps
+        self._degraded_steps = self.launch_steps
         """The steps that run while the policy is not asked."""
         self._last_batch_size: int | None = None
         self._probed_from: int | None = None
@@ -247,7 +247,7 @@ class AdaptiveController(RuntimeStates):
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
         """Stop asking the policy, and log why; *steps* run until another policy replaces it, None for the launch's."""
         self._degraded = why
-        self._degraded_steps = self._launch_steps if steps is None else steps
+        self._degraded_steps = self.launch_steps if steps is None else steps
         logger.error("adaptive speculation degraded to %d steps: %s", self._degraded_steps, why, exc_info=error)
 
     def _closed_history(self) -> History | None:
@@ -343,7 +343,7 @@ class AdaptiveController(RuntimeStates):
             "reason": None,
             "policy": self.params.name,
             "current_steps": self.worker.speculative_num_steps,
-            "launch_steps": self._launch_steps,
+            "launch_steps": self.launch_steps,
             "tiers": list(self.tiers),
             "forced_steps": self._forced_steps,
             "switches": counters.switches,

@@ -26,8 +26,8 @@ class JointSteps:
         """
         self._controller, self._rank = controller, rank
         self.depths = controller.tiers
-        self._launch_steps = self._agreed = controller.worker.speculative_num_steps
-        controller.agreed = self._launch_steps, None
+        self._agreed = controller.launch_steps
+        controller.agreed = self._agreed, None
         self.largest = 0
         """Requests of the rank with most in the coming round."""
 
@@ -46,9 +46,9 @@ class JointSteps:
         controller = self._controller
         try:
             self.largest = max(requests for requests, *_ in rows)
-            found = agree(rows, self.depths, self._launch_steps)
+            found = agree(rows, self.depths, controller.launch_steps)
         except Exception:  # the rows are the same on all ranks, and so is what goes wrong with them
-            controller.agreed = self._launch_steps, None
+            controller.agreed = controller.launch_steps, None
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
             return
         controller.agreed = found.running, found.most
