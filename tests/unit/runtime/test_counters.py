@@ -25,7 +25,8 @@ from sglang_adaptive.runtime.counters import (
     Counters,
     region_of,
 )
-from tests.unit.policy.throughput.test_policy import H200, drafts
+from tests.unit.policy.throughput.test_acceptance import drafts
+from tests.unit.policy.throughput.test_policy import H200
 from tests.unit.runtime.test_controller import ScriptedPolicy, Worker, serving, state
 
 
