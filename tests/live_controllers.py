@@ -67,4 +67,4 @@ def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
 
 def ema(**slot: Any) -> AdaptiveController:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
-    return controller(AdaptiveSpeculativeParams.from_config(3, config))
+    return controller(AdaptiveSpeculativeParams(3, config=config))

@@ -169,9 +169,7 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
     """Return the policy that a server makes of a later configuration; see ``policies.build_successor``."""
     live = found.worker.speculative_num_steps
     if policy == "ema":
-        return AdaptiveSpeculativeParams.from_config(
-            live, check_config({"1": {"candidate_steps": list(ladder)}}, "test")
-        )
+        return AdaptiveSpeculativeParams(live, config=check_config({"1": {"candidate_steps": list(ladder)}}, "test"))
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
     new.take_over(found.params, found.built)
     return new

@@ -487,7 +487,7 @@ def test_ema_successor_ignores_late_rounds_of_other_depths() -> None:
     controller.register(state(3))
     controller.init_states()
     controller.activate_step_by_batch(1)
-    controller.replace_policy(AdaptiveSpeculativeParams.from_config(1, check_config(SLOTS, "f")), by="a test")
+    controller.replace_policy(AdaptiveSpeculativeParams(1, config=check_config(SLOTS, "f")), by="a test")
     controller.on_verify_complete([6], 1, RoundNote(7))
     slot = controller.snapshot()["slots"][0]
     assert (slot["batches"], slot["stale_rounds"], slot["steps"]) == (0, 1, 1)

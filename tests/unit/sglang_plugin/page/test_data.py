@@ -72,7 +72,7 @@ def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
 
 def ema() -> AdaptiveSpeculativeParams:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], "warmup_batches": 2}}, "test")
-    return AdaptiveSpeculativeParams.from_config(3, config)
+    return AdaptiveSpeculativeParams(3, config=config)
 
 
 def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
