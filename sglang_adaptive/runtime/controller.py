@@ -174,7 +174,7 @@ class AdaptiveController(RuntimeStates):
                 if self._learner is not None and self._learner.cost_sync_due:
                     self._hand_over_cost(self._learner)
             except Exception as error:
-                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+                self.policy_failed(error)
 
     def _complete(self, note: RoundNote, counts: Sequence[int], batch_size: int) -> None:
         """Fill in what is known of a round now that its accept *counts* are, and count what only its note tells."""
@@ -217,7 +217,7 @@ class AdaptiveController(RuntimeStates):
                     return Choice(steps, budget, self._cause(steps, batch_size))
                 self._degrade(f"policy {self.params.name} chose {steps!r} steps, which has no runtime state")
             except Exception as error:
-                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+                self.policy_failed(error)
         return Choice(self._degraded_steps, cause="degraded")
 
     def _agreed(self, steps: int, batch_size: int) -> Choice:
@@ -243,6 +243,10 @@ class AdaptiveController(RuntimeStates):
     def _hand_over_cost(self, policy: LearnsCost) -> None:
         """Broadcast the first rank's table."""
         policy.import_cost(of_the_first_rank(policy.export_cost, self.share_cost))
+
+    def policy_failed(self, error: Exception) -> None:
+        """Stop asking the policy, which raised *error*; call it while the policy is asked."""
+        self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
 
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
         """Stop asking the policy, and log why; *steps* run until another policy replaces it, None for the launch's."""

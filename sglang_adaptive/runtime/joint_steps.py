@@ -62,9 +62,8 @@ class JointSteps:
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        controller = self._controller
-        if controller._degraded is None:
-            controller._degrade(f"policy {controller.params.name} raised {type(error).__name__}: {error}", error)
+        if self._controller._degraded is None:
+            self._controller.policy_failed(error)
 
     def _ballot(self, requests: int) -> Ballot:
         controller, depths, live = self._controller, self.depths, self._agreed
