@@ -201,8 +201,8 @@ def played() -> AdaptiveController:
 def look(given: argparse.Namespace) -> dict[str, Any]:
     """Return the milliseconds of a look. SGLang encodes what processes tell each other with msgspec, as this does."""
     looked_at, encode = played(), msgspec.msgpack.Encoder().encode
-    times = [_microseconds(lambda: encode(looked_at.snapshot().as_dict())) / 1e3 for _ in range(LOOKS_TIMED)]
-    size = len(encode(looked_at.snapshot().as_dict()))
+    times = [_microseconds(lambda: encode(looked_at.snapshot())) / 1e3 for _ in range(LOOKS_TIMED)]
+    size = len(encode(looked_at.snapshot()))
     found = {"median_cpu_milliseconds": statistics.median(times), "worst_cpu_milliseconds": max(times), "bytes": size}
     print(f"a look: {found}", flush=True)
     return {"look": found}

@@ -47,13 +47,13 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
         after = _fields(_gathered(ranks, group, 5 + rank))
         rounds = [_round(at, rank, ranks, group, now) for at in range(ROUNDS)]
     steps, largest = zip(*rounds, strict=True)
-    cells = {cell["batch_size"] for cell in found.snapshot().round_times}
+    cells = {cell["batch_size"] for cell in found.snapshot()["round_times"]}
     return {
         "fields": [before, after],
         "steps": steps,
         "largest": largest,
         "timed": sorted(cells),
-        "degraded": found.snapshot().degraded,
+        "degraded": found.snapshot()["degraded_reason"],
     }
 
 

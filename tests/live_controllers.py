@@ -44,7 +44,7 @@ def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: i
         found.activate_step_by_batch(batch_size)
         steps = found.worker.speculative_num_steps
         found.on_verify_complete([round(steps * accepted)] * batch_size, batch_size)
-    return found.snapshot().as_dict()
+    return found.snapshot()
 
 
 def with_lookups(found: AdaptiveController) -> AdaptiveController:
@@ -67,4 +67,4 @@ def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
 
 def ema(**slot: Any) -> AdaptiveController:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
-    return controller(AdaptiveSpeculativeParams.from_config(3, config))
+    return controller(AdaptiveSpeculativeParams(3, config=config))

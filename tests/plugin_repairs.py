@@ -92,7 +92,7 @@ CHECKS: tuple[Check, ...] = (
 def worker_in_a_round(launch_steps: int) -> Any:
     """Return the worker of the checks with this package's controller, and begin its round."""
     worker = adaptive_worker(launch_steps=launch_steps)
-    policy = AdaptiveSpeculativeParams.from_config(launch_steps, check_config(LADDER, "test"))
+    policy = AdaptiveSpeculativeParams(launch_steps, config=check_config(LADDER, "test"))
     controller = AdaptiveController(worker, policy)
     for state in worker.adaptive_controller._states.values():
         controller.register(state)

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.policy.vote import Ballot, agree, believed, leader, probe_of, silent
+from sglang_adaptive.policy.vote import Ballot, agree, believed, silent
 
 DEPTHS, LAUNCH = (0, 1, 2, 3, 5, 7), 3
 
@@ -46,10 +46,11 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
             ballot, failed = _ask(policy, agreed, requests)
         end.send(ballot.row())
         rows, place = end.recv()
-        live = _taken(None if failed else policy, rows, place)
-        agreed = agree(rows, DEPTHS, LAUNCH)
-        end.send((live, agree([ballot.row()], DEPTHS, LAUNCH), ballot.failed))
-        most = max(row[0] for row in rows)
+        found, most = agree(rows, DEPTHS, LAUNCH), max(row[0] for row in rows)
+        agreed, live = found.steps, found.running
+        if found.leader is not None and not failed:
+            policy.follow(most, agreed, live, found.leader == place)
+        end.send((live, agree([ballot.row()], DEPTHS, LAUNCH).steps, ballot.failed))
         if requests:
             seconds = nature.clock * draw.gauss(1.0, 0.02) * (0.01 + 2e-5 * most * (live + 1) + 4e-4 * live)
             counts = [_accepted(draw, nature.acceptance, live) for _ in range(requests)]
@@ -59,18 +60,6 @@ def serve(nature: Nature, seed: int, end: Connection) -> None:
             policy.observe(waiting.pop(0))
             if policy.cost_sync_due:
                 policy.import_cost(policy.export_cost())
-
-
-def _taken(policy: ThroughputPolicy | None, rows: Sequence[Sequence[int]], place: int) -> int:
-    """Tell the policy at *place*, None after it failed, what the rows come to; return the steps to run."""
-    first, steps = leader(rows), agree(rows, DEPTHS, LAUNCH)
-    if first is None:
-        return steps
-    probe = probe_of(rows[first], DEPTHS)
-    running = steps if probe is None else probe
-    if policy is not None:
-        policy.follow(max(row[0] for row in rows), steps, running, first == place)
-    return running
 
 
 def _ask(policy: ThroughputPolicy, live: int, requests: int) -> tuple[Ballot, bool]:

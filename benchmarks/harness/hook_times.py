@@ -93,6 +93,7 @@ def install(path: str) -> None:
     from sglang_adaptive.policy.throughput import ThroughputPolicy
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.counters import Counters
+    from sglang_adaptive.runtime.history import History
     from sglang_adaptive.runtime.round_times import RoundClock
     from sglang_adaptive.sglang_plugin.hooks import Process, hooks
 
@@ -103,9 +104,9 @@ def install(path: str) -> None:
             target, module = hook.target.rpartition(".")[2], function.__module__.rpartition(".")[2]
             name = f"{hook.kind} {target}: {module}.{function.__name__}"
             object.__setattr__(hook, "function", times.timed(name, function, hook.kind == "around"))
-    choosing = ("_remember", "_hand_over_cost", "_switch", "activate_step_by_batch")
+    choosing = ("_closed_history", "_hand_over_cost", "activate_step_by_batch")
     parts: list[tuple[type, str]] = [(AdaptiveController, name) for name in choosing]
-    parts += [(Counters, "add_round"), (RoundClock, "read")]
+    parts += [(Counters, "add_round"), (History, "add"), (RoundClock, "read")]
     parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
     for owner, name in parts:  # what the hooks call, apart; SGLang itself calls activate_step_by_batch
         if function := getattr(owner, name, None):  # a detail of ours that another version may lack

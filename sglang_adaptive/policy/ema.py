@@ -278,7 +278,7 @@ def resolve_candidate_steps_from_config(cfg_path: str | os.PathLike[str] | None 
     return AdaptiveSpeculativeParams(0, cfg_path).candidate_steps
 
 
-@register(EmaOptions, build=lambda steps, config, profile: AdaptiveSpeculativeParams.from_config(steps, config))
+@register(EmaOptions, build=lambda steps, config, profile: AdaptiveSpeculativeParams(steps, config=config))
 class AdaptiveSpeculativeParams:
     """Routes each batch size to its slot.
 
@@ -288,23 +288,20 @@ class AdaptiveSpeculativeParams:
 
     name = "ema"
 
-    def __init__(self, initial_steps: int, cfg_path: str | os.PathLike[str] | None = None) -> None:
-        """Build the slots of *cfg_path*, or SGLang's built-in ones; each starts as ``AdaptiveStepSlot`` says.
+    def __init__(
+        self,
+        initial_steps: int,
+        cfg_path: str | os.PathLike[str] | None = None,
+        *,
+        config: AdaptiveConfig | None = None,
+    ) -> None:
+        """Build the slots of *config*, else of *cfg_path*, else SGLang's; each starts as ``AdaptiveStepSlot`` says.
 
         Raises:
             ConfigError: The configuration is unusable, or for another policy.
         """
-        config = check_config(BUILT_IN_EMA, BUILT_IN) if cfg_path is None else load_config(cfg_path)
-        self._set_up(initial_steps, config)
-
-    @classmethod
-    def from_config(cls, initial_steps: int, config: AdaptiveConfig) -> AdaptiveSpeculativeParams:
-        """Build the slots of a configuration that has been read already; raises ConfigError if it has none."""
-        policy = cls.__new__(cls)
-        policy._set_up(initial_steps, config)
-        return policy
-
-    def _set_up(self, initial_steps: int, config: AdaptiveConfig) -> None:
+        if config is None:
+            config = check_config(BUILT_IN_EMA, BUILT_IN) if cfg_path is None else load_config(cfg_path)
         if not isinstance(config.options, EmaOptions):
             raise ConfigError(config.source, "policy", f'is "{config.policy}"', f'"{self.name}"')
         self.config = config

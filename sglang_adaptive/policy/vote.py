@@ -61,7 +61,8 @@ class Ballot:
     def row(self) -> list[int]:
         """Return the columns."""
         probe, most = (0 if steps is None else steps + 1 for steps in (self.probe, self.most))
-        return [self.requests, int(self.failed), self.live, probe, most, *self.rounds, *self.nanoseconds]
+        requests = min(self.requests, MOST_REQUESTS)
+        return [requests, int(self.failed), self.live, probe, most, *self.rounds, *self.nanoseconds]
 
 
 def width(depths: Sequence[int]) -> int:
@@ -72,13 +73,13 @@ def width(depths: Sequence[int]) -> int:
 def silent(depths: Sequence[int], live: int = 0, requests: int = 0, failed: bool = False) -> Ballot:
     """Return the ballot of a rank that has no say: without *requests*, or because its policy *failed*."""
     nothing = (0,) * len(depths)
-    return Ballot(min(requests, MOST_REQUESTS), failed, live, nothing, nothing)
+    return Ballot(requests, failed, live, nothing, nothing)
 
 
 def forced(depths: Sequence[int], live: int, requests: int, steps: int) -> Ballot:
     """Return the ballot of a rank that can run *steps* alone, as when an operator holds them."""
     only = tuple(int(depth == steps) for depth in depths)
-    return Ballot(min(requests, MOST_REQUESTS), False, live, only, only)
+    return Ballot(requests, False, live, only, only)
 
 
 def believed(
@@ -95,7 +96,7 @@ def believed(
     expectation that is no number: the policy has failed then.
     """
     return Ballot(
-        min(requests, MOST_REQUESTS),
+        requests,
         False,
         live,
         tuple(_whole(requests * rounds.get(steps, 1.0) * ROUND) for steps in depths),
@@ -113,50 +114,46 @@ def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
     return Ballot(row[0], bool(row[1]), row[2], tuple(row[FIELDS:first]), tuple(row[first:]), probe, most)
 
 
-def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: int, margin: int = MARGIN) -> int:
-    """Return the steps of the coming round from the gathered *rows*, in the order of the ranks.
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What gathered rows come to."""
 
-    *depths* and *launch_steps* are the same on all ranks; the latter run where no rank has a say, and where the rank
-    with most requests can run none of *depths*. Of equal depths the shallower runs, of equal batches the lower rank's
-    prices count. The live depth, that of the same rank, is left for *margin* thousandths alone.
+    steps: int
+    """Agreed on without a probe; the launch steps where no rank has a say."""
+    running: int
+    """Of the coming round: ``steps``, or those of the leader's probe."""
+    leader: int | None
+    """Place of the rank that the others wait for: the first with most requests of those that have a say. None without
+    one."""
+    most: int | None
+    """The most steps that fit the requests of every rank, one without a say too; None where all depths do."""
+
+
+def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: int, margin: int = MARGIN) -> Agreement:
+    """Return what the gathered *rows*, in the order of the ranks, come to.
+
+    *depths* and *launch_steps* are the same on all ranks; the latter run where no rank has a say, and where the leader
+    can run none of *depths*. Of equal depths the shallower runs. The live depth, that of the leader, is left for
+    *margin* thousandths alone. Raises ValueError if a row is not ``width(depths)`` wide.
     """
-    first = leader(rows)
-    if first is None:
-        return launch_steps
-    slowest = read(rows[first], depths)
-    ballots = [ballot for ballot in (read(row, depths) for row in rows) if ballot.counts]
-    times = {
-        steps: price * sum(ballot.rounds[at] for ballot in ballots)
-        for at, (steps, price) in enumerate(zip(depths, slowest.nanoseconds, strict=True))
-        if price
-    }
-    if not times:
-        return launch_steps
-    best = min(times, key=lambda steps: (times[steps], steps))
-    if slowest.live in times and 1000 * times[slowest.live] <= (1000 + margin) * times[best]:
-        return slowest.live
-    return best
-
-
-def leader(rows: Sequence[Sequence[int]]) -> int | None:
-    """Return the place of the rank that the others wait for, None where no rank has a say.
-
-    It is the one with most requests among those that have a say, and the first of equal ones.
-    """
-    voters = [place for place, (requests, failed, *_) in enumerate(rows) if requests and not failed]
-    return max(voters, key=lambda place: rows[place][0], default=None)
-
-
-def probe_of(row: Sequence[int], depths: Sequence[int]) -> int | None:
-    """Return the steps that the rank of *row* wants to try; None where it wants nothing, or cannot run them."""
-    ballot = read(row, depths)
-    runs = ballot.probe in depths and ballot.nanoseconds[depths.index(ballot.probe)]
-    return ballot.probe if runs else None
-
-
-def most_of(rows: Sequence[Sequence[int]], depths: Sequence[int]) -> int | None:
-    """Return the most steps that fit the requests of every rank, one without a say too; None where all depths do."""
-    return min((most for row in rows if (most := read(row, depths).most) is not None), default=None)
+    ballots = [read(row, depths) for row in rows]
+    voters = [place for place, ballot in enumerate(ballots) if ballot.counts]
+    leader = max(voters, key=lambda place: ballots[place].requests, default=None)
+    steps = running = launch_steps
+    if leader is not None:
+        slowest = ballots[leader]
+        times = {
+            depth: price * sum(ballots[place].rounds[at] for place in voters)
+            for at, (depth, price) in enumerate(zip(depths, slowest.nanoseconds, strict=True))
+            if price
+        }
+        if times:
+            best = min(times, key=lambda depth: (times[depth], depth))
+            stays = slowest.live in times and 1000 * times[slowest.live] <= (1000 + margin) * times[best]
+            steps = slowest.live if stays else best
+        running = slowest.probe if slowest.probe in times else steps
+    most = min((ballot.most for ballot in ballots if ballot.most is not None), default=None)
+    return Agreement(steps, running, leader, most)
 
 
 def _whole(value: float) -> int:

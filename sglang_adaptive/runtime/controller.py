@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sglang_adaptive.policy.base import (
     AdaptivePolicy,
     ChoosesBudgets,
+    Forecast,
     Forecasts,
     LearnsAcceptance,
     LearnsCost,
@@ -17,14 +19,13 @@ from sglang_adaptive.policy.base import (
     Probes,
 )
 from sglang_adaptive.policy.config import AdaptiveConfig
-from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.budgets import Calibration, budget_report
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
+from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock, of_the_first_rank
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.runtime.snapshot import ControllerSnapshot, MeterReading, RegionReading, forecast
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker, Choice, RuntimeStates
 
@@ -85,7 +86,7 @@ class AdaptiveController(RuntimeStates):
         """The steps that were held when the lease began."""
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
         self._degraded: str | None = None
-        self._degraded_steps = self._launch_steps
+        self._degraded_steps = self.launch_steps
         """The steps that run while the policy is not asked."""
         self._last_batch_size: int | None = None
         self._probed_from: int | None = None
@@ -157,48 +158,36 @@ class AdaptiveController(RuntimeStates):
         """
         if self._warm_up is not None:
             return
-        if note is not None and note.audit:
+        note = note or RoundNote(self.worker.speculative_num_steps)
+        if note.audit:
             return self.interrupt()
-        observation = self._observed(num_correct_drafts_per_req, batch_size, note)
-        self._counters.add_round(observation)
-        self._remember(observation)
+        self._complete(note, num_correct_drafts_per_req, batch_size)
+        self._counters.add_round(note)
+        history = self._closed_history()
+        if history is not None:
+            history.add(note)
         if self.trace is not None:
-            self.trace.add(observation)
+            self.trace.add(note)
         if self._degraded is None:
             try:
-                self.params.observe(observation)
+                self.params.observe(note)
                 if self._learner is not None and self._learner.cost_sync_due:
                     self._hand_over_cost(self._learner)
             except Exception as error:
-                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+                self.policy_failed(error)
 
-    def _observed(self, counts: Sequence[int], batch_size: int, note: RoundNote | None) -> RoundObservation:
-        """Return what the policy is told of a round; *note* is as in :meth:`on_verify_complete`."""
-        note = note or RoundNote(self.worker.speculative_num_steps)
+    def _complete(self, note: RoundNote, counts: Sequence[int], batch_size: int) -> None:
+        """Fill in what is known of a round now that its accept *counts* are, and count what only its note tells."""
+        note.num_correct_drafts_per_req = counts
         # Rounds of several ranks take as long as that of the largest batch.
-        batch_size = note.largest_batch or batch_size
-        looked_up = note.steps in self.lookups
-        if note.steps and note.lengths and not looked_up:
+        note.batch_size = note.largest_batch or batch_size
+        note.looked_up = note.steps in self.lookups
+        note.chosen = self._forced_steps is None
+        note.seconds = self._clock.read(note.steps, note.batch_size, note.budget, note.looked_up)
+        if note.steps and note.lengths and not note.looked_up:
             self._context_lengths.add(note.lengths, counts, note.verified or [note.steps] * len(counts))
         if note.trials:
             self.calibration.add(note.trials, note.believed, note.accepted)
-        return RoundObservation(
-            steps=note.steps,
-            num_correct_drafts_per_req=counts,
-            batch_size=batch_size,
-            seconds=self._clock.read(note.steps, batch_size, note.budget, looked_up),
-            context_tokens=note.context_tokens,
-            chosen=self._forced_steps is None,
-            shadow_accepts=note.shadow_accepts,
-            extended=note.extended,
-            requests=note.requests,
-            budget=note.budget,
-            verified=note.verified,
-            completed=note.completed,
-            evidence=note.evidence,
-            looked_up=looked_up,
-            lookups=note.lookups,
-        )
 
     def _adopt(self, policy: AdaptivePolicy) -> None:
         """Use *policy*, and note which optional protocols it implements."""
@@ -228,7 +217,7 @@ class AdaptiveController(RuntimeStates):
                     return Choice(steps, budget, self._cause(steps, batch_size))
                 self._degrade(f"policy {self.params.name} chose {steps!r} steps, which has no runtime state")
             except Exception as error:
-                self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+                self.policy_failed(error)
         return Choice(self._degraded_steps, cause="degraded")
 
     def _agreed(self, steps: int, batch_size: int) -> Choice:
@@ -255,17 +244,15 @@ class AdaptiveController(RuntimeStates):
         """Broadcast the first rank's table."""
         policy.import_cost(of_the_first_rank(policy.export_cost, self.share_cost))
 
+    def policy_failed(self, error: Exception) -> None:
+        """Stop asking the policy, which raised *error*; call it while the policy is asked."""
+        self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
         """Stop asking the policy, and log why; *steps* run until another policy replaces it, None for the launch's."""
         self._degraded = why
-        self._degraded_steps = self._launch_steps if steps is None else steps
+        self._degraded_steps = self.launch_steps if steps is None else steps
         logger.error("adaptive speculation degraded to %d steps: %s", self._degraded_steps, why, exc_info=error)
-
-    def _remember(self, observation: RoundObservation) -> None:
-        """Add a round to the history."""
-        history = self._closed_history()
-        if history is not None:
-            history.add(observation)
 
     def _closed_history(self) -> History | None:
         """Return the history up to the last full second. An error ends the history, not the round."""
@@ -352,35 +339,38 @@ class AdaptiveController(RuntimeStates):
         self._pending_cause = "configuration"
         self._config_changed = {"time": self._wall_time(), "by": by}
 
-    def snapshot(self) -> ControllerSnapshot:
-        """Return the current state; it does not change later."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the current state as JSON builtins that do not change later; docs/json.md lists the fields."""
         counters = self._counters
-        return ControllerSnapshot(
-            policy=self.params.name,
-            current_steps=self.worker.speculative_num_steps,
-            launch_steps=self._launch_steps,
-            tiers=self.tiers,
-            forced_steps=self._forced_steps,
-            switches=counters.switches,
-            recent_switches=tuple(counters.recent_switches),
-            rounds_by_tier=dict(counters.rounds),
-            drafted_by_tier=counters.drafted(),
-            accepted_by_tier=counters.accepted(),
-            tokens_by_tier=counters.tokens(),
-            accepted_by_position=tuple(counters.by_position()),
-            accepted_by_length=tuple(self._context_lengths.snapshot()),
-            round_times=tuple(counters.round_times.as_list()),
-            degraded=self._degraded,
-            degraded_steps=None if self._degraded is None else self._degraded_steps,
-            profile_saved_at=self._profile_saved_at(),
-            config=self._config(),
-            config_changed=self._config_changed,
-            policy_state=self._policy_state(),
-            startup=self._startup(),
-            speedup=self._speedup(),
-            lookups=self.lookup_report(),
-            audit=self._audit(),
-        )
+        return {
+            "active": True,
+            "reason": None,
+            "policy": self.params.name,
+            "current_steps": self.worker.speculative_num_steps,
+            "launch_steps": self.launch_steps,
+            "tiers": list(self.tiers),
+            "forced_steps": self._forced_steps,
+            "switches": counters.switches,
+            "recent_switches": [asdict(switch) for switch in counters.recent_switches],
+            "rounds_by_tier": _by_steps(counters.rounds),
+            "drafted_by_tier": _by_steps(counters.drafted()),
+            "accepted_by_tier": _by_steps(counters.accepted()),
+            "tokens_by_tier": _by_steps(counters.tokens()),
+            "accepted_by_position": counters.by_position(),
+            "accepted_by_length": self._context_lengths.as_list(),
+            "round_times": counters.round_times.as_list(),
+            "degraded": self._degraded is not None,
+            "degraded_reason": self._degraded,
+            "degraded_steps": None if self._degraded is None else self._degraded_steps,
+            "profile_saved_at": self._profile_saved_at(),
+            "config": self._config(),
+            "config_changed": self._config_changed,
+            "startup": self._startup(),
+            "speedup": self._speedup(),
+            "lookups": self.lookup_report(),
+            "audit": self._audit(),
+            **self._policy_state(),
+        }
 
     def history(self, span: int) -> dict[str, Any] | None:
         """Return the last *span* seconds, as ``History.span``; None when there is no history."""
@@ -406,7 +396,8 @@ class AdaptiveController(RuntimeStates):
         """Return the values of the metrics; cheaper than a snapshot. A policy that failed is not asked."""
         policy, counters = self.params if self._degraded is None else None, self._counters
         forecaster = policy if isinstance(policy, Forecasts) else None
-        latest = forecast(forecaster, counters.latest)
+        forecasts = _forecasts(forecaster, counters)
+        latest = forecasts.get(counters.latest)
         return MeterReading(
             time=self._wall_time(),
             current_steps=self.worker.speculative_num_steps,
@@ -414,7 +405,7 @@ class AdaptiveController(RuntimeStates):
             tiers=self.tiers,
             deepest=self.deepest,
             counters=counters,
-            regions={name: RegionReading.of(region, forecaster) for name, region in counters.regions.items()},
+            forecasts=forecasts,
             speedup=None if latest is None else latest.speedup,
             acceptance=() if forecaster is None else tuple(forecaster.acceptance_by_position()),
             probes=policy.probe_totals() if isinstance(policy, Probes) else None,
@@ -442,3 +433,16 @@ class AdaptiveController(RuntimeStates):
             return self.params.snapshot()
         except Exception as error:
             return {"policy_error": f"{type(error).__name__}: {error}"}
+
+
+def _by_steps(counts: Mapping[int, int]) -> dict[str, int]:
+    """Return *counts* by steps as JSON, whose keys are strings."""
+    return {str(steps): count for steps, count in sorted(counts.items())}
+
+
+def _forecasts(policy: Forecasts | None, counters: Counters) -> dict[str, Forecast]:
+    """Return what *policy* expects of a round like the latest one of each region, where it has a time for that."""
+    if policy is None:
+        return {}
+    found = {name: policy.forecast(region.batch_size, region.steps) for name, region in counters.regions.items()}
+    return {name: one for name, one in found.items() if one is not None}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
@@ -106,7 +105,7 @@ class ContextLengths:
             self._verified[at] += drafts
             self._accepted[at] += right
 
-    def snapshot(self) -> list[dict[str, int]]:
+    def as_list(self) -> list[dict[str, int]]:
         """Return JSON builtins by bin: ``from`` and, but for the last, ``to`` in tokens, and the counts."""
         ends = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
         counts = zip(self._requests, self._verified, self._accepted, strict=True)
@@ -159,10 +158,6 @@ class SwitchRecord:
     cause: str
     """One of CAUSES."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record as JSON builtins."""
-        return asdict(self)
-
 
 @dataclass(slots=True)
 class Region:
@@ -186,29 +181,26 @@ class Counters:
         self.recent_switches: deque[SwitchRecord] = deque(maxlen=RECENT_SWITCHES)
         self.rounds: Counter[int] = Counter()
         self.regions: dict[str, Region] = {}
-        self.latest: Region | None = None
-        """The region of the latest round."""
+        self.latest = ""
+        """The region of the latest round; empty before the first one."""
         self.round_times = RoundTimes()
         self.budgets: Counter[tuple[int, int]] = Counter()
         """Rounds with a budget, by steps and budget."""
-        self._accept_counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        """By steps: requests of a round by their number of accepted drafts."""
-        self._looked_up: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        """The same of rounds that looked their drafts up."""
-        self._some: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-        """The same of rounds with a budget, by steps and by how many drafts of the request were verified."""
+        self._accepted: defaultdict[tuple[int, int, bool], Counter[int]] = defaultdict(Counter)
+        """By steps, verified drafts of the request and whether they were looked up: requests by accepted drafts."""
 
     def add_round(self, observation: RoundObservation) -> None:
         """Count a verified round under the steps that drafted it and under its batch region."""
-        self.rounds[observation.steps] += 1
+        steps = observation.steps
+        self.rounds[steps] += 1
         if observation.budget is None:
-            tally = (self._looked_up if observation.looked_up else self._accept_counts)[observation.steps]
+            tally = self._accepted[steps, steps, observation.looked_up]
             for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
                 tally[count] += 1
         else:
-            self.budgets[observation.steps, observation.budget] += 1
+            self.budgets[steps, observation.budget] += 1
             for count, verified in zip(observation.num_correct_drafts_per_req, observation.verified, strict=True):
-                self._some[observation.steps, verified][count] += 1
+                self._accepted[steps, verified, False][count] += 1
         self.round_times.add(observation)
         self._add_to_region(observation)
 
@@ -241,8 +233,7 @@ class Counters:
 
     def verified_per_request(self) -> float | None:
         """Return the mean drafts that were verified of a request in rounds that drafted; None without any."""
-        drafting = [(steps, counts.total()) for steps, counts in self._accept_counts.items() if steps]
-        drafting += [(verified, counts.total()) for (_, verified), counts in self._some.items()]
+        drafting = [(verified, counts.total()) for steps, verified, counts in self._drafted() if steps]
         requests = sum(count for _, count in drafting)
         return sum(verified * count for verified, count in drafting) / requests if requests else None
 
@@ -252,10 +243,10 @@ class Counters:
         A position is reached when a draft was verified there and all before it were accepted. Drafts that were looked
         up are not among them.
         """
-        tallies = [*self._accept_counts.items(), *((verified, counts) for (_, verified), counts in self._some.items())]
-        deepest = max((verified for verified, _ in tallies), default=0)
+        drafted = self._drafted()
+        deepest = max((verified for _, verified, _ in drafted), default=0)
         reached, accepted = [0] * deepest, [0] * deepest
-        for verified, counts in tallies:
+        for _, verified, counts in drafted:
             alive = counts.total()
             for index in range(verified):
                 reached[index] += alive
@@ -268,11 +259,14 @@ class Counters:
 
     def _summed(self, of: Callable[[int, Counter[int]], int]) -> dict[int, int]:
         """Return by steps the sum of *of*, which gets how many drafts were verified, and requests by accepted ones."""
-        found = {steps: of(steps, counts) for steps, counts in self._accept_counts.items()}
-        found |= {drafts: of(drafts, counts) for drafts, counts in self._looked_up.items()}
-        for (steps, verified), counts in self._some.items():
-            found[steps] = found.get(steps, 0) + of(verified, counts)
+        found: Counter[int] = Counter()
+        for (steps, verified, _), counts in self._accepted.items():
+            found[steps] += of(verified, counts)
         return found
+
+    def _drafted(self) -> list[tuple[int, int, Counter[int]]]:
+        """Return steps, verified drafts and requests by accepted drafts, of rounds that did not look drafts up."""
+        return [(steps, verified, n) for (steps, verified, looked_up), n in self._accepted.items() if not looked_up]
 
     def _add_to_region(self, observation: RoundObservation) -> None:
         name = region_of(observation.batch_size)
@@ -284,4 +278,4 @@ class Counters:
             counts = observation.num_correct_drafts_per_req
             region.seconds += observation.seconds
             region.tokens += len(counts) + sum(counts)
-        self.latest = region
+        self.latest = name

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sglang_adaptive.policy.base import Prices
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.counters import REGIONS, RoundMix, region_of
-from sglang_adaptive.runtime.speedup import Speedup, at_fixed_depths, own_seconds
+from sglang_adaptive.runtime.speedup import at_fixed_depths, own_seconds
 
 SPANS = {60: 1, 900: 5, 3600: 20}
 """By seconds that a ring covers: seconds of one of its buckets."""
@@ -148,20 +148,21 @@ class History:
             "tokens": round(sum(row[TOKENS] for row in rows)),
             "seconds": sum(row[SECONDS] for row in rows),
             "rounds": [round(sum(row[HEAD + place] for row in rows)) for place in range(count)],
-            "against": [one.as_dict() for one in self._sums(rows)],
+            "against": self._against(rows),
         }
 
     def _speedup(self, kept: list[tuple[int, Bucket]], period: int) -> dict[str, Any] | None:
-        against = [one.as_dict() for one in self._sums([row for _, bucket in kept for row in bucket.values()])]
+        against = self._against([row for _, bucket in kept for row in bucket.values()])
         if not against:
             return None
         return {"seconds": (kept[-1][0] + 1 - kept[0][0]) * period, "against": against}
 
-    def _sums(self, rows: list[array[float]]) -> Iterator[Speedup]:
-        """Yield the sums for all fixed steps with a modelled time for some round."""
-        begin = HEAD + len(self.depths)
+    def _against(self, rows: list[array[float]]) -> list[dict[str, Any]]:
+        """Return the speedup over all fixed steps with a modelled time for some round, and its standard deviation."""
+        found, begin = [], HEAD + len(self.depths)
         for place, steps in enumerate(self.depths):
             at = begin + 3 * place
-            taken = sum(row[at] for row in rows)
+            taken, fixed, doubt = (sum(row[at + column] for row in rows) for column in range(3))
             if taken > 0.0:
-                yield Speedup(steps, taken, sum(row[at + 1] for row in rows), sum(row[at + 2] for row in rows))
+                found.append({"steps": steps, "times": fixed / taken, "deviation": doubt / taken})
+        return found

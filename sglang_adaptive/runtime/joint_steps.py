@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sglang_adaptive.policy.base import Votes
-from sglang_adaptive.policy.vote import Ballot, agree, believed, forced, leader, most_of, probe_of, silent
+from sglang_adaptive.policy.vote import Ballot, agree, believed, forced, silent
 from sglang_adaptive.runtime.controller import AdaptiveController
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ class JointSteps:
         """
         self._controller, self._rank = controller, rank
         self.depths = controller.tiers
-        self._launch_steps = self._agreed = controller.worker.speculative_num_steps
-        controller.agreed = self._launch_steps, None
+        self._agreed = controller.launch_steps
+        controller.agreed = self._agreed, None
         self.largest = 0
         """Requests of the rank with most in the coming round."""
 
@@ -43,35 +43,27 @@ class JointSteps:
 
     def take(self, rows: Sequence[Sequence[int]]) -> None:
         """Set the steps of the coming round from the *rows* of all ranks, and tell the policy of them; never raises."""
+        controller = self._controller
         try:
-            steps, run, first = self._counted(rows)
-            most = most_of(rows, self.depths)
+            self.largest = max(requests for requests, *_ in rows)
+            found = agree(rows, self.depths, controller.launch_steps)
         except Exception:  # the rows are the same on all ranks, and so is what goes wrong with them
-            self._controller.agreed = self._launch_steps, None
+            controller.agreed = controller.launch_steps, None
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
             return
-        controller = self._controller
-        controller.agreed = run, most
-        if first is None:
+        controller.agreed = found.running, found.most
+        if found.leader is None:
             return
-        self._agreed, policy = steps, controller.params
+        self._agreed, policy = found.steps, controller.params
         if isinstance(policy, Votes) and controller._degraded is None:
             try:
-                policy.follow(self.largest, steps, run, first == self._rank)
+                policy.follow(self.largest, found.steps, found.running, found.leader == self._rank)
             except Exception as error:  # this rank's alone: the steps stand
                 self._fail(error)
 
-    def _counted(self, rows: Sequence[Sequence[int]]) -> tuple[int, int, int | None]:
-        """Return the agreed steps, those to run, which a probe may be, and the place of the rank that leads."""
-        self.largest = max(requests for requests, *_ in rows)
-        first, steps = leader(rows), agree(rows, self.depths, self._launch_steps)
-        probe = None if first is None else probe_of(rows[first], self.depths)
-        return steps, steps if probe is None else probe, first
-
     def _fail(self, error: Exception) -> None:
-        controller = self._controller
-        if controller._degraded is None:
-            controller._degrade(f"policy {controller.params.name} raised {type(error).__name__}: {error}", error)
+        if self._controller._degraded is None:
+            self._controller.policy_failed(error)
 
     def _ballot(self, requests: int) -> Ballot:
         controller, depths, live = self._controller, self.depths, self._agreed

@@ -1,26 +1,23 @@
-"""What is known of a round beside its accept counts, from its launch until its result has arrived."""
+"""What is known of a round, from its launch until its result has arrived and the policy is told of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_adaptive.policy.observation import BudgetEvidence, Lookup
+from sglang_adaptive.policy.observation import RoundObservation
 
 
 @dataclass(slots=True)
-class RoundNote:
-    """One round. With overlap scheduling the live steps may have changed when its result arrives."""
+class RoundNote(RoundObservation):
+    """One round. With overlap scheduling the live steps may have changed when its result arrives.
 
-    steps: int
-    """The steps that drafted it."""
+    The fields of the observation are filled in one after the other, the accept counts last.
+    """
 
-    context_tokens: int | None = None
-    """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""
-
-    requests: Sequence[Hashable] = ()
-    """Ids of the requests, in the order of the accept counts; empty when unknown."""
+    num_correct_drafts_per_req: Sequence[int] = ()
+    batch_size: int = 0
 
     lengths: Sequence[int] = ()
     """Sequence lengths of the requests before the round, in the order of the accept counts; empty when unknown."""
@@ -31,15 +28,6 @@ class RoundNote:
     largest_batch: int | None = None
     """Requests of the rank with most, where ranks run their rounds together; None where a round is this rank's own."""
 
-    extended: bool = True
-    """As :attr:`RoundObservation.extended`, like the fields of these names below."""
-    shadow_accepts: Sequence[int] = ()
-    budget: int | None = None
-    verified: Sequence[int] = ()
-    completed: Sequence[int] = ()
-    evidence: BudgetEvidence | None = None
-
-    lookups: Sequence[Lookup] = ()
     trials: Sequence[int] = ()
     """By bin of the draft's chance, drafts that were verified and reached; see ``calibration``. Empty without looks."""
     believed: Sequence[int] = ()

@@ -75,26 +75,25 @@ class RoundTimes:
 
     def add(self, observation: RoundObservation) -> None:
         """Add the round's time if it has one; past MAX_CELLS the oldest cell is removed."""
-        timed = self._at_zero(observation) if not observation.steps else (observation.seconds, 1)
         if observation.steps:
             self._cycle.begin()
-        if timed is None or timed[0] is None:
+            timed = None if observation.seconds is None else (observation.seconds, 1)
+        else:
+            if observation.batch_size != self._zero_batch_size:
+                self._zero_batch_size = observation.batch_size
+                self._cycle.restart()
+            timed = self._cycle.add(observation.seconds, observation.extended)
+        if timed is None:
             return
+        seconds, rounds = timed
         place = (observation.batch_size, observation.steps, observation.shape[1])
         cell = self._cells.get(place)
         if cell is None:
             if len(self._cells) >= MAX_CELLS:
                 del self._cells[next(iter(self._cells))]
             cell = self._cells[place] = _Cell()
-        cell.rounds += timed[1]
-        cell.recent.append(timed[0])
-
-    def _at_zero(self, observation: RoundObservation) -> tuple[float, int] | None:
-        """Return the mean round time of the zero-step cycle that the round ends, in seconds, and its timed rounds."""
-        if observation.batch_size != self._zero_batch_size:
-            self._zero_batch_size = observation.batch_size
-            self._cycle.restart()
-        return self._cycle.add(observation.seconds, observation.extended)
+        cell.rounds += rounds
+        cell.recent.append(seconds)
 
     def as_list(self) -> list[dict[str, Any]]:
         """Return the median of each cell's kept times, in seconds, and its rounds so far."""

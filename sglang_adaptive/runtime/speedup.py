@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.runtime.counters import RoundMix
@@ -65,22 +64,3 @@ def _doubt(prices: RoundPrices, drafted: int, steps: int) -> float:
     tokens = prices.tokens_deviation.get(steps, 0.0) if steps > drafted else 0.0
     own = prices.deviation.get(drafted, prices.deviation[steps])  # none is told of rounds of lookups
     return math.sqrt(prices.deviation[steps] ** 2 + own**2 + tokens**2)
-
-
-@dataclass(slots=True)
-class Speedup:
-    """Sums over rounds, for one number of fixed steps."""
-
-    steps: int
-    taken: float = 0.0
-    """Measured seconds of the rounds that have a modelled time at these steps."""
-
-    fixed: float = 0.0
-    """Modelled seconds of these rounds at these steps."""
-
-    doubt: float = 0.0
-    """Upper bound on the standard deviation of ``fixed``, in seconds."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the speedup and its standard deviation as JSON builtins."""
-        return {"steps": self.steps, "times": self.fixed / self.taken, "deviation": self.doubt / self.taken}

@@ -144,14 +144,3 @@ class Progress:
         begun = time.perf_counter()
         while not self._ended.wait(self._seconds):
             self._say(f"{self._now}; {time.perf_counter() - begun:.0f} s")
-
-
-def timed_build(
-    steps: int, sizes: Sequence[int] | None, device: Device, build: Callable[[], Any]
-) -> tuple[Any, TierBuild]:
-    """Return what *build* returns, with its seconds and memory."""
-    free, begun = device.free_gigabytes(), time.perf_counter()
-    state = build()
-    seconds, left = time.perf_counter() - begun, device.free_gigabytes()
-    gigabytes = None if free is None or left is None else free - left
-    return state, TierBuild(steps, seconds, gigabytes, None if sizes is None else tuple(sizes))

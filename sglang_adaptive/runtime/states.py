@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sglang_adaptive.policy.base import AdaptivePolicy, LooksUp
 from sglang_adaptive.policy.config import CapturedSteps
-from sglang_adaptive.runtime.start_up import Device, Place, Progress, StartUp, TierBuild, WarmUp, timed_build
+from sglang_adaptive.runtime.start_up import Device, Place, Progress, StartUp, TierBuild, WarmUp
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,8 @@ class RuntimeStates:
         self._states: dict[int, SpecRuntimeState] = {}
         self._cuda_graph_bs: list[int] | None = None
         self._graphs: dict[int, tuple[int, ...] | None] = {}
-        self._launch_steps = worker.speculative_num_steps
+        self.launch_steps = worker.speculative_num_steps
+        """The steps that the server was launched with."""
         self._device = device or Device()
         self._postponed = False
         self._asked: list[list[int] | None] = []
@@ -118,11 +119,6 @@ class RuntimeStates:
     def widest(self, batch_size: int) -> int:
         """Return the most drafts that a round of *batch_size* may have."""
         return max(self.deepest, *self._reachable(batch_size)) if self.lookups else self.deepest
-
-    @property
-    def launch_steps(self) -> int:
-        """The steps that the server was launched with."""
-        return self._launch_steps
 
     @property
     def built(self) -> CapturedSteps:
@@ -177,9 +173,9 @@ class RuntimeStates:
             for done, steps in enumerate(missing):
                 progress.now(f"{steps} steps, {done} of {len(missing)} are done")
                 self._build(steps, every)
-        if self._launch_steps not in self._states:
-            raise ValueError(f"no runtime state for the launch depth, {self._launch_steps} steps; built: {self.tiers}")
-        self.worker.apply_runtime_state(self._states[self._launch_steps])
+        if self.launch_steps not in self._states:
+            raise ValueError(f"no runtime state for the launch depth, {self.launch_steps} steps; built: {self.tiers}")
+        self.worker.apply_runtime_state(self._states[self.launch_steps])
 
     def begin_warm_up(self) -> None:
         """Run all reachable steps in turn from the next round on, without the policy; again to start a new pass."""
@@ -200,7 +196,7 @@ class RuntimeStates:
         self._keep_warm_up()
         self._warm_up = None
         self.startup.warm_up_seconds = time.perf_counter() - self._warm_up_begun
-        self._run(Choice(self._launch_steps))
+        self._run(Choice(self.launch_steps))
 
     def give_up_warm_up(self) -> None:
         """End a warm-up that is overdue."""
@@ -223,16 +219,14 @@ class RuntimeStates:
 
     def _build(self, steps: int, every: list[int] | None) -> None:
         sizes = self._device.sizes_to_capture(self.params.cuda_graph_bs_for_step(steps), every)
-        self._states[steps], built = timed_build(
-            steps,
-            sizes,
-            self._device,
-            lambda: self.worker.build_adaptive_runtime_state(
-                speculative_num_steps=steps, speculative_num_draft_tokens=steps + 1, cuda_graph_bs=sizes
-            ),
+        free, begun = self._device.free_gigabytes(), time.perf_counter()
+        self._states[steps] = self.worker.build_adaptive_runtime_state(
+            speculative_num_steps=steps, speculative_num_draft_tokens=steps + 1, cuda_graph_bs=sizes
         )
-        self._graphs[steps] = built.graph_batch_sizes
-        self.startup.tiers.append(built)
+        seconds, left = time.perf_counter() - begun, self._device.free_gigabytes()
+        self._graphs[steps] = None if sizes is None else tuple(sizes)
+        gigabytes = None if free is None or left is None else free - left
+        self.startup.tiers.append(TierBuild(steps, seconds, gigabytes, self._graphs[steps]))
 
     def _reachable(self, batch_size: int) -> list[int]:
         """Return the steps that a round of *batch_size* may run: those with a graph, where any have one."""

@@ -33,7 +33,7 @@ class Turns:
         self._paused = threading.Semaphore(0)
         self._error: BaseException | None = None
         clear(lab)
-        self._switches = lab.controller.snapshot().switches
+        self._switches = lab.controller.snapshot()["switches"]
         self._thread = threading.Thread(target=self._loop, args=(every, overlap), daemon=True)
         self._thread.start()
         self._await()
@@ -107,7 +107,7 @@ class Turns:
         free = pool.available_size() + self.lab.scheduler.tree_cache.evictable_size()
         if free != SLOTS:
             raise Broken(f"{SLOTS - free} of {SLOTS} slots are lost")
-        self.tried["switch"] = self.lab.controller.snapshot().switches - self._switches
+        self.tried["switch"] = self.lab.controller.snapshot()["switches"] - self._switches
         clear(self.lab)
         for rid, output in outputs.items():
             if output:  # an aborted request may have none

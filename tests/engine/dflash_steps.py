@@ -44,7 +44,7 @@ class BlockStepper(Stepped):
         """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
         self._forget_keys_and_values()
         self.drafts.clear()
-        before = self.controller.snapshot().rounds_by_tier
+        before = self.controller.snapshot()["rounds_by_tier"]
         turns, turn = itertools.cycle(depths), itertools.count()
 
         def step() -> bool:
@@ -66,9 +66,9 @@ class BlockStepper(Stepped):
         return {
             "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
             "drafts": list(self.drafts),
-            "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.get(tier, 0)],
-            "accepted": sum(after.accepted_by_tier.values()),
-            "degraded": after.degraded,
+            "ran": [int(steps) for steps, n in after["rounds_by_tier"].items() if n > before.get(steps, 0)],
+            "accepted": sum(after["accepted_by_tier"].values()),
+            "degraded": after["degraded_reason"],
             "left_for_later": self._left_for_later(),
             "free_slots": self.free_slots(),
         }
@@ -117,7 +117,7 @@ class BlockStepper(Stepped):
             "shapes": shapes,
             "memories": len(set(memories[len(memories) // 2 :])),
             "free_slots": self.free_slots(),
-            "degraded": self.controller.snapshot().degraded,
+            "degraded": self.controller.snapshot()["degraded_reason"],
         }
 
     def built(self) -> dict[str, Any]:

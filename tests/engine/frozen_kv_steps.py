@@ -36,6 +36,7 @@ class FrozenKvStepper(Stepped):
         """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
         self.drafts.clear()
         before = self.controller.snapshot()
+        ran_before = before["rounds_by_tier"]
         turns, turn = itertools.cycle(depths), itertools.count()
 
         def step() -> bool:
@@ -54,10 +55,10 @@ class FrozenKvStepper(Stepped):
         whole = [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
         return {
             "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
-            "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.rounds_by_tier.get(tier, 0)],
-            "accepted": sum(after.accepted_by_tier.values()) - sum(before.accepted_by_tier.values()),
+            "ran": [int(steps) for steps, n in after["rounds_by_tier"].items() if n > ran_before.get(steps, 0)],
+            "accepted": sum(after["accepted_by_tier"].values()) - sum(before["accepted_by_tier"].values()),
             "drafts": [draft for draft in self.drafts if len(draft[2]) > 1],
-            "degraded": after.degraded,
+            "degraded": after["degraded_reason"],
             "free_slots": self.free_slots(),
         }
 

@@ -33,7 +33,7 @@ class NgramStepper(Stepped):
 
     def write(self, widths: Sequence[int], overlap: bool) -> dict[str, Any]:
         """Run the requests of ARRIVALS with one of *widths* after the other, a turn each."""
-        before = self.controller.snapshot().rounds_by_tier
+        before = self.controller.snapshot()["rounds_by_tier"]
         turns, turn = itertools.cycle(widths), itertools.count()
 
         def step() -> bool:
@@ -57,9 +57,9 @@ class NgramStepper(Stepped):
         return {
             "outputs": {name: list(req.output_ids_through_stop) for name, req in whole},
             "hidden_states_differ_by": max(self._differ_by(name, req) for name, req in whole),
-            "ran": [tier for tier, n in after.rounds_by_tier.items() if n > before.get(tier, 0)],
-            "accepted": sum(after.accepted_by_tier.values()),
-            "degraded": after.degraded,
+            "ran": [int(steps) for steps, n in after["rounds_by_tier"].items() if n > before.get(steps, 0)],
+            "accepted": sum(after["accepted_by_tier"].values()),
+            "degraded": after["degraded_reason"],
             "free_slots": self.free_slots(),
         }
 

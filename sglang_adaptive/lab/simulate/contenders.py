@@ -129,7 +129,7 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
         given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
         config = check_config(given, "simulator")
         steps = config.candidate_steps
-        policy = AdaptiveSpeculativeParams.from_config(steps[len(steps) // 2], config)
+        policy = AdaptiveSpeculativeParams(steps[len(steps) // 2], config=config)
         policy.set_cuda_graph_bs(GRAPH_BATCHES)
         return _AsSGLangFeedsIt(policy)
 

@@ -323,7 +323,7 @@ class ThroughputPolicy:
         return self._running in self.options.lookup_drafts
 
     def probe_totals(self) -> ProbeTotals:
-        return self._prober.totals
+        return ProbeTotals(self._prober.started, self._prober.lost_seconds)
 
     def snapshot(self) -> dict[str, Any]:
         """Return acceptance, rates, measured times, probes and why the steps are what they are, as JSON builtins.

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sglang_adaptive.policy.base import ProbeTotals
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import READING, RoundTimeRow
 
@@ -76,11 +75,6 @@ class Prober:
         """Round in which the draft's first position was verified or seen, or a probe out of zero steps began."""
         self._hears = True
         """Whether zero steps are taken to show the draft: not after ``UNSEEN_ROUNDS`` in which they did not."""
-
-    @property
-    def totals(self) -> ProbeTotals:
-        """What probes have cost."""
-        return ProbeTotals(self.started, self.lost_seconds)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what probes have cost as builtins."""

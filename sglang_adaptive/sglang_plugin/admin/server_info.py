@@ -54,7 +54,7 @@ def _adaptive() -> dict[str, Any]:
         if table is not None:
             static |= {"dspark": table.snapshot(), "profile_key": profile_key().as_dict()}
         return static
-    found = {**now.controller.snapshot().as_dict(), "profile_key": profile_key().as_dict()}
+    found = {**now.controller.snapshot(), "profile_key": profile_key().as_dict()}
     if now.left_for_later is not None:
         found["zero_steps"] = now.left_for_later.snapshot()
     if now.draft_window is not None:

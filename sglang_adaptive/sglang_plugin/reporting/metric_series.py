@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.runtime.budgets import BINS
-from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters
-from sglang_adaptive.runtime.snapshot import MeterReading, RegionReading
+from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
+from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 
 PREFIX = "sglang:adaptive_"
@@ -67,14 +67,9 @@ def _by_position(key: str) -> Read:
     return read
 
 
-def _by_region(of: Callable[[RegionReading], float | None]) -> Read:
-    """Return what reads the regions of batch sizes that had a round, and that have a value."""
-
-    def read(reading: MeterReading) -> Mapping[str, float]:
-        values = {name: of(region) for name, region in reading.regions.items()}
-        return {name: value for name, value in values.items() if value is not None}
-
-    return read
+def _by_region(of: Callable[[Region], float]) -> Read:
+    """Return what reads the regions of batch sizes that had a round."""
+    return lambda reading: {name: of(region) for name, region in reading.counters.regions.items()}
 
 
 def _by_chance(of: Callable[[Mapping[str, Any]], float]) -> Read:
@@ -178,7 +173,7 @@ METRICS = (
         "expected_tokens_per_second",
         GAUGE,
         "Rate that the cost model expects of a round like the latest one in this region of batch sizes.",
-        _by_region(lambda region: region.expected_tokens_per_second),
+        lambda reading: {name: expected.tokens_per_second for name, expected in reading.forecasts.items()},
         REGION,
         needs="throughput",
     ),

@@ -11,7 +11,7 @@ from tests.live_controllers import controller, ema, serve, with_lookups
 
 
 def test_before_the_first_round() -> None:
-    text = "\n".join(explain(ema().snapshot().as_dict()))
+    text = "\n".join(explain(ema().snapshot()))
     assert "Drafting 3 steps a round, of the depths 0, 1, 3 and 7." in text
     assert "It has not switched yet." in text and "No round has been verified yet." in text
 

@@ -51,7 +51,7 @@ def controller() -> AdaptiveController:
 def rounds(controller: AdaptiveController, count: int) -> dict[str, Any]:
     for _ in range(count):
         controller.activate_step_by_batch(1)
-    return controller.snapshot().as_dict()
+    return controller.snapshot()
 
 
 def test_every_switch_is_seen_once(controller: AdaptiveController) -> None:

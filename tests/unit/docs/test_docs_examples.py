@@ -57,4 +57,4 @@ def test_it_drives_a_controller(examples: tuple[ModuleType, ModuleType]) -> None
         controller.on_verify_complete([min(accepted, steps)] * batch_size, batch_size)
     assert depths[:5] == [7, 7, 3, 1, 0], "the budget holds the depth"
     assert depths[-1] == 1, "and nothing accepted makes it shallow"
-    assert controller.snapshot().degraded is None
+    assert not controller.snapshot()["degraded"]

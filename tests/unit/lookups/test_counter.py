@@ -139,8 +139,8 @@ def test_a_policy_with_round_times_prices_them() -> None:
 def test_a_policy_that_cannot_price_them_ends_the_report_alone(caplog: pytest.LogCaptureFixture) -> None:
     policy = ThroughputPolicy(3, ThroughputOptions())
     found = with_lookups(controller(policy))
-    assert found.snapshot().as_dict()["lookups"]["requests"] == 1
+    assert found.snapshot()["lookups"]["requests"] == 1
     policy.prices = lambda *asked: 1 / 0  # type: ignore[method-assign]
-    assert found.snapshot().as_dict()["lookups"] is None and found.read_meters().lookups is None
+    assert found.snapshot()["lookups"] is None and found.read_meters().lookups is None
     (record,) = caplog.records
     assert record.getMessage().startswith("adaptive: nothing is told of lookups from here on")

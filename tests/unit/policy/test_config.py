@@ -18,7 +18,6 @@ from sglang_adaptive.policy.config import (
     TraceOptions,
     check_config,
     load_config,
-    read_object,
     top_level_keys,
 )
 from sglang_adaptive.policy.ema import (
@@ -40,7 +39,7 @@ def refusal(path: Path) -> ConfigError:
         load_config(path)
     line = str(caught.value)
     assert "\n" not in line and len(line) < 700
-    assert line.startswith(f"{path}: ")
+    assert line.startswith(f"{path}: ") and line.count("; expected ") == 1
     return caught.value
 
 
@@ -72,15 +71,15 @@ FILES = [
 @pytest.mark.parametrize(("content", "problem"), FILES, ids=range(len(FILES)))
 def test_unusable_file(tmp_path: Path, content: str | bytes, problem: str) -> None:
     error = refusal_of(tmp_path, content)
-    assert problem in str(error) and "; expected " in str(error)
+    assert problem in str(error)
     assert error.key is None
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert "No such file or directory" in str(refusal(tmp_path / "absent.json"))
-    assert "is a directory" in str(refusal(tmp_path))
+    assert refusal(tmp_path).problem == "is a directory"
     os.mkfifo(tmp_path / "pipe")
-    assert "is not a regular file" in str(refusal(tmp_path / "pipe"))
+    assert refusal(tmp_path / "pipe").problem == "is not a regular file"
     # A regular file whose first byte gives an I/O error, for root too.
     assert "cannot be read: Input/output error" in str(refusal(Path("/proc/self/mem")))
     with pytest.raises(ConfigError, match="null"):
@@ -196,10 +195,6 @@ def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
         ({"ema_alpha": 0.2, "policy": "throughput"}, "ema_alpha"),
         ({"throughput": [], "policy": "throughput"}, "throughput"),
         ({"throughput": {"margim": 0.1}}, "throughput.margim"),
-        ({"throughput": {"margin": -0.1}}, "throughput.margin"),
-        ({"throughput": {"verify_budget": 1}}, "throughput.verify_budget"),
-        ({"throughput": {"verify_budget": "policy"}}, "throughput.verify_budget"),
-        ({"throughput": {"candidate_steps": [True]}}, "throughput.candidate_steps"),
         ({**slot(), "throughput": {}}, "throughput"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -331,19 +326,6 @@ def test_default_depths_of_a_block_reach_it(listed: list[int] | None, most: int,
     assert slots.of_block(most).candidate_steps == slots.up_to(most).candidate_steps
 
 
-def refused_line(path: Path) -> str:
-    with pytest.raises(ConfigError) as refused:
-        read_object(path)
-    return str(refused.value)
-
-
-def test_what_is_no_file_is_said_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path, what in ((tmp_path, "is a directory"), (tmp_path / "pipe", "is not a regular file")):
-        line = refused_line(path)
-        assert line.startswith(f"{path}: {what}; expected ") and line.count("; expected ") == 1
-
-
 def test_a_pipe_that_takes_the_file_s_place_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,15 +335,15 @@ def test_a_pipe_that_takes_the_file_s_place_keeps_nobody_waiting(
     found = os.stat(regular)
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", lambda path: found)  # what was there a moment ago
-        line = refused_line(pipe)
-    assert "is not a regular file" in line
+        error = refusal(pipe)
+    assert "is not a regular file" in str(error)
 
 
 @pytest.mark.timeout(60)  # where each key was looked up among all others it took minutes
 def test_a_repeated_key_among_many_is_found_in_one_pass(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("{" + ",".join([*(f'"k{index}":0' for index in range(80_000)), '"last":0', '"last":0']) + "}")
-    assert f"{path}: last: the key is given more than once" in refused_line(path)
+    assert f"{path}: last: the key is given more than once" in str(refusal(path))
 
 
 ANY_SLOTS = {"1": {"candidate_steps": [1, 3]}}
@@ -372,6 +354,7 @@ def test_a_trace_goes_with_every_policy(policy: dict[str, Any]) -> None:
     config = check_config({**policy, "trace": {"file": "rounds.trace"}}, "c.json")
     assert config.trace == TraceOptions("rounds.trace", 64.0)
     assert check_config(config.as_dict(), "c.json").trace == config.trace
+    assert check_config(policy, "c.json").trace is None and "trace" not in check_config(policy, "c.json").as_dict()
 
 
 @pytest.mark.parametrize("policy", [{}, {"1": {"candidate_steps": [0, 1, 3]}}])
@@ -390,33 +373,17 @@ def test_an_audit_needs_zero_steps(policy: dict[str, Any]) -> None:
         ({"audit": {"share": 1, "when": "busy"}}, 'c.json: audit.when: got "busy"; expected "idle"'),
         ({"audit": 0.001}, "c.json: audit: got 0.001; expected an object, as in "),
         ({**ANY_SLOTS, "audit": {"share": 1}}, "c.json: audit: the depths are 1, 3; expected 0 among the depths"),
+        ({"trace": True}, "c.json: trace: got true; expected an object"),
+        ({"trace": {}}, "c.json: trace.file: missing; expected a file's path"),
+        ({"trace": {"file": ""}}, 'c.json: trace.file: got ""; expected a file\'s path'),
+        ({"trace": {"file": 3}}, "c.json: trace.file: got 3; expected a file's path"),
+        ({"trace": {"file": "a\0b"}}, "c.json: trace.file: got"),
+        ({"trace": {"file": "a", "max_mb": 0}}, "c.json: trace.max_mb: got 0; expected a number"),
+        ({"trace": {"file": "a", "max_mb": "1"}}, 'c.json: trace.max_mb: got "1"; expected a number'),
+        ({"trace": {"file": "a", "size": 1}}, "c.json: trace.size: unknown key; expected one of file, max_mb"),
     ],
 )
-def test_a_bad_audit_is_refused(content: dict[str, Any], message: str) -> None:
+def test_a_bad_audit_or_trace_is_told_in_one_line(content: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_config(content, "c.json")
-    assert str(caught.value).startswith(message)
-
-
-def test_there_is_none_by_default() -> None:
-    assert check_config({}, "c.json").trace is None
-    assert "trace" not in check_config({}, "c.json").as_dict()
-
-
-@pytest.mark.parametrize(
-    ("trace", "message"),
-    [
-        (True, "c.json: trace: got true; expected an object"),
-        ({}, "c.json: trace.file: missing; expected a file's path"),
-        ({"file": ""}, 'c.json: trace.file: got ""; expected a file\'s path'),
-        ({"file": 3}, "c.json: trace.file: got 3; expected a file's path"),
-        ({"file": "a\0b"}, "c.json: trace.file: got"),
-        ({"file": "a", "max_mb": 0}, "c.json: trace.max_mb: got 0; expected a number"),
-        ({"file": "a", "max_mb": "1"}, 'c.json: trace.max_mb: got "1"; expected a number'),
-        ({"file": "a", "size": 1}, "c.json: trace.size: unknown key; expected one of file, max_mb"),
-    ],
-)
-def test_a_bad_value_is_told_in_one_line(trace: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_config({"trace": trace}, "c.json")
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)

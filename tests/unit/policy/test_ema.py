@@ -22,7 +22,7 @@ THREE_SLOTS = {
 
 
 def policy(graphs: list[int] | None = None) -> AdaptiveSpeculativeParams:
-    built = AdaptiveSpeculativeParams.from_config(3, check_config(THREE_SLOTS, "test"))
+    built = AdaptiveSpeculativeParams(3, config=check_config(THREE_SLOTS, "test"))
     built.set_cuda_graph_bs(graphs)
     return built
 
@@ -107,7 +107,7 @@ def test_slots_learn_apart_and_show_it(tmp_path: Path) -> None:
 
 def test_a_configuration_of_another_policy_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"f\.json: policy"):
-        AdaptiveSpeculativeParams.from_config(3, check_config({}, "f.json"))
+        AdaptiveSpeculativeParams(3, config=check_config({}, "f.json"))
 
 
 AT_ONCE = {"warmup_batches": 0, "update_interval": 1, "ema_alpha": 1.0, "down_hysteresis": 0.0}

@@ -141,6 +141,7 @@ def test_options_keep_their_defaults() -> None:
         ("candidate_steps", [0]),  # nothing would ever be drafted
         ("candidate_steps", [33]),
         ("verify_budget", 1),
+        ("verify_budget", "policy"),
         ("profile_dir", ""),
         ("profile_dir", "a\0b"),
         ("margins", 0.1),

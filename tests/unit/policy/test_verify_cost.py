@@ -108,16 +108,12 @@ def test_it_changes_its_mind_when_the_cost_changes() -> None:
 
 
 def test_equal_cells_give_equal_decisions_on_a_rank_that_measured_other_times() -> None:
-    first, other = learnt(SOME), learnt(SOME, noise=0.2, outliers=0.1)
-    assert first.export_cost() != other.export_cost()
-    shared = first.export_cost()
-    other = VerifyCosts(DRAFTS, SimpleNamespace(profile_dir=None))
-    other.add(16, WHOLE, 1.0)
-    first, rank = learnt(SOME), other
-    first.import_cost(shared, GRID)
-    rank.import_cost(shared, GRID)
-    again = VerifyCosts(DRAFTS, SimpleNamespace(profile_dir=None))
-    again.import_cost(shared, GRID)
+    shared = learnt(SOME).export_cost()
+    assert shared != learnt(SOME, noise=0.2, outliers=0.1).export_cost()
+    rank, again = (VerifyCosts(DRAFTS, SimpleNamespace(profile_dir=None)) for _ in range(2))
+    rank.add(16, WHOLE, 1.0)
+    for each in (rank, again):
+        each.import_cost(shared, GRID)
     assert all(rank.at(requests, GRID) == again.at(requests, GRID) for requests in range(1, 65))
 
 

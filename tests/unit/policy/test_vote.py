@@ -9,15 +9,13 @@ from dataclasses import replace
 import pytest
 
 from sglang_adaptive.policy.vote import (
+    MARGIN,
     MOST,
     SECOND,
     Ballot,
     agree,
     believed,
     forced,
-    leader,
-    most_of,
-    probe_of,
     read,
     silent,
     width,
@@ -35,77 +33,82 @@ def rank(
     return believed(DEPTHS, live, requests, dict(zip(DEPTHS, rounds, strict=True)), seconds, probe).row()
 
 
+def agreed(rows: list[list[int]], depths: tuple[int, ...], launch_steps: int, margin: int = MARGIN) -> int:
+    return agree(rows, depths, launch_steps, margin).steps
+
+
 HARD, EASY = (1.0, 0.85, 0.84), (1.0, 0.36, 0.2)
 EARLY, LATE = (10.0, 11.0, 12.0), (20.0, 30.0, 60.0)
 
 
 def test_one_rank_runs_the_depth_that_its_texts_are_done_soonest_with() -> None:
-    assert agree([rank(4, EASY, EARLY)], DEPTHS, 2) == 5
-    assert agree([rank(4, HARD, LATE, live=5)], DEPTHS, 2) == 0
+    assert agreed([rank(4, EASY, EARLY)], DEPTHS, 2) == 5
+    assert agreed([rank(4, HARD, LATE, live=5)], DEPTHS, 2) == 0
 
 
 def test_all_ranks_count_by_their_requests() -> None:
-    assert agree([rank(9, HARD, EARLY), rank(8, EASY, EARLY)], DEPTHS, 2) == 5  # not the minimum of the two
-    assert agree([rank(90, HARD, EARLY), rank(1, EASY, EARLY)], DEPTHS, 2) == 2
+    assert agreed([rank(9, HARD, EARLY), rank(8, EASY, EARLY)], DEPTHS, 2) == 5  # not the minimum of the two
+    assert agreed([rank(90, HARD, EARLY), rank(1, EASY, EARLY)], DEPTHS, 2) == 2
 
 
 def test_the_rank_with_most_requests_sets_the_price_wherever_it_stands() -> None:
     small, large = rank(2, EASY, EARLY), rank(20, HARD, LATE)
-    assert agree([small], DEPTHS, 2) == 5
-    assert agree([small, large], DEPTHS, 2) == agree([large, small], DEPTHS, 2) == 0
+    assert agreed([small], DEPTHS, 2) == 5
+    assert agreed([small, large], DEPTHS, 2) == agreed([large, small], DEPTHS, 2) == 0
 
 
 def test_of_equal_batches_the_first_sets_the_price() -> None:
     one, other = rank(4, EASY, EARLY), rank(4, EASY, LATE)
-    assert (agree([one, other], DEPTHS, 2), agree([other, one], DEPTHS, 2)) == (5, 2)
+    assert (agreed([one, other], DEPTHS, 2), agreed([other, one], DEPTHS, 2)) == (5, 2)
 
 
 def test_ranks_without_a_say_change_nothing() -> None:
     voter = rank(4, EASY, EARLY)
     rows = [silent(DEPTHS).row(), voter, silent(DEPTHS, 5, 900, failed=True).row()]
-    assert agree(rows, DEPTHS, 2) == agree([voter], DEPTHS, 2)
+    assert agreed(rows, DEPTHS, 2) == agreed([voter], DEPTHS, 2)
 
 
 def test_without_a_say_anywhere_the_launch_steps_run() -> None:
-    assert agree([], DEPTHS, 2) == 2
-    assert agree([silent(DEPTHS).row(), silent(DEPTHS, 5, 7, failed=True).row()], DEPTHS, 2) == 2
+    assert agreed([], DEPTHS, 2) == 2
+    assert agreed([silent(DEPTHS).row(), silent(DEPTHS, 5, 7, failed=True).row()], DEPTHS, 2) == 2
 
 
 def test_a_depth_that_cannot_run_at_the_largest_batch_is_not_run() -> None:
     large = rank(20, EASY, EARLY)
     large[width(DEPTHS) - 1] = 0
-    assert agree([large, rank(2, EASY, EARLY)], DEPTHS, 0) == 2
+    assert agreed([large, rank(2, EASY, EARLY)], DEPTHS, 0) == 2
 
 
 def test_forced_steps_are_run_once_the_largest_rank_has_heard_of_them() -> None:
     heard = forced(DEPTHS, 5, 20, 0).row()
-    assert agree([heard, rank(2, EASY, EARLY)], DEPTHS, 2) == 0
-    assert agree([forced(DEPTHS, 5, 20, 3).row()], DEPTHS, 2) == 2  # no such depth
+    assert agreed([heard, rank(2, EASY, EARLY)], DEPTHS, 2) == 0
+    assert agreed([forced(DEPTHS, 5, 20, 3).row()], DEPTHS, 2) == 2  # no such depth
 
 
 def test_the_first_of_the_largest_batches_that_have_a_say_leads() -> None:
     small, large = rank(2, EASY, EARLY), rank(20, HARD, LATE)
     failed = silent(DEPTHS, 5, 90, failed=True).row()
-    assert leader([failed, small, large, large]) == 2
-    assert leader([silent(DEPTHS).row(), failed]) is None
+    assert agree([failed, small, large, large], DEPTHS, 2).leader == 2
+    assert agree([silent(DEPTHS).row(), failed], DEPTHS, 2).leader is None
 
 
 def test_a_probe_changes_no_agreement_and_is_run_where_it_can_be() -> None:
     for probe in (0, 2, 5):
         row = rank(20, EASY, EARLY, probe=probe)
-        assert probe_of(row, DEPTHS) == probe
-        assert agree([row], DEPTHS, 2) == agree([rank(20, EASY, EARLY)], DEPTHS, 2)
+        found = agree([row], DEPTHS, 2)
+        assert (found.steps, found.running) == (5, probe)
         row[width(DEPTHS) - len(DEPTHS) + DEPTHS.index(probe)] = 0
-        assert probe_of(row, DEPTHS) is None
-    assert probe_of(rank(20, EASY, EARLY), DEPTHS) is None
-    assert probe_of(rank(20, EASY, EARLY, probe=3), DEPTHS) is None  # no such depth
+        found = agree([row], DEPTHS, 2)
+        assert found.running == found.steps != probe
+    for probe in (None, 3):  # no probe, and no such depth
+        assert agree([rank(20, EASY, EARLY, probe=probe)], DEPTHS, 2).running == 5
 
 
 def test_the_live_depth_stays_for_less_than_the_margin() -> None:
     nearly = (1.0, 1 / 1.1, 1 / 1.205)
-    assert agree([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=10) == 2
-    assert agree([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=0) == 5
-    assert agree([rank(4, nearly, EARLY, live=5)], DEPTHS, 2, margin=10) == 5
+    assert agreed([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=10) == 2
+    assert agreed([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=0) == 5
+    assert agreed([rank(4, nearly, EARLY, live=5)], DEPTHS, 2, margin=10) == 5
 
 
 @pytest.mark.parametrize("factor", [0.01, 100.0])
@@ -116,7 +119,9 @@ def test_a_clock_wrong_by_a_factor_cancels(factor: float) -> None:
         ms = tuple(sorted(draw.uniform(5.0, 50.0) for _ in DEPTHS))
         wrong = tuple(value * factor for value in ms)
         others = [rank(draw.randint(0, 9), HARD, EARLY) for _ in range(3)]
-        assert agree([rank(10, rounds, ms), *others], DEPTHS, 2) == agree([rank(10, rounds, wrong), *others], DEPTHS, 2)
+        assert agreed([rank(10, rounds, ms), *others], DEPTHS, 2) == agreed(
+            [rank(10, rounds, wrong), *others], DEPTHS, 2
+        )
 
 
 def test_a_row_is_read_as_it_was_written() -> None:
@@ -131,14 +136,14 @@ def test_a_row_is_read_as_it_was_written() -> None:
 
 def test_the_most_steps_are_those_of_the_rank_with_least_room() -> None:
     rows = [silent(DEPTHS).row(), *(replace(silent(DEPTHS, 2, 3), most=most).row() for most in (None, 4, 2, 7))]
-    assert most_of(rows, DEPTHS) == 2
-    assert most_of(rows[:2], DEPTHS) is None
+    assert agree(rows, DEPTHS, 2).most == 2
+    assert agree(rows[:2], DEPTHS, 2).most is None
 
 
 def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
     most = believed((0, 1), 0, 10**12, {0: 1e9, 1: 0.0}, {0: 1e9, 1: 1e-12})
     assert most.row() == [2**31 - 1, 0, 0, 0, 0, MOST, 1, MOST, 1]
-    assert agree([most.row()] * 64, (0, 1), 0) == 1  # products beyond 64 bits stay exact
+    assert agreed([most.row()] * 64, (0, 1), 0) == 1  # products beyond 64 bits stay exact
     for wrong in (float("nan"), float("inf")):
         with pytest.raises((ValueError, OverflowError)):
             believed((0,), 0, 1, {}, {0: wrong})
@@ -146,7 +151,7 @@ def test_numbers_saturate_and_a_belief_that_is_no_number_is_refused() -> None:
 
 def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(ValueError, match=r"8 columns; expected 11"):
-        agree([[1, 0, 1, 1, 1, 1, 1, 1]], DEPTHS, 2)
+        agreed([[1, 0, 1, 1, 1, 1, 1, 1]], DEPTHS, 2)
 
 
 def test_no_depth_of_random_rows_takes_less_time() -> None:
@@ -163,7 +168,7 @@ def test_no_depth_of_random_rows_takes_less_time() -> None:
             for _ in range(draw.randint(1, 5))
         ]
         largest = max(range(len(ballots)), key=lambda at: (ballots[at].requests, -at))
-        found = DEPTHS.index(agree([ballot.row() for ballot in ballots], DEPTHS, 2))
+        found = DEPTHS.index(agreed([ballot.row() for ballot in ballots], DEPTHS, 2))
         times = [
             sum(ballot.rounds[at] for ballot in ballots) * ballots[largest].nanoseconds[at] for at in range(len(DEPTHS))
         ]

@@ -16,8 +16,17 @@ from sglang_adaptive.policy.base import Forecasts, Probes, ProbeTotals
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, region_of
-from tests.unit.policy.throughput.test_policy import H200, drafts
+from sglang_adaptive.runtime.counters import (
+    CAUSES,
+    CUT_EVERY,
+    LENGTH_BINS,
+    REGIONS,
+    ContextLengths,
+    Counters,
+    region_of,
+)
+from tests.unit.policy.throughput.test_acceptance import drafts
+from tests.unit.policy.throughput.test_policy import H200
 from tests.unit.runtime.test_controller import ScriptedPolicy, Worker, serving, state
 
 
@@ -35,7 +44,7 @@ def test_a_region_s_rate_is_of_the_rounds_that_were_timed() -> None:
     counters.add_round(RoundObservation(1, [1], 1, 0.25))
     assert (counters.regions["2-3"].tokens, counters.regions["2-3"].seconds) == (7, 0.5)
     assert (counters.regions["2-3"].batch_size, counters.regions["2-3"].steps) == (3, 3)
-    assert counters.latest is counters.regions["1"]
+    assert counters.latest == "1"
 
 
 def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
@@ -83,7 +92,7 @@ def test_the_way_into_a_probe_and_back_is_told_from_a_decision(after: int, cause
     for answer, probing in ((3, False), (7, True), (7, True), (after, False), (after, False)):
         policy.answer, policy.probing = answer, probing
         controller.activate_step_by_batch(2)
-    assert [switch.cause for switch in controller.snapshot().recent_switches] == causes
+    assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == causes
 
 
 def learnt(budget: float = 0.05) -> tuple[ThroughputPolicy, list[ProbeTotals], Counter[bool]]:
@@ -151,3 +160,21 @@ def test_counts_are_those_of_every_request_looked_at_alone(rounds: list[tuple[in
 
 def test_nothing_seen_is_nothing_told() -> None:
     assert (Counters().tokens(), Counters().by_position()) == ({}, [])
+
+
+def test_each_request_counts_where_its_length_is() -> None:
+    lengths = ContextLengths()
+    lengths.add([1, 511, 512, 1023, 1024, 32767, 32768, 1 << 20], [0, 1, 2, 3, 1, 2, 3, 0], [3] * 8)
+    for _ in range(CUT_EVERY - 1):
+        lengths.add([700], [0], [7])  # not counted
+    lengths.add([700], [5], [7])
+    found = lengths.as_list()
+    assert len(found) == LENGTH_BINS and "to" not in found[-1]
+    assert [entry["from"] for entry in found[1:]] == [entry["to"] for entry in found[:-1]]
+    counted = {entry["from"]: (entry["requests"], entry["drafted"], entry["accepted"]) for entry in found}
+    assert counted[0] == (2, 6, 1)
+    assert counted[512] == (3, 13, 10)
+    assert counted[1024] == (1, 3, 1)
+    assert counted[2048] == counted[4096] == counted[8192] == (0, 0, 0)
+    assert counted[16384] == (1, 3, 2)
+    assert counted[32768] == (2, 6, 3)

@@ -123,7 +123,7 @@ def test_a_controller_keeps_it_and_tells_the_worth() -> None:
         ticks.now += 0.010 + 0.001 * steps
         found.on_verify_complete([steps] * 4, 4)
     ticks.now += 1.0
-    told = found.snapshot().as_dict()["speedup"]
+    told = found.snapshot()["speedup"]
     against = {one["steps"]: one for one in told["against"]}
     assert set(against) == set(found.tiers)
     deepest = found.tiers[-1]
@@ -142,7 +142,7 @@ def test_no_worth_without_a_cost_model() -> None:
     for _ in range(20):
         found.activate_step_by_batch(2)
         found.on_verify_complete([1, 1], 2)
-    assert found.snapshot().as_dict()["speedup"] is None
+    assert found.snapshot()["speedup"] is None
 
 
 def test_a_policy_that_cannot_price_costs_the_history_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,6 +158,6 @@ def test_a_policy_that_cannot_price_costs_the_history_alone(caplog: pytest.LogCa
         found.activate_step_by_batch(1)
         found.on_verify_complete([1], 1)
         ticks.now += 1.0
-    told = found.snapshot().as_dict()
+    told = found.snapshot()
     assert told["speedup"] is None and found.history(HOUR) is None and not told["degraded"]
     assert sum(told["rounds_by_tier"].values()) == 5 and len(caplog.records) == 1

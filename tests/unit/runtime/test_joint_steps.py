@@ -175,7 +175,7 @@ def test_a_policy_that_fails_to_follow_changes_no_steps() -> None:
     del ranks.policy(1)._prober
     steps = {ranks.round() for _ in range(100)}  # both ran the same, or it would raise
     assert steps - {3}
-    degraded = [each.snapshot().degraded for each in ranks.controllers]
+    degraded = [each.snapshot()["degraded_reason"] for each in ranks.controllers]
     assert degraded[0] is None and "_prober" in (degraded[1] or "")
 
 

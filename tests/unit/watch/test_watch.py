@@ -143,7 +143,7 @@ def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
     found = controller(ThroughputPolicy(3, ThroughputOptions(candidate_steps=BUILT)), RoundClock(ticks))
     states = [serve(found, 5, accepted=1.0)]
     found.replace_policy(successor(found, policy, ladder), by="a test")
-    states.append(found.snapshot().as_dict())  # before the first round
+    states.append(found.snapshot())  # before the first round
     for steps in (*BUILT, None):
         found.force_steps(steps)
         ticks.now += 2.0
@@ -169,9 +169,7 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
     """Return the policy that a server makes of a later configuration; see ``policies.build_successor``."""
     live = found.worker.speculative_num_steps
     if policy == "ema":
-        return AdaptiveSpeculativeParams.from_config(
-            live, check_config({"1": {"candidate_steps": list(ladder)}}, "test")
-        )
+        return AdaptiveSpeculativeParams(live, config=check_config({"1": {"candidate_steps": list(ladder)}}, "test"))
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
     new.take_over(found.params, found.built)
     return new
@@ -301,7 +299,7 @@ def test_worth_is_shown_and_written_once_a_minute() -> None:
     found = controller(ThroughputPolicy(3), RoundClock(ticks))
     serve(found, 30, accepted=1.0)
     ticks.now += SPEEDUP_SECONDS
-    state = found.snapshot().as_dict()
+    state = found.snapshot()
     words = worth(state)["words"]  # type: ignore[index]
     lines = Lines()
     views = [view(URL, None, reading(at, state)) for at in (0, 1, 2, 70)]

@@ -25,7 +25,7 @@ def estimator(memory: float = 3840, shrinkage: float = 12.0) -> AcceptanceEstima
     return AcceptanceEstimator(LADDER, memory, shrinkage)
 
 
-def draw(rng: random.Random, p: float, steps: int, batch: int, decay: float = 1.0) -> list[int]:
+def drafts(rng: random.Random, p: float, steps: int, batch: int, decay: float = 1.0) -> list[int]:
     counts = []
     for _ in range(batch):
         accepted = 0
@@ -40,7 +40,7 @@ def draw(rng: random.Random, p: float, steps: int, batch: int, decay: float = 1.
 def test_finds_the_acceptance_of_a_steady_process(p: float, batch: int) -> None:
     learner, rng = estimator(), random.Random(1)
     for _ in range(1200):
-        learner.update(5, draw(rng, p, 5, batch, 0.97))
+        learner.update(5, drafts(rng, p, 5, batch, 0.97))
     for position in (1, 2, 3):
         truth = p * 0.97 ** (position - 1)
         assert abs(learner.conditional[position - 1] - truth) < 4 * learner.deviation(position) + 0.02
@@ -51,7 +51,7 @@ def test_in_a_steady_process_levels_come_to_say_little() -> None:
     learner, rng = estimator(), random.Random(2)
     spans = []
     for index in range(3000):
-        learner.update(3, draw(rng, 0.7, 3, 1), [index // 100])
+        learner.update(3, drafts(rng, 0.7, 3, 1), [index // 100])
         spans.append(learner.tokens[3])
     assert pstdev(spans[-500:]) < 0.5 * pstdev(spans[:500])
 
@@ -61,7 +61,7 @@ def test_levels_part_requests_that_differ() -> None:
     for request in range(60):
         p = 0.9 if request % 2 else 0.2
         for _ in range(40):
-            learner.update(3, draw(rng, p, 3, 1), [request])
+            learner.update(3, drafts(rng, p, 3, 1), [request])
         truth = sum(p**j for j in range(4))
         if request > 40:
             assert learner.tokens[3] == pytest.approx(truth, rel=0.15)
@@ -71,9 +71,9 @@ def test_levels_part_requests_that_differ() -> None:
 def test_a_change_shows_within_twenty_rounds_at_batch_8(before: float, after: float) -> None:
     learner, rng = estimator(), random.Random(4)
     for _ in range(300):
-        learner.update(3, draw(rng, before, 3, 8))
+        learner.update(3, drafts(rng, before, 3, 8))
     for _ in range(20):
-        learner.update(3, draw(rng, after, 3, 8))
+        learner.update(3, drafts(rng, after, 3, 8))
     assert learner.tokens[3] == pytest.approx(sum(after**j for j in range(4)), rel=0.2)
 
 
@@ -125,7 +125,7 @@ def test_positions_after_a_rejection_were_not_reached() -> None:
 def test_expected_tokens_follow_the_chain_of_acceptances() -> None:
     learner, rng = estimator(), random.Random(2)
     for _ in range(30):
-        learner.update(7, draw(rng, 0.8, 7, 4))
+        learner.update(7, drafts(rng, 0.8, 7, 4))
     survives, tokens = 1.0, 1.0
     for depth, h in enumerate(learner.conditional, start=1):
         survives *= h
@@ -136,7 +136,7 @@ def test_expected_tokens_follow_the_chain_of_acceptances() -> None:
 def test_progress_counts_over_each_request_s_own_pace() -> None:
     learner, rng = estimator(), random.Random(5)
     for _ in range(400):
-        learner.update(3, draw(rng, 0.95, 3, 1) + draw(rng, 0.1, 3, 1), ["easy", "hard"])
+        learner.update(3, drafts(rng, 0.95, 3, 1) + drafts(rng, 0.1, 3, 1), ["easy", "hard"])
     easy, hard = [[sum(p**j for j in range(s + 1)) for s in LADDER] for p in (0.95, 0.1)]
     rounds = [0.5 * (easy[3] / e + hard[3] / h) for e, h in zip(easy, hard, strict=True)]
     assert learner.slower(3)[:4] == pytest.approx(rounds[:4], rel=0.1)
@@ -151,7 +151,7 @@ def test_one_large_batch_weighs_like_at_most_sixteen_requests() -> None:
 def test_deeper_positions_are_less_sure_than_drafted_ones() -> None:
     learner, rng = estimator(), random.Random(6)
     for _ in range(200):
-        learner.update(2, draw(rng, 0.8, 2, 8))
+        learner.update(2, drafts(rng, 0.8, 2, 8))
     assert learner.deviation(5) > 2 * learner.deviation(1)
     assert learner.ratio_deviation(3, 3) == 0.0
 
@@ -159,7 +159,7 @@ def test_deeper_positions_are_less_sure_than_drafted_ones() -> None:
 def test_capping_drops_evidence() -> None:
     learner, rng = estimator(), random.Random(7)
     for _ in range(200):
-        learner.update(3, draw(rng, 0.5, 3, 16))
+        learner.update(3, drafts(rng, 0.5, 3, 16))
     learner.cap(20.0)
     assert max(row["trials"] for row in learner.by_level()) <= 20.0 + 1e-9
 

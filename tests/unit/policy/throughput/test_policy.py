@@ -24,21 +24,12 @@ from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey,
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.cost import MOST_ROWS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
+from tests.unit.policy.throughput.test_acceptance import drafts
 
 COST = load_cost(None)[1]
 LADDER = COST.steps
 KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
 H200 = CostProfile(KEY, ordered(ProfileCell(b, s, t) for (b, s), t in COST.cells().items()))
-
-
-def drafts(rng: random.Random, p: float, steps: int, batch: int) -> list[int]:
-    counts = []
-    for _ in range(batch):
-        accepted = 0
-        while accepted < steps and rng.random() < p:
-            accepted += 1
-        counts.append(accepted)
-    return counts
 
 
 def serve(policy: ThroughputPolicy, p: float, batch: int, rounds: int, seed: int = 0) -> list[int]:

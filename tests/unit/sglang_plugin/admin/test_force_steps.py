@@ -87,7 +87,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def held(scheduler: Scheduler) -> int | None:
     """Return the steps that the next round holds, as /server_info has them."""
-    found: int | None = scheduler.controller.snapshot().forced_steps
+    found: int | None = scheduler.controller.snapshot()["forced_steps"]
     return found
 
 

@@ -67,12 +67,12 @@ def served(policy: AdaptivePolicy) -> AdaptiveController:
 
 
 def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
-    return {**with_lookups(served(policy)).snapshot().as_dict(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
+    return {**with_lookups(served(policy)).snapshot(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
 
 
 def ema() -> AdaptiveSpeculativeParams:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], "warmup_batches": 2}}, "test")
-    return AdaptiveSpeculativeParams.from_config(3, config)
+    return AdaptiveSpeculativeParams(3, config=config)
 
 
 def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def documented_paths(document: dict[str, Any], address: str = routes.DATA) -> se
 
 def test_the_documented_schema_is_what_is_sent() -> None:
     seen: set[str] = set()
-    audited = {**with_audit(served(ema()), "wrong").snapshot().as_dict(), "dp_rank": 0}
+    audited = {**with_audit(served(ema()), "wrong").snapshot(), "dp_rank": 0}
     looks_up = ThroughputPolicy(3, ThroughputOptions(lookup=True))
     policies = (ThroughputPolicy(3), looks_up, ema())
     for document in (*(encoded(rank(policy)) for policy in policies), encoded(INACTIVE, audited)):

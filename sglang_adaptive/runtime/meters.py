@@ -1,0 +1,48 @@
+"""The controller's values for metrics; cheaper than its snapshot, because SGLang reads them whenever it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.policy.base import Forecast, ProbeTotals
+from sglang_adaptive.runtime.counters import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class MeterReading:
+    """Totals since the start of the server, and the current state."""
+
+    time: float
+    """Unix time in seconds."""
+
+    current_steps: int
+    degraded: bool
+    tiers: tuple[int, ...]
+    deepest: int
+    """The most draft steps with a runtime state: rounds that look their drafts up have more drafts."""
+    counters: Counters
+    forecasts: Mapping[str, Forecast]
+    """By batch region, what the policy expects of a round like its latest; none without a cost model."""
+    speedup: float | None
+    """Expected rate over no speculation, for a round like the latest; None without a cost model."""
+
+    acceptance: tuple[float, ...]
+    """The policy's estimate by position; empty when it has none."""
+
+    probes: ProbeTotals | None
+    profile_saved_at: float | None
+    """Unix time in seconds at which this server's cost profile was written to disk; None when there is none."""
+
+    hour: Mapping[str, Any] | None
+    """Speedup of the last hour over fixed steps; see ``History.speedup``."""
+
+    verify_budget: Mapping[str, Any] | None
+    """As ``budget_report`` has it; None where rounds may have no budget."""
+
+    lookups: Mapping[str, Any] | None
+    """As ``LookupCounter.report`` has it; None where nobody counts lookups."""
+
+    audit: Mapping[str, Any] | None
+    """What the audit of finished requests has found; None where there is none."""
