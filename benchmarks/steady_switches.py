@@ -71,7 +71,7 @@ def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
     """Return what the policy did in one draw; ``share`` is of the tokens/s of the best depth of every round."""
     rng = np.random.default_rng([seed, batch])
     trace = steady_load(batch, rounds, rng)
-    depths, every = play(build(trace), trace).depths, np.arange(rounds)
+    depths, every = play(build(trace), trace), np.arange(rounds)
     rates = [_rate(trace, every, at) for at in (depths, trace.oracle_depths)]
     ended = np.cumsum(trace.seconds[every, depths])
     switched = ended[:-1][depths[1:] != depths[:-1]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.engine import Drivable
+from sglang_adaptive.lab.simulate.engine import Drivable, LearnsNothing
 from sglang_adaptive.lab.simulate.ours import (
     ABLATIONS,
     LOOKUPS,
@@ -76,10 +76,8 @@ class Contender:
     """Steps that it chooses from, whatever the ladder; empty for those of the ladder."""
 
 
-class StaticPolicy:
+class StaticPolicy(LearnsNothing):
     """Always the same depth."""
-
-    learns = False
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -88,14 +86,9 @@ class StaticPolicy:
         """Return the depth."""
         return self._steps
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
-
-class OraclePolicy:
+class OraclePolicy(LearnsNothing):
     """Reads the best depth off the trace, round after round."""
-
-    learns = False
 
     def __init__(self, trace: Trace) -> None:
         self._depths = iter(trace.oracle_depths.tolist())
@@ -103,9 +96,6 @@ class OraclePolicy:
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the depth with the highest expected tokens/s in this round."""
         return int(next(self._depths))
-
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
 
 class _AsSGLangFeedsIt:

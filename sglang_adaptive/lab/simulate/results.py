@@ -97,7 +97,7 @@ def run_suite(
     for trace in suite.traces(setting):
         depths: dict[str, IntArray] = {}
         for contender in contenders:
-            depths[contender.name] = play(contender.make(trace), trace).depths
+            depths[contender.name] = play(contender.make(trace), trace)
             result.scores[contender.name].append(score_trace(trace, depths[contender.name]))
             tick()
         result.traces.append(trace.name)

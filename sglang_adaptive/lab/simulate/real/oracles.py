@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Drivable
+from sglang_adaptive.lab.simulate.engine import Drivable, LearnsNothing
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import IntArray
@@ -24,14 +24,12 @@ FRESH, NONE, SOME, ALL = range(4)
 CONTEXTS = 4
 
 
-class KnowsKinds:
+class KnowsKinds(LearnsNothing):
     """Knows each request's category, and what a round of each depth brings there on average.
 
     Against the steps that run, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
     time for the texts of the batch, where ``pace_r`` is the tokens a round of the request's category.
     """
-
-    learns = False
 
     def __init__(self, live: Live, ladder: Sequence[int], table: FloatArray, pace: FloatArray) -> None:
         """*pace* has the tokens a round by category and by place in *ladder*."""
@@ -50,14 +48,9 @@ class KnowsKinds:
             self._at = int(np.argmin(times))
         return self._ladder[self._at]
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
-
-class KnowsDrafts:
+class KnowsDrafts(LearnsNothing):
     """Knows how many drafts each request will get accepted, in the coming round and in all later ones."""
-
-    learns = False
 
     def __init__(self, live: Live, ladder: Sequence[int], table: FloatArray, progress: FloatArray, rate: float) -> None:
         """*progress* is ``Texts.progress``; *rate* is the progress of a batch that seconds are priced at."""
@@ -69,18 +62,13 @@ class KnowsDrafts:
         brought = self._progress[self._live.positions].sum(axis=0)
         return self._ladder[int(np.argmax(brought - self._price[batch_size]))]
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
-
-class KnowsContexts:
+class KnowsContexts(LearnsNothing):
     """Knows what each context of the last rounds foretells on average, and has the server's lag.
 
     The context of a request is whether all, some or none of its drafts were accepted in its round before last; the
     result of the last one has not arrived.
     """
-
-    learns = False
 
     def __init__(
         self,
@@ -111,9 +99,6 @@ class KnowsContexts:
         drawn = zip(live.requests, live.drawn(), strict=True)
         self._arriving = {request: _context(k, steps) for request, k in drawn}
         return steps
-
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
     def found(self) -> FloatArray:
         """Return the mean progress by context as this run has met it; one never met has that of all together."""

@@ -159,7 +159,7 @@ def test_larger_batches_are_not_followed() -> None:
 
 
 def test_a_foreign_depth_is_refused() -> None:
-    with pytest.raises(SimulationError, match="4 steps chosen at batch 1"):
+    with pytest.raises(SimulationError, match="the policy chose 4 steps at batch 1"):
         played(StaticPolicy(4), at_random(1))
 
 
