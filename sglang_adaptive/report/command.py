@@ -68,8 +68,8 @@ def sections(results: Sequence[Result]) -> Iterator[Section]:
 _BUILD: dict[str, Callable[[list[Result]], Iterable[Section]]] = {
     DEMO: lambda results: map(demo.section, results),
     SERVER: server.sections,
-    SIMULATION: lambda results: map(simulation.section, results),
-    TEXT: lambda results: map(simulation.text, results),
+    SIMULATION: lambda results: map(simulation.drawn, results),
+    TEXT: lambda results: map(simulation.recorded, results),
     TRAFFIC: lambda results: map(simulation.traffic, results),
 }
 

@@ -38,17 +38,9 @@ class Gate:
     @property
     def met(self) -> bool:
         """Whether the figure is within the bound."""
-        return self._within(self.measured)
-
-    @property
-    def within_reach(self) -> bool:
-        """Whether an oracle is within the bound, or none was played."""
-        return self.hindsight is None or self._within(self.hindsight)
-
-    def _within(self, figure: float) -> bool:
         if self.bound is None:
             return True
-        return figure <= self.bound if self.ceiling else figure >= self.bound
+        return self.measured <= self.bound if self.ceiling else self.measured >= self.bound
 
 
 def gates(cells: Sequence[Cell]) -> list[Gate]:
