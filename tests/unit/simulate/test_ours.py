@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from sglang_adaptive.lab.simulate import score
 from sglang_adaptive.lab.simulate.contenders import chosen, contenders
 from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.ours import ABLATIONS, build
+from sglang_adaptive.lab.simulate.ours import ABLATIONS, WHOLE, build
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.observation import RoundObservation
@@ -83,9 +81,9 @@ def test_without_censoring_an_undrafted_position_counts_as_rejected() -> None:
     observation = RoundObservation(1, [1] * 8, 8)
     depths = {}
     for name in ("whole", "no-censoring"):
-        policy = build(first("both"), replace(ABLATIONS["no-censoring"], censoring=name == "whole"))
+        policy = build(first("both"), ABLATIONS.get(name, WHOLE))
         for _ in range(60):
             policy.get_steps_for_batch(8)
-            policy.observe(observation)  # type: ignore[attr-defined]
+            policy.observe(observation)
         depths[name] = policy.get_steps_for_batch(8)
     assert depths["no-censoring"] < depths["whole"]
