@@ -86,7 +86,7 @@ def steady_load(batch: int, rounds: int, rng: np.random.Generator) -> Trace:
     cost = load_cost(None)[1]
     who = closed_loop(_dips(batch, rounds, rng), rng, batch)
     same = np.full(rounds, P), np.ones(rounds)
-    trace = Scene("steady", cost.steps, cost, who, *same).build(rng)
+    trace = Scene(cost, who, *same).build(rng)
     factor = _wander(rounds, rng) * _spells(rounds, rng) * _idling(trace, rng) * _stalls(rounds, rng)
     return replace(trace, clock=trace.clock * factor)
 

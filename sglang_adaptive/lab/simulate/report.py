@@ -103,7 +103,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 def _suite(result: SuiteResult) -> dict[str, Any]:
     found: dict[str, Any] = {
         "title": result.suite.title,
-        "traces": len(result.traces),
+        "traces": result.setting.traces,
         "rounds": result.setting.rounds,
         "policies": {name: _policy(scores) for name, scores in result.scores.items()},
     }

@@ -58,7 +58,6 @@ class SuiteResult:
     suite: Suite
     setting: Setting
     scores: dict[str, list[TraceScore]] = field(default_factory=dict)
-    traces: list[str] = field(default_factory=list)
     own_depth_gain: list[float] = field(default_factory=list)
     """Per-request oracle over one-depth oracle, by trace, where requests differ."""
     own_depth_fit_error: float | None = None
@@ -100,7 +99,6 @@ def run_suite(
             depths[contender.name] = play(contender.make(trace), trace)
             result.scores[contender.name].append(score_trace(trace, depths[contender.name]))
             tick()
-        result.traces.append(trace.name)
         result.keep_if_worst(Sample(trace, depths))
         if trace.request_hazards is not None:
             result.own_depth_gain.append(gain_of_own_depths(trace, verify))

@@ -21,7 +21,7 @@ def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
     """One regime in which every request accepts with probability *p* at every position."""
     rng = np.random.default_rng(9)
     who = closed_loop(np.full(rounds, batch), rng, 64)
-    return Scene("one", COST.steps, COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
+    return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
 class Recorder:

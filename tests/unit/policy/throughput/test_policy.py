@@ -56,7 +56,7 @@ def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 12
     rng = np.random.default_rng([seed, batch])
     who = closed_loop(np.full(rounds, batch), rng, 64)
     by_round = np.full(rounds, p) if isinstance(p, float) else np.asarray(p)
-    return Scene("t", LADDER, COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
+    return Scene(COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
 
 
 def test_it_is_a_policy_that_learns_cost() -> None:
