@@ -21,7 +21,7 @@ from sglang_adaptive.lab.simulate.contenders import chosen
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score
-from sglang_adaptive.lab.simulate.real.gates import Gate, gates
+from sglang_adaptive.lab.simulate.real.gates import gates
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
 from sglang_adaptive.lab.simulate.real.texts import load_texts
@@ -29,12 +29,11 @@ from sglang_adaptive.lab.simulate.report import as_json
 from sglang_adaptive.lab.simulate.results import run_suite
 from sglang_adaptive.lab.simulate.scenes import SUITES
 from sglang_adaptive.lab.simulate.scenes import Setting as DrawnSetting
-from sglang_adaptive.lab.simulate.targets import outcomes
+from sglang_adaptive.lab.simulate.targets import JUDGED, Gate, outcomes
 from sglang_adaptive.report.command import sections
 from sglang_adaptive.report.results import TEXT, Result
 from sglang_adaptive.report.text import text
 
-POLICY = "throughput"
 WRONG_PROFILE = "profile-15"
 STEADY_ROUNDS = 60_000
 """Rounds of steady load, 6 to 15 minutes of serving."""
@@ -79,7 +78,7 @@ def rows(cells: Sequence[Cell]) -> list[list[Any]]:
 
 
 def _row(cell: Cell) -> list[Any]:
-    judged = cell.scores.get(POLICY)
+    judged = cell.scores.get(JUDGED)
     off = cell.singles.get(0)
     gain = None if off is None else round(cell.singles[cell.best_single] / off, 4)
     own = [_figure(judged, "slowest"), _figure(judged, "switches", 0)]
@@ -102,7 +101,7 @@ def drawn(setting: Setting) -> list[Gate]:
     found = [Gate("drawn suites: targets met, of " + str(len(judged)), sum(o.met for o in judged), len(judged))]
     for name, cost in setting.costs.items():
         own = DrawnSetting(cost)
-        worst = run_suite(SUITES[WRONG_PROFILE], own, _policy(own)).worst_share(POLICY)
+        worst = run_suite(SUITES[WRONG_PROFILE], own, _policy(own)).worst_share(JUDGED)
         found.append(Gate(f"drawn suites: worst trace of {WRONG_PROFILE}, {name}", worst, 0.95))
     return found
 
@@ -128,7 +127,7 @@ def decision() -> list[Gate]:
 
 
 def _policy(setting: DrawnSetting) -> list[Any]:
-    return chosen([POLICY], setting.ladder)
+    return chosen([JUDGED], setting.ladder)
 
 
 def parser() -> argparse.ArgumentParser:

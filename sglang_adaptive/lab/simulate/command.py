@@ -121,7 +121,7 @@ def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
     judged = outcomes(results)
     source = provenance(words, name, setting) | ({"left_out": left_out} if left_out else {})
     result = Result(name, SIMULATION, json_report(results, judged, source))
-    return Played(result, all(outcome.met for outcome in judged), pictures(results) if options.html else ())
+    return Played(result, all(gate.met for gate in judged), pictures(results) if options.html else ())
 
 
 def _check(options: argparse.Namespace) -> None:

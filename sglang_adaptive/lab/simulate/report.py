@@ -14,7 +14,7 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.results import BUCKET, SuiteResult, TraceScore
 from sglang_adaptive.lab.simulate.scenes import Setting
-from sglang_adaptive.lab.simulate.targets import Outcome
+from sglang_adaptive.lab.simulate.targets import Gate
 from sglang_adaptive.provenance import command_line, cpu_model, git_commit, versions
 from sglang_adaptive.report.blocks import Section
 from sglang_adaptive.report.results import Result
@@ -63,7 +63,7 @@ def _digest(setting: Setting) -> str:
 
 
 def json_report(
-    results: Mapping[str, SuiteResult], judged: Sequence[Outcome], source: Mapping[str, Any]
+    results: Mapping[str, SuiteResult], judged: Sequence[Gate], source: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the whole report as JSON builtins; shares are rounded to 5 digits."""
     return {
@@ -74,7 +74,7 @@ def json_report(
             "taken, both in expectation; drawn is the same from drawn tokens and noisy seconds; plain_ratio is "
             "expected tokens/s over the oracle's, which can pass 1 where loads differ"
         ),
-        "targets": [_outcome(outcome) for outcome in judged],
+        "targets": [gate.as_json() for gate in judged],
         "suites": {name: _suite(result) for name, result in results.items()},
     }
 
@@ -87,17 +87,6 @@ def as_json(report: Mapping[str, Any]) -> str:
         cells = ",\n  ".join(map(json.dumps, report["cells"]))
         text = f'{text[:-2]},\n "cells": [\n  {cells}\n ]\n}}'
     return text + "\n"
-
-
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "suite": outcome.target.suite,
-        "figure": outcome.title,
-        "bound": outcome.target.bound,
-        "at": "most" if outcome.ceiling else "least",
-        "measured": round(outcome.measured, 5),
-        "met": bool(outcome.met),
-    }
 
 
 def _suite(result: SuiteResult) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real.cell import Cell
-from sglang_adaptive.lab.simulate.real.gates import Gate, gates
+from sglang_adaptive.lab.simulate.real.gates import gates
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
 from sglang_adaptive.lab.simulate.real.texts import load_texts, shipped
 from sglang_adaptive.lab.simulate.report import FORMAT, Played, about
+from sglang_adaptive.lab.simulate.targets import Gate
 from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.report.results import TEXT, Result
 
@@ -86,16 +87,9 @@ def json_report(cells: Sequence[Cell], judged: Sequence[Gate], source: Mapping[s
         "suite": NAME,
         "provenance": dict(source),
         "definition": DEFINITION,
-        "gates": [_gate(gate) for gate in judged],
+        "gates": [gate.as_json() for gate in judged],
         "cells": [_rounded(asdict(cell)) for cell in cells],
     }
-
-
-def _gate(gate: Gate) -> dict[str, Any]:
-    verdict = {} if gate.bound is None else {"at": "most" if gate.ceiling else "least", "met": bool(gate.met)}
-    hindsight = {} if gate.hindsight is None else {"hindsight": round(float(gate.hindsight), 5)}
-    told = {"figure": gate.title, "measured": round(float(gate.measured), 5), "bound": gate.bound}
-    return {**told, **hindsight, **verdict}
 
 
 def _rounded(value: Any) -> Any:
