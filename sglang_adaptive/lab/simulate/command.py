@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sglang_adaptive.command_line import CommandParser
+from sglang_adaptive.lab.simulate import traffic
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
@@ -19,7 +20,6 @@ from sglang_adaptive.lab.simulate.report import Played, as_json, json_report, pr
 from sglang_adaptive.lab.simulate.results import SuiteResult, run_suite
 from sglang_adaptive.lab.simulate.scenes import DEFAULT_ROUNDS, DEFAULT_TRACES, SUITES, Setting, Suite
 from sglang_adaptive.lab.simulate.targets import outcomes
-from sglang_adaptive.lab.simulate.traffic import command as traffic
 from sglang_adaptive.report.command import TITLE, sections
 from sglang_adaptive.report.html import html
 from sglang_adaptive.report.results import SIMULATION, Result
@@ -89,11 +89,10 @@ def parser() -> CommandParser:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 0, 1 (``--check`` and a target missed) or 2 (bad input)."""
-    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(parser().parse_args(words), words)
+        return _run(parser().parse_args(argv), list(argv))
     except SimulationError as error:
         print(f"sglang-adaptive simulate: {error}", file=sys.stderr)
         return BAD_INPUT

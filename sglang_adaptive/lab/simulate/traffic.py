@@ -17,9 +17,7 @@ from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, NOISE_ROUNDS
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.report import FORMAT, Played, about
-from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
-from sglang_adaptive.lab.simulate.trace import clock_factors
-from sglang_adaptive.lab.simulate.traffic.rounds import (
+from sglang_adaptive.lab.simulate.rounds import (
     FEWEST_ROUNDS,
     NAME,
     Rounds,
@@ -29,6 +27,8 @@ from sglang_adaptive.lab.simulate.traffic.rounds import (
     seen,
     texts_of,
 )
+from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
+from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.lookups.tally import ROWS, worth
 from sglang_adaptive.report.results import TRAFFIC, Result
 

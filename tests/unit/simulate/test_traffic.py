@@ -13,7 +13,7 @@ import pytest
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
+from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.policy.observation import RoundObservation
