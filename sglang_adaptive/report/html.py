@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -155,6 +156,26 @@ class Chart:
             f'<svg viewBox="0 0 {WIDTH:g} {self.height:g}" role="img" aria-label="{escape(self.label)}">'
             f"{''.join(self.parts)}</svg>"
         )
+
+
+def dot_chart(rows: Mapping[str, Sequence[tuple[str, float, float]]], label: str, row: float) -> str:
+    """Draw a row of *row* units for each name: of every (policy, low, high) a dot at high, with a line down to low."""
+    ranges = [each for dots in rows.values() for each in dots]
+    floor = math.floor(10 * min(low for _, low, _ in ranges)) / 10
+    top = max(1.0, max(high for _, _, high in ranges))
+    chart = Chart(len(rows) * row + 30, (floor, top), (0, 1), left=110, label=label)
+    step = 0.1 if top - floor < 0.9 else 0.2
+    ticks = [floor + index * step for index in range(int((top - floor) / step + 1e-9) + 1)]
+    chart.x_ticks([(tick, f"{tick:.1f}") for tick in ticks], grid=True)
+    for index, (name, dots) in enumerate(rows.items()):
+        start = chart.top + index * row
+        if index % 2 == 0:
+            chart.band(start, start + row)
+        chart.text(chart.left - 8, start + row / 2 + 3, name, "end", "label")
+        for place, (policy, low, high) in enumerate(dots, 1):
+            at = round(start + row * place / (len(dots) + 1), 1)
+            chart.range_dot(low, high, at, colour(policy), f"{name}, {policy}: {high:.3f}, down to {low:.3f}")
+    return chart.render()
 
 
 def _share(value: float, low: float, high: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from statistics import fmean
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lookups.tally import lookup_words
 from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Section, Table, Text
-from sglang_adaptive.report.html import Chart, colour
+from sglang_adaptive.report.html import colour, dot_chart
 from sglang_adaptive.report.results import Result, source
 
 OURS = "throughput"
-ROW = 46.0
 
 
 def drawn(result: Result) -> Section:
@@ -26,7 +24,12 @@ def drawn(result: Result) -> Section:
     shown = _shown(suites, policies)
     if shown:
         caption = "Share of the oracle's throughput: dot at the mean of the traces, line down to the worst trace."
-        blocks.append(Picture(_chart(suites, shown), caption, {colour(name): name for name in shown}))
+        dots = {}
+        for name, suite in suites.items():
+            found = {policy: suite["policies"][policy] for policy in shown if policy in suite["policies"]}
+            dots[name] = [(policy, figures["worst"], figures["mean"]) for policy, figures in found.items()]
+        chart = dot_chart(dots, "share of the oracle by suite", row=46.0)
+        blocks.append(Picture(chart, caption, {colour(name): name for name in shown}))
     calm = [name for name in policies if not name.startswith("static-") or name == "static-0"]
     blocks += [
         Heading("Share of the oracle's throughput, mean over the traces"),
@@ -109,25 +112,6 @@ def _shown(suites: dict[str, dict[str, Any]], policies: list[str]) -> list[str]:
     return [name for name in policies if name in (OURS, "ema", "ema-all", best)]
 
 
-def _chart(suites: dict[str, dict[str, Any]], shown: list[str]) -> str:
-    figures = [suite["policies"][name] for suite in suites.values() for name in shown if name in suite["policies"]]
-    floor = math.floor(10 * min(figure["worst"] for figure in figures)) / 10
-    chart = Chart(len(suites) * ROW + 30, (floor, 1.0), (0, 1), left=96, label="share of the oracle by suite")
-    ticks = [floor + index / 10 for index in range(round(10 * (1.0 - floor)) + 1)]
-    chart.x_ticks([(tick, f"{tick:.1f}") for tick in ticks], grid=True)
-    for index, (suite, content) in enumerate(suites.items()):
-        top = chart.top + index * ROW
-        if index % 2 == 0:
-            chart.band(top, top + ROW)
-        chart.text(chart.left - 8, top + ROW / 2 + 3, suite, "end", "label")
-        for place, name in enumerate(shown):
-            if (figure := content["policies"].get(name)) is not None:
-                at = round(top + ROW * (place + 1) / (len(shown) + 1), 1)
-                title = f"{suite}, {name}: mean {figure['mean']:.3f}, worst trace {figure['worst']:.3f}"
-                chart.range_dot(figure["worst"], figure["mean"], at, colour(name), title)
-    return chart.render()
-
-
 OVER = " over best single"
 
 
@@ -162,7 +146,9 @@ def traffic(result: Result) -> Section:
     for batch in data["batches"]:
         rate = f"{batch['tokens_per_second_at_best_single']:.0f} tokens/s"
         title = f"Batch {batch['batch_size']}: over {batch['best_single']} steps, the best single depth, {rate}"
-        blocks += [Heading(title), _batch_chart(batch), _batch(batch, trust)]
+        label = f"batch {batch['batch_size']}: tokens a second over the best single depth"
+        dots = {name: [(name, share, share)] for name, share in batch["over_best_single"].items()}
+        blocks += [Heading(title), Picture(dot_chart(dots, label, row=20.0), label), _batch(batch, trust)]
     blocks += map(Text, lookup_words(data["lookups"]))
     return Section(f"Simulation of traffic ({result.name})", [*blocks, *_end(data)])
 
@@ -212,19 +198,3 @@ def _batch(batch: dict[str, Any], trust: dict[str, str]) -> Table:
     ]
     best = frozenset(index for index, row in enumerate(rows) if row[0] == f"always {batch['best_single']}")
     return Table(["", "over best single", "switches an hour", "trust"], rows, best)
-
-
-def _batch_chart(batch: dict[str, Any]) -> Picture:
-    shares: dict[str, float] = batch["over_best_single"]
-    row, floor = 20.0, math.floor(10 * min(shares.values())) / 10
-    top = max(1.05, max(shares.values()) + 0.01)
-    title = f"batch {batch['batch_size']}: tokens a second over the best single depth"
-    chart = Chart(len(shares) * row + 30, (floor, top), (0, 1), left=100, label=title)
-    step = 0.1 if top - floor < 0.9 else 0.2
-    ticks = [floor + index * step for index in range(int((top - floor) / step) + 1)]
-    chart.x_ticks([(tick, f"{tick:.1f}") for tick in ticks], grid=True)
-    for place, (name, share) in enumerate(shares.items()):
-        at = chart.top + row * (place + 0.5)
-        chart.text(chart.left - 8, at + 3, name, "end", "label")
-        chart.range_dot(floor, share, at, colour(name), f"{name}: {share:.3f}")
-    return Picture(chart.render(), title)
