@@ -152,12 +152,6 @@ def test_a_bad_trace_is_one_line_and_exit_2(
     assert message in error and error.count("\n") == 1
 
 
-def test_nothing_else_plays_beside_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--suite", "both"], ["--ablate"], ["--policy", "oracle"]):
-        assert main(["--trace", "t", *words]) == 2
-        assert words[0] in capsys.readouterr().err
-
-
 def test_texts_of_a_trace_are_whole() -> None:
     rounds = Rounds(requests={"a": [[(3, 3), (3, 1)], [(1, 0)]], "b": [[(0, 0)]], "c": [[(7, 2)]]})
     texts = texts_of(rounds)

@@ -140,22 +140,3 @@ def test_the_command_plays_recordings_and_a_policy_by_name(
     for written in (capsys.readouterr().out, (tmp_path / "r.html").read_text()):
         assert "mine" in written and "own_policy:make" in written
     assert np.isfinite([played["rounds"] for played in report["cells"]]).all()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--suite", "real", "--suite", "both"], "--suite real: expected no other suite beside it"),
-        (["--suite", "real", "--texts", "no-such.npz"], "--texts no-such.npz: "),
-        (["--texts", "x.npz"], "--texts x.npz: only --suite real reads recordings"),
-        (["--suite", "real", "--ablate"], "--ablate: --suite real has none"),
-        (["--policy", "no_such_module:make"], "--policy no_such_module:make: ModuleNotFoundError"),
-        (["--suite", "real", "--policy", "oracle"], "--policy oracle: of drawn acceptance"),
-        (["--suite", "text", "--policy", "lookups"], "--policy lookups: of recorded text; expected --suite real"),
-        (["--policy", "math:pi"], "--policy math:pi: a float; expected a callable"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--no-progress"]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
