@@ -20,9 +20,6 @@ def colour(name: str) -> str:
     return "ema-all" if "ema-all" in low else "ema" if "ema" in low else "throughput"
 
 
-# The style of the HTML report; colours in light and dark.
-
-
 STYLE = """
 :root{color-scheme:light dark;--page:#fbfbfa;--card:#fff;--ink:#1c1f23;--soft:#5d646d;--rule:#dfe2e6;
 --throughput:#1d5fd1;--ema:#c2410c;--ema-all:#0f7b5f;--static:#8a5fb0;--oracle:#9aa1aa}

@@ -104,4 +104,4 @@ def _arriving(texts: Texts, setting: Setting, table: FloatArray, cost: RoundCost
     paces = {steps: tokens / int(texts.walk(texts.begin, texts.end, steps)[0].sum()) for steps in cost.steps}
     capacity = max(most * pace / float(table[most, steps]) for steps, pace in paces.items())
     rate = share * capacity / texts.mean_length
-    return arrivals(texts, rate, setting.rounds, most, setting.seed, "at random")
+    return arrivals(texts, rate, setting.rounds, most, setting.seed)
