@@ -21,7 +21,7 @@ def parser() -> CommandParser:
     found = CommandParser(
         "report",
         "Makes one page of benchmark results: what demo --json and simulate --json wrote, and the files of "
-        "python -m benchmarks.server. Server benchmarks of the same hardware are compared with each other. HTML has "
+        "python -m benchmarks.policies. Server benchmarks of the same hardware are compared with each other. HTML has "
         "charts and needs nothing from outside; Markdown has the tables and goes to standard output unless a file is "
         "named.",
         [
