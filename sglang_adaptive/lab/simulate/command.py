@@ -118,8 +118,7 @@ def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
     contenders, left_out = fitting(chosen(options.policy, setting.ladder, options.ablate), setting.ladder)
     results = _play(suites, setting, contenders, not options.no_progress)
     judged = outcomes(results)
-    source = provenance(words, name, setting) | ({"left_out": left_out} if left_out else {})
-    result = Result(name, SIMULATION, json_report(results, judged, source))
+    result = Result(name, SIMULATION, json_report(results, judged, provenance(words, name, setting, left_out)))
     return Played(result, all(gate.met for gate in judged), pictures(results) if options.html else ())
 
 

@@ -33,9 +33,9 @@ class Played:
     """What a page shows besides the result."""
 
 
-def provenance(argv: list[str], profile: str, setting: Setting) -> dict[str, Any]:
+def provenance(argv: list[str], profile: str, setting: Setting, left_out: Sequence[str]) -> dict[str, Any]:
     """Return command, code, machine and inputs as JSON builtins; *profile* names the cost profile."""
-    return about(argv) | {
+    return about(argv, left_out) | {
         "seed": setting.seed,
         "traces": setting.traces,
         "rounds": setting.rounds,
@@ -45,15 +45,16 @@ def provenance(argv: list[str], profile: str, setting: Setting) -> dict[str, Any
     }
 
 
-def about(argv: list[str]) -> dict[str, Any]:
-    """Return command, code and machine as JSON builtins."""
-    return {
+def about(argv: list[str], left_out: Sequence[str] = ()) -> dict[str, Any]:
+    """Return command, code and machine as JSON builtins, and a sentence on each policy that was left out, if any."""
+    found: dict[str, Any] = {
         "command": command_line("simulate", argv),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "commit": git_commit(),
         "versions": versions("sglang", "numpy"),
         "cpu": cpu_model(),
     }
+    return found | {"left_out": list(left_out)} if left_out else found
 
 
 def _digest(setting: Setting) -> str:
@@ -101,7 +102,7 @@ def _suite(result: SuiteResult) -> dict[str, Any]:
             "mean_gain": round(float(np.mean(result.own_depth_gain)), 5),
             "worst_gain": round(min(result.own_depth_gain), 5),
             "best_gain": round(max(result.own_depth_gain), 5),
-            "verify_fit_worst_error": round(result.own_depth_fit_error or 0.0, 5),
+            "verify_fit_worst_error": round(result.own_depth_fit_error, 5),
         }
     return found
 

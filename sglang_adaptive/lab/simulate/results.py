@@ -60,7 +60,7 @@ class SuiteResult:
     scores: dict[str, list[TraceScore]] = field(default_factory=dict)
     own_depth_gain: list[float] = field(default_factory=list)
     """Per-request oracle over one-depth oracle, by trace, where requests differ."""
-    own_depth_fit_error: float | None = None
+    own_depth_fit_error: float = 0.0
     sample: Sample | None = None
 
     def mean_share(self, policy: str) -> float:

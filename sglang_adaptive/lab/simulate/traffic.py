@@ -52,8 +52,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
         _cell(_work(texts, batch, count), cost, name, options.seed, contenders, oracles)
         for batch in batches(rounds, min(LARGEST_BATCH, cost.batches[-1]))
     ]
-    source = about(words) | {"profile": name, "rounds": count, "seed": options.seed}
-    source |= {"left_out": left_out} if left_out else {}
+    source = about(words, left_out) | {"profile": name, "rounds": count, "seed": options.seed}
     depths = seen(rounds, texts, cost.steps)
     report = {
         "format": FORMAT,

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     contenders, left_out = pick(names, setting)
     cells = play(setting, contenders, oracles, not options.no_progress)
     judged = gates(cells)
-    source = provenance(words, setting, options.texts) | ({"left_out": left_out} if left_out else {})
+    source = provenance(words, setting, options.texts, left_out)
     return Played(Result(", ".join(texts), TEXT, json_report(cells, judged, source)), all(gate.met for gate in judged))
 
 
@@ -67,10 +67,12 @@ def pick(names: list[str], setting: Setting) -> tuple[list[Contender], list[str]
     return fitting(chosen(names, tuple(setting.steps)) if names else [], in_all)
 
 
-def provenance(words: list[str], setting: Setting, files: Sequence[str]) -> dict[str, Any]:
+def provenance(
+    words: list[str], setting: Setting, files: Sequence[str], left_out: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return command, code, machine and inputs as JSON builtins."""
     paths = [Path(file) for file in files] or shipped()
-    return about(words) | {
+    return about(words, left_out) | {
         "seed": setting.seed,
         "rounds": setting.rounds,
         "batches": list(setting.batches),
