@@ -23,7 +23,7 @@ from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell
-from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting
+from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
 from sglang_adaptive.lab.simulate.real.texts import load_texts
 
 BATCHES = (1, 2, 4, 8)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         texts = load_texts([str(file) for file in given.texts])
         setting = Setting(texts, real.load_costs(None), BATCHES, given.rounds, with_arrivals=False)
         contenders, _ = real.pick([POLICY, LOOKUPS], setting)
-        plays = [real.play(replace(setting, seed=seed), contenders, (), progress=True) for seed in range(given.seeds)]
+        plays = [play(replace(setting, seed=seed), contenders, progress=True) for seed in range(given.seeds)]
     except SimulationError as error:
         print(f"benchmarks.lookup_replay: {error}", file=sys.stderr)
         return 2

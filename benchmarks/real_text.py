@@ -21,17 +21,19 @@ from sglang_adaptive.lab.simulate.contenders import chosen
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score
-from sglang_adaptive.lab.simulate.real.gates import Gate, gates
+from sglang_adaptive.lab.simulate.real.gates import gates
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
-from sglang_adaptive.lab.simulate.real.report import gates_table, json_report, text_report
-from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting
+from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
 from sglang_adaptive.lab.simulate.real.texts import load_texts
+from sglang_adaptive.lab.simulate.report import as_json
 from sglang_adaptive.lab.simulate.results import run_suite
 from sglang_adaptive.lab.simulate.scenes import SUITES
 from sglang_adaptive.lab.simulate.scenes import Setting as DrawnSetting
-from sglang_adaptive.lab.simulate.targets import outcomes
+from sglang_adaptive.lab.simulate.targets import JUDGED, Gate, outcomes
+from sglang_adaptive.report.command import sections
+from sglang_adaptive.report.results import TEXT, Result
+from sglang_adaptive.report.text import text
 
-POLICY = "throughput"
 WRONG_PROFILE = "profile-15"
 STEADY_ROUNDS = 60_000
 """Rounds of steady load, 6 to 15 minutes of serving."""
@@ -44,27 +46,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print every table, write all figures; return 1 when a gate is missed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(words)
+    oracles = () if options.quick or options.no_oracles else tuple(ORACLES)
     try:
         setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders, _ = real.pick(list(real.POLICIES), setting)
-        cells = real.play(
-            setting, contenders, () if options.quick or options.no_oracles else tuple(ORACLES), progress=True
-        )
+        cells = play(setting, contenders, oracles, progress=True)
     except SimulationError as error:
         print(f"benchmarks.real_text: {error}", file=sys.stderr)
         return 2
     found = gates(cells)
-    print(text_report(cells, []), flush=True)
     if not options.quick:
         found += [*drawn(setting), *steady(), *decision()]
-    met, bounded = sum(gate.met for gate in found if gate.bound is not None), sum(g.bound is not None for g in found)
-    print(f"\nGates of the throughput policy: {met} of {bounded} met\n{gates_table(found)}")
+    source = real.provenance(words, setting, options.texts)
+    source["command"] = " ".join(["python -m benchmarks.real_text", *words])
+    report = real.json_report(cells, found, source) | {"columns": columns(cells), "cells": rows(cells)}
+    print(text(list(sections([Result("benchmarks.real_text", TEXT, report)]))))
     if options.json:
-        source = real.provenance(words, setting, options.texts)
-        source["command"] = " ".join(["python -m benchmarks.real_text", *words])
-        report = json_report(cells, found, source) | {"columns": columns(cells), "cells": rows(cells)}
-        options.json.write_text(real.as_json(report), encoding="utf-8")
-    return int(met < bounded)
+        options.json.write_text(as_json(report), encoding="utf-8")
+    return int(not all(gate.met for gate in found))
 
 
 def columns(cells: Sequence[Cell]) -> list[str]:
@@ -79,7 +78,7 @@ def rows(cells: Sequence[Cell]) -> list[list[Any]]:
 
 
 def _row(cell: Cell) -> list[Any]:
-    judged = cell.scores.get(POLICY)
+    judged = cell.scores.get(JUDGED)
     off = cell.singles.get(0)
     gain = None if off is None else round(cell.singles[cell.best_single] / off, 4)
     own = [_figure(judged, "slowest"), _figure(judged, "switches", 0)]
@@ -102,7 +101,7 @@ def drawn(setting: Setting) -> list[Gate]:
     found = [Gate("drawn suites: targets met, of " + str(len(judged)), sum(o.met for o in judged), len(judged))]
     for name, cost in setting.costs.items():
         own = DrawnSetting(cost)
-        worst = run_suite(SUITES[WRONG_PROFILE], own, _policy(own)).worst_share(POLICY)
+        worst = run_suite(SUITES[WRONG_PROFILE], own, _policy(own)).worst_share(JUDGED)
         found.append(Gate(f"drawn suites: worst trace of {WRONG_PROFILE}, {name}", worst, 0.95))
     return found
 
@@ -128,7 +127,7 @@ def decision() -> list[Gate]:
 
 
 def _policy(setting: DrawnSetting) -> list[Any]:
-    return chosen([POLICY], setting.ladder)
+    return chosen([JUDGED], setting.ladder)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -71,7 +71,7 @@ def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
     """Return what the policy did in one draw; ``share`` is of the tokens/s of the best depth of every round."""
     rng = np.random.default_rng([seed, batch])
     trace = steady_load(batch, rounds, rng)
-    depths, every = play(build(trace), trace).depths, np.arange(rounds)
+    depths, every = play(build(trace), trace), np.arange(rounds)
     rates = [_rate(trace, every, at) for at in (depths, trace.oracle_depths)]
     ended = np.cumsum(trace.seconds[every, depths])
     switched = ended[:-1][depths[1:] != depths[:-1]]
@@ -86,7 +86,7 @@ def steady_load(batch: int, rounds: int, rng: np.random.Generator) -> Trace:
     cost = load_cost(None)[1]
     who = closed_loop(_dips(batch, rounds, rng), rng, batch)
     same = np.full(rounds, P), np.ones(rounds)
-    trace = Scene("steady", cost.steps, cost, who, *same).build(rng)
+    trace = Scene(cost, who, *same).build(rng)
     factor = _wander(rounds, rng) * _spells(rounds, rng) * _idling(trace, rng) * _stalls(rounds, rng)
     return replace(trace, clock=trace.clock * factor)
 

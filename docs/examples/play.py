@@ -28,7 +28,7 @@ def shares() -> dict[str, float]:
     totals = dict.fromkeys(makers, 0.0)
     for trace in SUITES["both"].traces(setting):
         for name, maker in makers.items():
-            totals[name] += share(trace, play(maker(trace), trace).depths) / TRACES
+            totals[name] += share(trace, play(maker(trace), trace)) / TRACES
     return totals
 
 

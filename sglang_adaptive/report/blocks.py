@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An SVG element of a chart whose figures a table carries as well; Markdown leaves it out."""
+    """An SVG element of a chart whose figures a table carries as well; only HTML shows it."""
 
     svg: str
     caption: str
+    legend: Mapping[str, str] = field(default_factory=dict)
+    """Names by colour class, where the chart does not name what it draws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def parser() -> CommandParser:
     found = CommandParser(
         "report",
         "Makes one page of benchmark results: what demo --json and simulate --json wrote, and the files of "
-        "python -m benchmarks.server. Server benchmarks of the same hardware are compared with each other. HTML has "
+        "python -m benchmarks.policies. Server benchmarks of the same hardware are compared with each other. HTML has "
         "charts and needs nothing from outside; Markdown has the tables and goes to standard output unless a file is "
         "named.",
         [
@@ -68,8 +68,8 @@ def sections(results: Sequence[Result]) -> Iterator[Section]:
 _BUILD: dict[str, Callable[[list[Result]], Iterable[Section]]] = {
     DEMO: lambda results: map(demo.section, results),
     SERVER: server.sections,
-    SIMULATION: lambda results: map(simulation.section, results),
-    TEXT: lambda results: map(simulation.text, results),
+    SIMULATION: lambda results: map(simulation.drawn, results),
+    TEXT: lambda results: map(simulation.recorded, results),
     TRAFFIC: lambda results: map(simulation.traffic, results),
 }
 

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Section, Table, Text
 
-# Which colour class of the page's style a contender has.
-
 
 def colour(name: str) -> str:
-    """Return the class for a policy by its name or label."""
+    """Return the colour class of the page's style for a policy by its name or label."""
     low = name.lower()
-    if low.startswith("static"):
+    if low.startswith(("static", "always")):
         return "static"
-    if "throughput" in low:
-        return "throughput"
-    return "ema-all" if "ema-all" in low else "ema" if "ema" in low else "oracle" if low == "none" else "throughput"
-
-
-# The style of the HTML report; colours in light and dark.
+    if low in ("none", "oracle") or low.startswith("knows-"):
+        return "oracle"
+    return "ema-all" if "ema-all" in low else "ema" if "ema" in low else "throughput"
 
 
 STYLE = """
 :root{color-scheme:light dark;--page:#fbfbfa;--card:#fff;--ink:#1c1f23;--soft:#5d646d;--rule:#dfe2e6;
---throughput:#1d5fd1;--ema:#c2410c;--ema-all:#0f7b5f;--static:#8a5fb0;--oracle:#9aa1aa;--bad:#b42318;--good:#17703f}
+--throughput:#1d5fd1;--ema:#c2410c;--ema-all:#0f7b5f;--static:#8a5fb0;--oracle:#9aa1aa}
 @media(prefers-color-scheme:dark){:root{--page:#131518;--card:#1b1e22;--ink:#e7e9ec;--soft:#a2a9b2;--rule:#33383e;
---throughput:#79a9ff;--ema:#f2925a;--ema-all:#56c7a3;--static:#c3a1e6;--oracle:#727983;--bad:#ff8d80;--good:#6fd096}}
+--throughput:#79a9ff;--ema:#f2925a;--ema-all:#56c7a3;--static:#c3a1e6;--oracle:#727983}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
 h1{font-size:1.5rem;line-height:1.25;margin:0 0 4px}
 h2{font-size:1.15rem;margin:36px 0 6px}
-h3{font-size:1rem;margin:0 0 2px}
+h3{font-size:1rem;margin:22px 0 8px}
 p{margin:4px 0 10px;max-width:70ch}
-.soft{color:var(--soft);font-size:.9rem}
-.cards{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr))}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:12px 14px;min-width:0}
 .wide{max-width:620px}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto;margin:14px 0}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
 th,td{padding:4px 12px 4px 0;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
 th{font-weight:600;color:var(--soft)}
-.met{color:var(--good)}
-.missed{color:var(--bad);font-weight:600}
+thead th{white-space:normal;vertical-align:bottom}
+tbody th{color:inherit;font-weight:400}
+.best th,.best td{font-weight:600}
 .legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:.88rem;margin:6px 0 8px;padding:0;list-style:none}
 .legend i{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:6px;vertical-align:middle}
 svg{display:block;width:100%;height:auto}
@@ -68,7 +63,7 @@ figcaption{font-size:.85rem;color:var(--soft)}
 .throughput .dot{fill:var(--throughput)}.ema .dot{fill:var(--ema)}
 .ema-all .dot{fill:var(--ema-all)}.static .dot{fill:var(--static)}
 code{font-size:.85rem;overflow-wrap:anywhere}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 14px;font-size:.88rem;margin:0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 14px;font-size:.88rem;margin:14px 0}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 """
 
@@ -160,19 +155,29 @@ class Chart:
         )
 
 
+def dot_chart(rows: Mapping[str, Sequence[tuple[str, float, float]]], label: str, row: float) -> str:
+    """Draw a row of *row* units for each name: of every (policy, low, high) a dot at high, with a line down to low."""
+    ranges = [each for dots in rows.values() for each in dots]
+    floor = math.floor(10 * min(low for _, low, _ in ranges)) / 10
+    top = max(1.0, max(high for _, _, high in ranges))
+    chart = Chart(len(rows) * row + 30, (floor, top), (0, 1), left=110, label=label)
+    step = 0.1 if top - floor < 0.9 else 0.2
+    ticks = [floor + index * step for index in range(int((top - floor) / step + 1e-9) + 1)]
+    chart.x_ticks([(tick, f"{tick:.1f}") for tick in ticks], grid=True)
+    for index, (name, dots) in enumerate(rows.items()):
+        start = chart.top + index * row
+        if index % 2 == 0:
+            chart.band(start, start + row)
+        chart.text(chart.left - 8, start + row / 2 + 3, name, "end", "label")
+        for place, (policy, low, high) in enumerate(dots, 1):
+            at = round(start + row * place / (len(dots) + 1), 1)
+            chart.range_dot(low, high, at, colour(policy), f"{name}, {policy}: {high:.3f}, down to {low:.3f}")
+    return chart.render()
+
+
 def _share(value: float, low: float, high: float) -> float:
     """Return where *value* is between *low* and *high*, in [0, 1]; they may be equal."""
     return min(1.0, max(0.0, (value - low) / (high - low or 1.0)))
-
-
-_MORE_STYLE = """
-dl,.scroll{margin:14px 0}
-h3{margin:22px 0 8px}
-thead th{white-space:normal;vertical-align:bottom}
-tbody th{color:inherit;font-weight:400}
-.best th,.best td{font-weight:600}
-.oracle .dot{fill:var(--oracle)}.oracle .whisker{stroke:var(--oracle)}
-"""
 
 
 def html(title: str, sections: Sequence[Section]) -> str:
@@ -184,7 +189,7 @@ def html(title: str, sections: Sequence[Section]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}{_MORE_STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
         f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>\n"
     )
 
@@ -197,10 +202,17 @@ def _block(block: Block) -> str:
             return f"<h3>{escape(text)}</h3>"
         case Table():
             return _table(block)
-        case Picture(svg, caption):
-            return f'<figure class="card wide">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+        case Picture(svg, caption, legend):
+            return (
+                f'<figure class="card wide">{_legend(legend)}{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+            )
         case Facts(facts):
             return f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{_value(k, v)}</dd>' for k, v in facts.items())}</dl>"
+
+
+def _legend(legend: Mapping[str, str]) -> str:
+    items = "".join(f'<li><i style="background:var(--{kind})"></i>{escape(name)}</li>' for kind, name in legend.items())
+    return f'<ul class="legend">{items}</ul>' if items else ""
 
 
 def _table(table: Table) -> str:

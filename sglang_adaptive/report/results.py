@@ -18,7 +18,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """The keys by which a file is known; more may be there."""
 
-MADE_BY = "sglang-adaptive demo --json, sglang-adaptive simulate --json or python -m benchmarks.server"
+MADE_BY = "sglang-adaptive demo --json, sglang-adaptive simulate --json or python -m benchmarks.policies"
 
 
 class ReportError(ValueError):

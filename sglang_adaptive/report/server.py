@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Section, Table, Text
-from sglang_adaptive.report.html import Chart, colour
+from sglang_adaptive.report.html import dot_chart
 from sglang_adaptive.report.results import Result, source
 
 Case = tuple[tuple[str, Any], ...]
@@ -88,7 +87,6 @@ def _value(value: Any) -> str:
 Rates = dict[str, dict[Case, float]]
 """Tokens/s by contender and case; the mean where a file has a case more than once."""
 
-ROW = 24.0
 FIGURES = {
     "first_over_second": ("first use over second", ".3f"),
     "switches_per_hour": ("switches an hour", ".0f"),
@@ -143,11 +141,12 @@ def _compared(rates: Rates) -> Iterator[Block]:
     every = {name: [rate / best[at] for at, rate in cases.items() if at in best] for name, cases in rates.items()}
     shares = {name: found for name, found in every.items() if found}
     if shares:
-        ranked = sorted(shares, key=lambda name: -geometric_mean(shares[name]))
+        means = {name: geometric_mean(found) for name, found in shares.items()}
+        ranked = sorted(shares, key=lambda name: -means[name])
+        dots = {name: [(name, min(shares[name]), means[name])] for name in ranked}
         caption = "Share of each case's best static depth: dot at the geometric mean, line down to the worst case."
-        yield Picture(_chart({name: shares[name] for name in ranked}), caption)
-        means = [[f"{geometric_mean(shares[name]):.3f}", f"{min(shares[name]):.3f}"] for name in ranked]
-        lines = [[name, str(len(shares[name])), *mean] for name, mean in zip(ranked, means, strict=True)]
+        yield Picture(dot_chart(dots, "share of each case's best static depth", row=24.0), caption)
+        lines = [[name, str(len(shares[name])), f"{means[name]:.3f}", f"{min(shares[name]):.3f}"] for name in ranked]
         head = ["as a share of each case's best static depth", "cases", "geometric mean", "worst case"]
         yield Table(head, lines, frozenset(i for i, name in enumerate(ranked) if not is_static(name)))
     yield _table(rates, best)
@@ -192,18 +191,3 @@ def _more(row: Any) -> Iterator[tuple[str, str]]:
         for percent in (50, 95, 99):
             if seen and row["workload"] != "steady":  # there passes differ in length, and the ratio above is the figure
                 yield f"{name} p{percent} ms", f"{fmean(one[f'p{percent}_ms'] for one in seen):.1f}"
-
-
-def _chart(shares: dict[str, list[float]]) -> str:
-    low = math.floor(10 * min(min(found) for found in shares.values())) / 10
-    high = max(1.0, max(geometric_mean(found) for found in shares.values()))
-    label = "share of each case's best static depth"
-    chart = Chart(len(shares) * ROW + 34, (low, high), (0, 1), left=110, label=label)
-    chart.x_ticks([(low + i / 10, f"{low + i / 10:.1f}") for i in range(round(10 * (1 - low)) + 1)], grid=True)
-    for index, (name, found) in enumerate(shares.items()):
-        at = chart.top + index * ROW + ROW / 2
-        average = geometric_mean(found)
-        chart.text(chart.left - 8, at + 3, name, "end", "label")
-        title = f"{name}: geometric mean {average:.3f}, worst case {min(found):.3f}"
-        chart.range_dot(min(found), average, at, colour(name), title)
-    return chart.render()

@@ -10,7 +10,7 @@ import pytest
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.traffic.rounds import read_rounds
+from sglang_adaptive.lab.simulate.rounds import read_rounds
 from tests.engine.test_reconfigure import kept
 from tests.engine.workload import Case, adaptive, run_together, wait_until
 

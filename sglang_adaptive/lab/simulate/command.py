@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from sglang_adaptive.command_line import CommandParser
+from sglang_adaptive.lab.simulate import traffic
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
+from sglang_adaptive.lab.simulate.pictures import pictures
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS as REAL_ROUNDS
-from sglang_adaptive.lab.simulate.report import as_json, json_report, provenance, text_report
-from sglang_adaptive.lab.simulate.report_html import html_report
+from sglang_adaptive.lab.simulate.report import Played, as_json, json_report, provenance
 from sglang_adaptive.lab.simulate.results import SuiteResult, run_suite
 from sglang_adaptive.lab.simulate.scenes import DEFAULT_ROUNDS, DEFAULT_TRACES, SUITES, Setting, Suite
 from sglang_adaptive.lab.simulate.targets import outcomes
-from sglang_adaptive.lab.simulate.traffic import command as traffic
-from sglang_adaptive.lab.simulate.traffic import report as traffic_report
+from sglang_adaptive.report.command import TITLE, sections
+from sglang_adaptive.report.html import html
+from sglang_adaptive.report.results import SIMULATION, Result
+from sglang_adaptive.report.text import text
 
 BAD_INPUT = 2
 TARGET_MISSED = 1
@@ -87,11 +89,10 @@ def parser() -> CommandParser:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 0, 1 (``--check`` and a target missed) or 2 (bad input)."""
-    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(parser().parse_args(words), words)
+        return _run(parser().parse_args(argv), list(argv))
     except SimulationError as error:
         print(f"sglang-adaptive simulate: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -99,41 +100,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, words: list[str]) -> int:
     _check(options)
-    if options.trace:
-        return _run_trace(options, words)
-    if real.NAME in options.suite:
-        return _run_real(options, words)
+    run = traffic.run if options.trace else real.run if real.NAME in options.suite else _run_drawn
+    played = run(options, words)
+    found = list(sections([played.result]))
+    print(text(found))
+    if options.json:
+        _write(options.json, as_json(played.result.data))
+    if options.html:
+        _write(options.html, html(TITLE, [*found, *played.pictures]))
+    return TARGET_MISSED if options.check and not played.met else 0
+
+
+def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
     name, cost = load_cost(options.profile)
     setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed)
     suites = [SUITES[suite] for suite in SUITES if not options.suite or suite in options.suite]
     contenders, left_out = fitting(chosen(options.policy, setting.ladder, options.ablate), setting.ladder)
     results = _play(suites, setting, contenders, not options.no_progress)
     judged = outcomes(results)
-    source = provenance(words, name, setting) | ({"left_out": left_out} if left_out else {})
-    print("\n\n".join([text_report(results, judged), *left_out]))
-    if options.json:
-        _write(options.json, as_json(json_report(results, judged, source)))
-    if options.html:
-        _write(options.html, html_report(results, judged, source))
-    return TARGET_MISSED if options.check and not all(outcome.met for outcome in judged) else 0
-
-
-def _run_real(options: argparse.Namespace, words: list[str]) -> int:
-    text, report, met = real.run(options, words)
-    print(text)
-    if options.json:
-        _write(options.json, real.as_json(report))
-    return TARGET_MISSED if options.check and not met else 0
-
-
-def _run_trace(options: argparse.Namespace, words: list[str]) -> int:
-    found = traffic.replay(options, words)
-    print("\n\n".join([traffic_report.text_report(found), *found.source.get("left_out", ())]))
-    if options.json:
-        _write(options.json, json.dumps(traffic_report.json_report(found), indent=1) + "\n")
-    if options.html:
-        _write(options.html, traffic_report.html_report(found))
-    return 0
+    result = Result(name, SIMULATION, json_report(results, judged, provenance(words, name, setting, left_out)))
+    return Played(result, all(gate.met for gate in judged), pictures(results) if options.html else ())
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -169,18 +155,17 @@ def _check_trace(options: argparse.Namespace) -> None:
 def _check_real(options: argparse.Namespace) -> None:
     if len(set(options.suite)) > 1:
         raise SimulationError(f"--suite {real.NAME}: expected no other suite beside it")
-    if options.ablate or options.html:
-        flag = "--ablate" if options.ablate else "--html"
-        raise SimulationError(f"{flag}: --suite {real.NAME} has none; expected --json")
+    if options.ablate:
+        raise SimulationError(f"--ablate: --suite {real.NAME} has none; expected --policy with the names of parts")
 
 
 def _play(suites: list[Suite], setting: Setting, contenders: list[Contender], progress: bool) -> dict[str, SuiteResult]:
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     total = len(suites) * setting.traces * len(contenders)
-    hidden = not progress or not sys.stderr.isatty()
+    hidden = None if progress else True  # None: where stderr is no terminal
     results: dict[str, SuiteResult] = {}
-    with tqdm(total=total, unit=" runs", leave=False, file=sys.stderr, disable=hidden) as bar:
+    with tqdm(total=total, unit=" runs", leave=False, disable=hidden) as bar:
         for suite in suites:
             bar.set_description(suite.name)
             results[suite.name] = run_suite(suite, setting, contenders, bar.update)

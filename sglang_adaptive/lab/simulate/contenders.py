@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.engine import Drivable
+from sglang_adaptive.lab.simulate.engine import Drivable, LearnsNothing
 from sglang_adaptive.lab.simulate.ours import (
     ABLATIONS,
     LOOKUPS,
@@ -25,40 +25,6 @@ from sglang_adaptive.policy.base import POLICIES, build_policy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams
 
-# A policy of somebody's own, by the name of what makes it.
-
-
-def maker(name: str) -> Callable[[Launch], Drivable]:
-    """Return the callable that *name*, as in ``package.module:callable``, stands for.
-
-    It is called for every run, with a `Launch`, and returns a fresh policy: SGLang's two methods at least, and best
-    those of `sglang_adaptive.policy.base.AdaptivePolicy`.
-
-    Raises:
-        SimulationError: there is no such module, no such name in it, or it cannot be called. The
-            callable that is returned raises it where *name* fails.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        made: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        raise SimulationError(f"--policy {name}: {type(error).__name__}: {error}; expected MODULE:CALLABLE") from error
-    if not callable(made):
-        raise SimulationError(f"--policy {name}: a {type(made).__name__}; expected a callable that makes a policy")
-
-    def make(launch: Launch) -> Drivable:
-        try:
-            policy: Drivable = made(launch)
-        except Exception as error:
-            raise SimulationError(
-                f"--policy {name}: {type(error).__name__}: {error}; "
-                "expected a callable that takes a Launch and returns a policy"
-            ) from error
-        return policy
-
-    return make
-
-
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
 
@@ -70,16 +36,13 @@ class Contender:
     """A policy under test; ``make`` builds a fresh one for each trace from what a server would give it."""
 
     name: str
-    title: str
     make: Make
     steps: tuple[int, ...] = ()
     """Steps that it chooses from, whatever the ladder; empty for those of the ladder."""
 
 
-class StaticPolicy:
+class StaticPolicy(LearnsNothing):
     """Always the same depth."""
-
-    learns = False
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -88,14 +51,9 @@ class StaticPolicy:
         """Return the depth."""
         return self._steps
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
-
-class OraclePolicy:
+class OraclePolicy(LearnsNothing):
     """Reads the best depth off the trace, round after round."""
-
-    learns = False
 
     def __init__(self, trace: Trace) -> None:
         self._depths = iter(trace.oracle_depths.tolist())
@@ -103,9 +61,6 @@ class OraclePolicy:
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the depth with the highest expected tokens/s in this round."""
         return int(next(self._depths))
-
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
 
 class _AsSGLangFeedsIt:
@@ -150,20 +105,51 @@ def _registered(name: str) -> Make:
 
 def static(steps: int) -> Contender:
     """Return the contender that always runs *steps*."""
-    return Contender(f"static-{steps}", f"always {steps} steps", lambda launch: StaticPolicy(steps), (steps,))
+    return Contender(f"static-{steps}", lambda launch: StaticPolicy(steps), (steps,))
 
 
 def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     """Return every contender for *ladder*, by name, in the order in which a report lists them."""
     named = [
-        Contender("oracle", "oracle", _oracle),
-        Contender("throughput", "throughput", _ours(WHOLE)),
-        Contender("ema", "SGLang EMA, built-in config", _sglang_ema(dict(BUILT_IN_EMA)), _BUILT_IN_STEPS),
-        Contender("ema-all", "SGLang EMA, all tiers", _sglang_ema(None)),
+        Contender("oracle", _oracle),
+        Contender("throughput", _ours(WHOLE)),
+        Contender("ema", _sglang_ema(dict(BUILT_IN_EMA)), _BUILT_IN_STEPS),
+        Contender("ema-all", _sglang_ema(None)),
         *(static(steps) for steps in ladder),
     ]
     known = {contender.name: contender for contender in named}
-    return known | {name: Contender(name, name, _registered(name)) for name in POLICIES if name not in known}
+    return known | {name: Contender(name, _registered(name)) for name in POLICIES if name not in known}
+
+
+def maker(name: str) -> Make:
+    """Return the callable that *name*, as in ``package.module:callable``, stands for.
+
+    It is called for every run, with a `Launch`, and returns a fresh policy: SGLang's two methods at least, and best
+    those of `sglang_adaptive.policy.base.AdaptivePolicy`.
+
+    Raises:
+        SimulationError: there is no such module, no such name in it, or it cannot be called. The
+            callable that is returned raises it where *name* fails.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        made: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise SimulationError(f"--policy {name}: {type(error).__name__}: {error}; expected MODULE:CALLABLE") from error
+    if not callable(made):
+        raise SimulationError(f"--policy {name}: a {type(made).__name__}; expected a callable that makes a policy")
+
+    def make(launch: Launch) -> Drivable:
+        try:
+            policy: Drivable = made(launch)
+        except Exception as error:
+            raise SimulationError(
+                f"--policy {name}: {type(error).__name__}: {error}; "
+                "expected a callable that takes a Launch and returns a policy"
+            ) from error
+        return policy
+
+    return make
 
 
 def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:
@@ -174,10 +160,10 @@ def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> l
     known = contenders(ladder)
     wanted = list(names) or (["throughput"] if ablate else list(known))
     parts = {LOOKUPS: WITH_LOOKUPS, **ABLATIONS}
-    known |= {name: Contender(name, part.title, _ours(part)) for name, part in parts.items()}
+    known |= {name: Contender(name, _ours(part)) for name, part in parts.items()}
     for name in names:
         if ":" in name:
-            known[name] = Contender(name, name, maker(name))
+            known[name] = Contender(name, maker(name))
         elif name not in known:
             raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)} or MODULE:CALLABLE")
     if ablate:

@@ -66,13 +66,10 @@ class RoundCost:
         wanted = np.arange(max_batch + 1)
         return np.stack([np.interp(wanted, self.batches, column) for column in by_depth.T], axis=1)
 
-    def scaled(self, factors: FloatArray) -> RoundCost:
-        """Return a copy with every cell multiplied by its factor (shape of ``seconds``)."""
-        return RoundCost(self.batches, self.steps, self.seconds * factors)
-
     def mistaken(self, error: float, rng: np.random.Generator) -> RoundCost:
         """Return a copy in which every cell is off by exactly *error*, up or down at random."""
-        return self.scaled(1.0 + error * rng.choice([-1.0, 1.0], size=self.seconds.shape))
+        factors = 1.0 + error * rng.choice([-1.0, 1.0], size=self.seconds.shape)
+        return RoundCost(self.batches, self.steps, self.seconds * factors)
 
 
 SHIPPED = "h200-llama31-8b-eagle3-fa3"

@@ -1,9 +1,9 @@
-"""Play a policy on a trace, round by round, in the order in which a server with overlap scheduling does."""
+"""Drive a policy round by round, in the order in which a server with overlap scheduling does."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import numpy as np
 from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 from sglang_adaptive.policy.config import load_config
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.runtime.pending_drafts import rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundClock
 
@@ -31,40 +31,94 @@ class Drivable(Protocol):
         """Learn from the round whose result has just arrived."""
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What a policy did on a trace."""
+class LearnsNothing:
+    """A policy that reads no results."""
 
-    depths: IntArray
-    """Draft steps of each round."""
+    learns = False
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
+        """Learn nothing."""
 
 
-def play(policy: Drivable, trace: Trace) -> Run:
-    """Drive *policy* through *trace*.
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round whose result has not arrived yet."""
 
-    The depth of round ``t`` is asked for while round ``t - 1`` is still running: its result has not arrived,
-    so the newest round that a decision can know is ``t - 2``.
+    steps: int
+    counts: list[int]
+    """Accepted drafts of each request."""
+    drawn: list[int]
+    """What each would have had accepted at unlimited steps."""
+    seconds: float
+    """Noise included."""
+    comparable: bool
+    """False where a prefill or an idle spell came before."""
+    requests: Sequence[int] = ()
+    """Who they are; empty where nothing tells."""
+    looked_up: bool = False
+    lookups: Sequence[Lookup] = ()
+    """By request; empty where lookups are not followed."""
 
-    Raises:
-        SimulationError: the policy asked for a depth outside the trace's ladder, or for one without a CUDA graph
-            at that batch size although it has graphs.
+
+class Driver:
+    """Asks a policy for the steps of each round, and hands it the results as a server does.
+
+    Steps are asked for while the round before is still running. Its result has not arrived, so the newest one that a
+    decision can know is that of the round before last. Times are read by the server's own clock.
     """
-    learn = _learner(policy, trace) if getattr(policy, "learns", True) else None
-    runnable = captured_steps(policy, trace.ladder)
-    batches = trace.batch.tolist()
-    depths: list[int] = []
-    for now, batch in enumerate(batches):
-        steps = policy.get_steps_for_batch(batch)
-        if steps not in runnable(batch):
+
+    def __init__(self, policy: Any, ladder: Sequence[int]) -> None:
+        self.learns: bool = getattr(policy, "learns", True)
+        self._policy = policy
+        self._observe = getattr(policy, "observe", None)
+        self._runnable = captured_steps(policy, ladder)
+        self._asked = 0
+        self._running: Round | None = None
+        self._arrival = 0.0
+        self._clock = RoundClock(lambda: self._arrival)
+        self._outputs = DraftOutputs(load_config().zero_step_extend_every)
+
+    def steps(self, batch: int) -> int:
+        """Return the steps of the next round; the result of the one before arrives meanwhile.
+
+        Raises:
+            SimulationError: the policy chose steps outside the ladder, or without a CUDA graph at that batch size
+                although it has graphs.
+        """
+        steps: int = self._policy.get_steps_for_batch(batch)
+        if steps not in self._runnable(batch):
+            runnable = sorted(self._runnable(batch))
             raise SimulationError(
-                f"round {now}: the policy chose {steps} steps at batch {batch}; it can run {sorted(runnable(batch))}"
+                f"round {self._asked}: the policy chose {steps} steps at batch {batch}; it can run {runnable}"
             )
-        depths.append(steps)
-        if now and learn is not None:
-            learn(now - 1, batches[now - 1], depths)
-        if getattr(policy, "cost_sync_due", False):
-            hand_over_cost(policy)
-    return Run(np.array(depths, dtype=np.int64))
+        self._asked += 1
+        if self._running is not None:
+            self._deliver(self._running)
+        if getattr(self._policy, "cost_sync_due", False):
+            hand_over_cost(self._policy)
+        return steps
+
+    def started(self, running: Round) -> None:
+        """Keep the result of the round whose steps were asked for last; only where the policy ``learns``."""
+        self._running = running
+
+    def _deliver(self, done: Round) -> None:
+        size = len(done.counts)
+        if self._observe is None:
+            self._policy.on_verify_complete(done.counts, size)
+            return
+        self._arrival += done.seconds
+        if not done.comparable:
+            self._clock.interrupt()
+        curious = getattr(self._policy, "wants_shadow_drafts", False)
+        told = self._outputs.check(done.steps, size, curious, done.looked_up)
+        foretold = [min(k, 1) for k in done.drawn] if told else []
+        read = self._clock.read(done.steps, size)
+        observation = RoundObservation(
+            done.steps, done.counts, size, read, shadow_accepts=foretold, requests=done.requests,
+            extended=self._outputs.extended, looked_up=done.looked_up, lookups=done.lookups,
+        )  # fmt: skip
+        self._observe(observation)
 
 
 class DraftOutputs:
@@ -74,27 +128,22 @@ class DraftOutputs:
         self._every = every
         self._since = 0
         """Zero-step rounds since the last output."""
-        self._output = False
-        """Whether the round before had one."""
-
-    @property
-    def extended(self) -> bool:
+        self.extended = False
         """Whether the latest round had an output, and so ends a cycle of zero-step rounds."""
-        return self._output
 
     def check(self, steps: int, requests: int, curious: bool, looked_up: bool = False) -> bool:
         """Take in a round of *steps*; say whether it checks what was foretold: zero steps, after an output.
 
         A round of drafts that were *looked_up* has an output as well.
         """
-        told, self._since = self._output and not steps, 0 if steps else self._since + 1
-        self._output = looked_up or self._since >= rounds_between_outputs(requests, self._every, curious)
-        if self._output:
+        told, self._since = self.extended and not steps, 0 if steps else self._since + 1
+        self.extended = looked_up or self._since >= rounds_between_outputs(requests, self._every, curious)
+        if self.extended:
             self._since = 0
         return told
 
 
-def captured_steps(policy: Any, ladder: tuple[int, ...]) -> Callable[[int], frozenset[int]]:
+def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozenset[int]]:
     """Return what tells the depths that can run at a batch size: those captured for it when the server starts."""
     every = frozenset(ladder)
     graphs_of = getattr(policy, "cuda_graph_bs_for_step", lambda steps: None)
@@ -111,42 +160,26 @@ def captured_steps(policy: Any, ladder: tuple[int, ...]) -> Callable[[int], froz
     return runnable
 
 
-def _learner(policy: Any, trace: Trace) -> Callable[[int, int, list[int]], None]:
-    """Return the call that hands a round's result to the policy, its time read by the server's own clock."""
-    accepted = trace.accepted_lists
-    observe = getattr(policy, "observe", None)
-
-    def counts(index: int, steps: int) -> list[int]:
-        return [k if k < steps else steps for k in accepted[index]]
-
-    def learn_plain(index: int, batch: int, depths: list[int]) -> None:
-        policy.on_verify_complete(counts(index, depths[index]), batch)
-
-    if observe is None:
-        return learn_plain
-    arrival, outputs = 0.0, DraftOutputs(load_config().zero_step_extend_every)
-    clock = RoundClock(lambda: arrival)
-    seconds, noise, comparable = trace.seconds, trace.clock.tolist(), trace.comparable.tolist()
-
-    def foretold(index: int, steps: int, batch: int) -> list[int]:
-        """Return which first drafts would have been accepted, in a zero-step round after an output of the draft."""
-        told = outputs.check(steps, batch, getattr(policy, "wants_shadow_drafts", False))
-        return [min(k, 1) for k in accepted[index]] if told else []
-
-    def learn_rich(index: int, batch: int, depths: list[int]) -> None:
-        nonlocal arrival
-        steps = depths[index]
-        arrival += float(seconds[index, steps]) * noise[index]
-        if not comparable[index]:
-            clock.interrupt()
-        heard = foretold(index, steps, batch)
-        taken = clock.read(steps, batch)
-        extended = outputs.extended
-        observe(RoundObservation(steps, counts(index, steps), batch, taken, shadow_accepts=heard, extended=extended))
-
-    return learn_rich
-
-
 def hand_over_cost(policy: Any) -> None:
     """Make the measured round times effective, as a server does from rank 0 to every rank."""
     policy.import_cost(policy.export_cost())
+
+
+def play(policy: Drivable, trace: Trace) -> IntArray:
+    """Drive *policy* through *trace*; return the draft steps of each round.
+
+    Raises:
+        SimulationError: as `Driver.steps` does.
+    """
+    driver = Driver(policy, trace.ladder)
+    rounds = zip(
+        trace.batch.tolist(), trace.accepted_lists, trace.clock.tolist(), trace.comparable.tolist(), strict=True
+    )
+    depths: list[int] = []
+    for now, (batch, drawn, noise, comparable) in enumerate(rounds):
+        steps = driver.steps(batch)
+        depths.append(steps)
+        if driver.learns:
+            counts = [k if k < steps else steps for k in drawn]
+            driver.started(Round(steps, counts, drawn, float(trace.seconds[now, steps]) * noise, comparable))
+    return np.array(depths, dtype=np.int64)

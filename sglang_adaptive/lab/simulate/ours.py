@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import RoundCost
-from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
@@ -31,58 +30,9 @@ class Launch(Protocol):
 KEY = ProfileKey("simulated", "simulated", "simulated", 1, 1, "simulated")
 
 
-@dataclass(frozen=True)
-class Ablation:
-    """One part of the policy off; see ``ABLATIONS``."""
-
-    title: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    flat_cost: bool = False
-    clock: bool = True
-    censoring: bool = True
-    levels: bool = True
-    hysteresis: bool = True
-    hearing: bool = True
-
-
-WHOLE = Ablation("throughput")
-ABLATIONS: Mapping[str, Ablation] = {
-    "no-censoring": Ablation("positions that were never drafted count as rejected", censoring=False),
-    "no-shrinkage": Ablation("positions are learnt apart from each other", {"shrinkage": 0.001}),
-    "no-levels": Ablation("every request is expected to do as well as all do lately", levels=False),
-    "no-cost": Ablation("every depth is taken to cost the same", flat_cost=True, clock=False),
-    "no-clock": Ablation("the profile is believed; no round is timed", clock=False),
-    "no-hearing": Ablation("at zero steps probes alone tell of the draft", hearing=False),
-    "no-margin": Ablation("any gain, however small, is worth a switch", {"margin": 0.0}),
-    "no-hysteresis": Ablation("the best steps are taken at once", hysteresis=False),
-    "no-probing": Ablation("no round is spent to learn", {"probe_budget": 0.0}),
-}
-
-
-LOOKUPS = "lookups"
-WITH_LOOKUPS = Ablation("throughput, with lookups", {"lookup": True})
-
-
-def build(trace: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> Drivable:
-    """Return a fresh policy, launched in the middle of the ladder with the profile of the trace."""
-    options = ThroughputOptions(candidate_steps=trace.ladder, **ablation.options)
-    given = given_profile(trace, ablation.flat_cost)
-    policy = ThroughputPolicy(trace.ladder[len(trace.ladder) // 2], options, given)
-    policy.set_cuda_graph_bs(None if graph_batches is None else list(graph_batches))
-    if not ablation.censoring:
-        _forget_censoring(policy)
-    if not ablation.hearing:
-        _forget_hearing(policy)
-    if not ablation.levels:
-        _forget_levels(policy)
-    if not ablation.hysteresis:
-        _forget_hysteresis(policy)
-    return policy if ablation.clock else _WithoutClock(policy)
-
-
-def given_profile(trace: Launch, flat: bool = False) -> CostProfile | None:
+def given_profile(launch: Launch, flat: bool = False) -> CostProfile | None:
     """Return the cost profile that a server would start with, None without; *flat* gives every depth the same cost."""
-    cost = trace.given
+    cost = launch.given
     if cost is None:
         return None
     if flat:
@@ -97,32 +47,21 @@ def profile_of(cost: RoundCost) -> CostProfile:
     return CostProfile(KEY, ordered(cells), "simulated")
 
 
-class _WithoutClock:
-    """Keeps every round time from the policy."""
-
-    def __init__(self, policy: ThroughputPolicy) -> None:
-        self._policy = policy
-        self.get_steps_for_batch = policy.get_steps_for_batch
-        self.on_verify_complete = policy.on_verify_complete
-
-    @property
-    def wants_shadow_drafts(self) -> bool:
-        """As the policy has it."""
-        return self._policy.wants_shadow_drafts
-
-    def observe(self, observation: RoundObservation) -> None:
-        """Pass the round on without its time."""
-        self._policy.observe(replace(observation, seconds=None))
+# What takes a part off a policy that has been made.
 
 
-def _forget_hearing(policy: ThroughputPolicy) -> None:
-    """Keep from the policy what the draft foretells at zero steps."""
-    learn = policy.observe
+def _tell(**instead: Any) -> Callable[[ThroughputPolicy], None]:
+    """Return what puts *instead* into every observation of a policy."""
 
-    def observe(observation: RoundObservation) -> None:
-        learn(replace(observation, shadow_accepts=()))
+    def forget(policy: ThroughputPolicy) -> None:
+        learn = policy.observe
 
-    policy.observe = observe  # type: ignore[method-assign]
+        def observe(observation: RoundObservation) -> None:
+            learn(replace(observation, **instead))
+
+        policy.observe = observe  # type: ignore[method-assign]
+
+    return forget
 
 
 def _forget_censoring(policy: ThroughputPolicy) -> None:
@@ -153,3 +92,43 @@ def _forget_levels(policy: ThroughputPolicy) -> None:
 def _forget_hysteresis(policy: ThroughputPolicy) -> None:
     """Take the best steps at once."""
     policy._choice.stays = lambda gain, best, acceptance: False  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is changed of the policy; see ``ABLATIONS``."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    flat_cost: bool = False
+    """Whether the given profile takes every depth to cost the same."""
+    forget: Callable[[ThroughputPolicy], None] | None = None
+    """Takes a part off the policy."""
+
+
+WHOLE = Ablation()
+ABLATIONS: Mapping[str, Ablation] = {
+    "no-censoring": Ablation(forget=_forget_censoring),
+    "no-shrinkage": Ablation({"shrinkage": 0.001}),  # positions are learnt apart from each other
+    "no-levels": Ablation(forget=_forget_levels),
+    "no-cost": Ablation(flat_cost=True, forget=_tell(seconds=None)),
+    "no-clock": Ablation(forget=_tell(seconds=None)),  # the profile is believed
+    "no-hearing": Ablation(forget=_tell(shadow_accepts=())),  # at zero steps probes alone tell of the draft
+    "no-margin": Ablation({"margin": 0.0}),  # any gain, however small, is worth a switch
+    "no-hysteresis": Ablation(forget=_forget_hysteresis),
+    "no-probing": Ablation({"probe_budget": 0.0}),
+}
+
+
+LOOKUPS = "lookups"
+WITH_LOOKUPS = Ablation({"lookup": True})
+
+
+def build(launch: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> ThroughputPolicy:
+    """Return a fresh policy, launched in the middle of the ladder with the profile of the trace."""
+    options = ThroughputOptions(candidate_steps=launch.ladder, **ablation.options)
+    given = given_profile(launch, ablation.flat_cost)
+    policy = ThroughputPolicy(launch.ladder[len(launch.ladder) // 2], options, given)
+    policy.set_cuda_graph_bs(None if graph_batches is None else list(graph_batches))
+    if ablation.forget is not None:
+        ablation.forget(policy)
+    return policy

@@ -58,10 +58,9 @@ class SuiteResult:
     suite: Suite
     setting: Setting
     scores: dict[str, list[TraceScore]] = field(default_factory=dict)
-    traces: list[str] = field(default_factory=list)
     own_depth_gain: list[float] = field(default_factory=list)
     """Per-request oracle over one-depth oracle, by trace, where requests differ."""
-    own_depth_fit_error: float | None = None
+    own_depth_fit_error: float = 0.0
     sample: Sample | None = None
 
     def mean_share(self, policy: str) -> float:
@@ -97,10 +96,9 @@ def run_suite(
     for trace in suite.traces(setting):
         depths: dict[str, IntArray] = {}
         for contender in contenders:
-            depths[contender.name] = play(contender.make(trace), trace).depths
+            depths[contender.name] = play(contender.make(trace), trace)
             result.scores[contender.name].append(score_trace(trace, depths[contender.name]))
             tick()
-        result.traces.append(trace.name)
         result.keep_if_worst(Sample(trace, depths))
         if trace.request_hazards is not None:
             result.own_depth_gain.append(gain_of_own_depths(trace, verify))

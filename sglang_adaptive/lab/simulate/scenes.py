@@ -58,7 +58,6 @@ MakeScene = Callable[[Setting, int, np.random.Generator], Scene]
 
 def _alike(
     setting: Setting,
-    index: int,
     rng: np.random.Generator,
     p: Schedule,
     batch: Schedule,
@@ -66,8 +65,6 @@ def _alike(
 ) -> Scene:
     """Return a closed-loop scene in which all requests of a round accept alike; no *decay* draws one."""
     return Scene(
-        name=f"{index:02d}",
-        ladder=setting.ladder,
         cost=setting.cost,
         population=closed_loop(batch.values.astype(np.int64), rng, setting.max_batch),
         p=p.values,
@@ -96,22 +93,22 @@ def stationary(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     p = (0.2, 0.95, 0.5, 0.8, 0.35, 0.9, 0.65, 0.425)[row % 8]
     decay = (0.93, 1.0, 0.965, 0.98)[(index + row) % 4]
     rounds = setting.rounds
-    return _alike(setting, index, rng, constant(p, rounds), constant(batch, rounds), decay)
+    return _alike(setting, rng, constant(p, rounds), constant(batch, rounds), decay)
 
 
 def acceptance(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     """p switches at one batch size."""
-    return _alike(setting, index, rng, _any_p(setting, rng), _one_batch(setting, rng))
+    return _alike(setting, rng, _any_p(setting, rng), _one_batch(setting, rng))
 
 
 def load(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     """The batch size switches at one p."""
-    return _alike(setting, index, rng, constant(random_p(rng), setting.rounds), _any_batch(setting, rng))
+    return _alike(setting, rng, constant(random_p(rng), setting.rounds), _any_batch(setting, rng))
 
 
 def both(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     """p and batch size switch, each in its own rhythm."""
-    return _alike(setting, index, rng, _any_p(setting, rng), _any_batch(setting, rng))
+    return _alike(setting, rng, _any_p(setting, rng), _any_batch(setting, rng))
 
 
 def heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
@@ -119,8 +116,6 @@ def heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Sce
     batch = _any_batch(setting, rng)
     who = closed_loop(batch.values.astype(np.int64), rng, setting.max_batch)
     return Scene(
-        name=f"{index:02d}",
-        ladder=setting.ladder,
         cost=setting.cost,
         population=who,
         p=np.array([random_p(rng) for _ in range(who.count)]),
@@ -137,8 +132,6 @@ def bursts(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     calls = iter(range(setting.rounds))
     rate = switching(setting.rounds, rng, lambda: float(burst if next(calls) % 2 else quiet))
     return Scene(
-        name=f"{index:02d}",
-        ladder=setting.ladder,
         cost=setting.cost,
         population=open_loop(rate.values, rng, setting.max_batch),
         p=constant(random_p(rng), setting.rounds).values,
@@ -155,7 +148,7 @@ def drift(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     progress = np.clip((np.arange(setting.rounds) - start) / span, 0.0, 1.0)
     depth = np.linspace(0.0, 1.0, setting.cost.steps[-1] + 1)
     weight = (np.ones_like(depth), depth, 1.0 - depth)[index % 3]
-    scene = _alike(setting, index, rng, _any_p(setting, rng), _one_batch(setting, rng))
+    scene = _alike(setting, rng, _any_p(setting, rng), _one_batch(setting, rng))
     return replace(scene, slowdown=1.0 + 0.2 * progress[:, None] * weight)
 
 
@@ -178,13 +171,13 @@ def bad_draft(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
         Schedule(np.where(np.arange(rounds) < collapse, good, bad), (collapse,)),
         alternating(rounds, collapse, good, bad),
     )[index % 3]
-    return _alike(setting, index, rng, p, _one_batch(setting, rng))
+    return _alike(setting, rng, p, _one_batch(setting, rng))
 
 
 def cold_start(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     """No profile at all; p and batch stay."""
     p = constant(random_p(rng), setting.rounds)
-    return replace(_alike(setting, index, rng, p, _one_batch(setting, rng)), given=None)
+    return replace(_alike(setting, rng, p, _one_batch(setting, rng)), given=None)
 
 
 def step_change(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
@@ -192,7 +185,7 @@ def step_change(setting: Setting, index: int, rng: np.random.Generator) -> Scene
     batch = min((8, 16, 32, 64)[index % 4], setting.max_batch)
     first, second = ((0.9, 0.3), (0.3, 0.9))[index // 4 % 2]
     p = alternating(setting.rounds, 250, first, second)
-    return _alike(setting, index, rng, p, constant(batch, setting.rounds), 1.0)
+    return _alike(setting, rng, p, constant(batch, setting.rounds), 1.0)
 
 
 @dataclass(frozen=True)

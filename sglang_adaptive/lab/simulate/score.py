@@ -30,10 +30,9 @@ def ideal_seconds(trace: Trace, depths: IntArray) -> FloatArray:
     return chosen(trace.tokens, depths) / chosen(trace.rates, trace.oracle_depths)
 
 
-def share(trace: Trace, depths: IntArray, rounds: slice = slice(None)) -> float:
-    """Return the share of the oracle's throughput over *rounds*."""
-    taken = chosen(trace.seconds, depths)[rounds]
-    return float(ideal_seconds(trace, depths)[rounds].sum() / taken.sum())
+def share(trace: Trace, depths: IntArray) -> float:
+    """Return the share of the oracle's throughput over the whole trace."""
+    return float(ideal_seconds(trace, depths).sum() / chosen(trace.seconds, depths).sum())
 
 
 def curve(trace: Trace, depths: IntArray, bucket: int) -> FloatArray:

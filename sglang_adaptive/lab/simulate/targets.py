@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sglang_adaptive.lab.simulate.results import BUCKET, SuiteResult
 
 JUDGED = "throughput"
-"""The policy that the targets are for."""
+"""The policy that targets and gates are for."""
 STARTED = 500
 """Rounds after which a start without a profile must have found its speed."""
 
@@ -36,14 +37,34 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A target beside what was measured."""
+class Gate:
+    """A figure beside its bound; one without a bound is only reported."""
 
-    target: Target
     title: str
     measured: float
-    met: bool
-    ceiling: bool
+    bound: float | None = None
+    ceiling: bool = False
+    hindsight: float | None = None
+    """The same figure of the best oracle that knows no more than a server could; None where none was played."""
+    suite: str | None = None
+    """As in `Target`; None on recorded text."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure is within the bound."""
+        if self.bound is None:
+            return True
+        return self.measured <= self.bound if self.ceiling else self.measured >= self.bound
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the gate as JSON builtins; figures are rounded to 5 digits."""
+        found: dict[str, Any] = {} if self.suite is None else {"suite": self.suite}
+        found |= {"figure": self.title, "measured": round(float(self.measured), 5), "bound": self.bound}
+        if self.hindsight is not None:
+            found["hindsight"] = round(float(self.hindsight), 5)
+        if self.bound is not None:
+            found |= {"at": "most" if self.ceiling else "least", "met": bool(self.met)}
+        return found
 
 
 def _scores(result: SuiteResult, name: str) -> list[float]:
@@ -96,20 +117,14 @@ TARGETS: tuple[Target, ...] = (
 )
 
 
-def outcomes(results: Mapping[str, SuiteResult]) -> list[Outcome]:
+def outcomes(results: Mapping[str, SuiteResult]) -> list[Gate]:
     """Compare every target whose suite and policy ran."""
     ran = {name: result for name, result in results.items() if JUDGED in result.scores}
     found = []
     for target in TARGETS:
         judged = list(ran.values()) if target.suite == "*" else [ran[target.suite]] if target.suite in ran else []
         if judged:
-            found.append(_compare(target, judged))
+            metric = METRICS[target.metric]
+            measured = (max if metric.ceiling else min)(metric.measure(result) for result in judged)
+            found.append(Gate(metric.title, measured, target.bound, metric.ceiling, suite=target.suite))
     return found
-
-
-def _compare(target: Target, judged: list[SuiteResult]) -> Outcome:
-    metric = METRICS[target.metric]
-    figures = [metric.measure(result) for result in judged]
-    measured = max(figures) if metric.ceiling else min(figures)
-    met = measured <= target.bound if metric.ceiling else measured >= target.bound
-    return Outcome(target, metric.title, measured, met, metric.ceiling)

@@ -133,13 +133,12 @@ class Population:
 
 def closed_loop(target: IntArray, rng: np.random.Generator, max_batch: int) -> Population:
     """Keep ``target[t]`` requests decoding: who finishes is replaced at once, a lower target cuts."""
-    return _admit([int(n) for n in target], [int(n) for n in target], rng, max_batch)
+    return _admit(target.tolist(), target.tolist(), rng, max_batch)
 
 
 def open_loop(rate: NDArray[np.float64], rng: np.random.Generator, max_batch: int) -> Population:
     """Poisson arrivals of ``rate[t]`` a round: a full batch makes them queue, an empty one skips the wait."""
-    arrivals = rng.poisson(rate)
-    return _admit([int(n) for n in arrivals], None, rng, max_batch)
+    return _admit(rng.poisson(rate).tolist(), None, rng, max_batch)
 
 
 def _admit(
@@ -189,7 +188,6 @@ class Trace:
     luck of the draws; a policy sees only the draws (``accepted``) and the noisy clock.
     """
 
-    name: str
     ladder: tuple[int, ...]
     """Depths that may be chosen, ascending; the oracle chooses among these."""
     batch: IntArray
@@ -246,9 +244,8 @@ class Trace:
 class Scene:
     """What a suite decides about a trace; ``build`` draws the rest."""
 
-    name: str
-    ladder: tuple[int, ...]
     cost: RoundCost
+    """The true one; its steps are those that may be chosen."""
     population: Population
     p: FloatArray
     """Acceptance of position 1, by round; or by request number when ``per_request``."""
@@ -273,8 +270,7 @@ class Scene:
         table = self.cost.table(present.shape[1])
         seconds = table[who.batch] * (1.0 if self.slowdown is None else self.slowdown)
         return Trace(
-            name=self.name,
-            ladder=self.ladder,
+            ladder=self.cost.steps,
             batch=who.batch,
             tokens=tokens,
             seconds=seconds,

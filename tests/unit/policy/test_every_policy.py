@@ -116,7 +116,7 @@ def test_validate_says_what_it_does(config: AdaptiveConfig) -> None:
 def test_the_simulator_plays_it(config: AdaptiveConfig) -> None:
     setting = Setting(load_cost(None)[1], rounds=50, traces=1)
     trace = next(iter(SUITES["both"].traces(setting)))
-    assert len(play(contenders(setting.ladder)[config.policy].make(trace), trace).depths) == 50
+    assert len(play(contenders(setting.ladder)[config.policy].make(trace), trace)) == 50
 
 
 def test_the_reference_has_its_options(example: None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.traffic.rounds import read_rounds
+from sglang_adaptive.lab.simulate.rounds import read_rounds
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.policy.observation import RoundObservation

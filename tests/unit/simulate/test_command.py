@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.cost import load_cost
+from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.report.html import Chart
+from tests.html_pages import Page
 
 SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]
 CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-0"]
@@ -35,6 +37,17 @@ def no_maker() -> None:
         (["--bogus"], "unrecognized arguments: --bogus"),
         (["--profile", "no-such.json"], "--profile no-such.json: cannot be read (No such file or directory)"),
         (["--html", "no-such-folder/x.html"], "the folder no-such-folder does not exist"),
+        (["--suite", "real", "--suite", "both"], "--suite real: expected no other suite beside it"),
+        (["--suite", "real", "--texts", "no-such.npz"], "--texts no-such.npz: "),
+        (["--texts", "x.npz"], "--texts x.npz: only --suite real reads recordings"),
+        (["--suite", "real", "--ablate"], "--ablate: --suite real has none"),
+        (["--policy", "no_such_module:make"], "--policy no_such_module:make: ModuleNotFoundError"),
+        (["--suite", "real", "--policy", "oracle"], "--policy oracle: of drawn acceptance"),
+        (["--suite", "text", "--policy", "lookups"], "--policy lookups: of recorded text; expected --suite real"),
+        (["--policy", "math:pi"], "--policy math:pi: a float; expected a callable"),
+        (["--trace", "t", "--suite", "both"], "--suite: --trace t replays that trace alone; expected no --suite"),
+        (["--trace", "t", "--ablate"], "--ablate: --trace t replays that trace alone; expected no --ablate"),
+        (["--trace", "t", "--policy", "oracle"], "--policy oracle: of drawn acceptance; --trace has knows-contexts"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,24 +78,32 @@ def test_a_broken_profile_is_one_line_and_exit_2(
     assert message in error and error.count("\n") == 1
 
 
-def test_a_profile_with_a_hole_names_the_missing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shipped = Path(__file__).resolve().parents[3] / "configs/profiles/h200-llama31-8b-eagle3-fa3.json"
-    profile = json.loads(shipped.read_text())
-    profile["cells"] = [c for c in profile["cells"] if (c["batch_size"], c["steps"]) != (16, 5)]
-    (tmp_path / "hole.json").write_text(json.dumps(profile))
-    assert main(["--profile", str(tmp_path / "hole.json")]) == 2
-    assert "hole.json: batch_size 16, steps 5 missing" in capsys.readouterr().err
+def profile_with(file: Path, keep: Callable[[dict[str, int]], bool]) -> str:
+    """Write the cells of the shipped profile that *keep* is true of to *file*, and return its path."""
+    profile = json.loads(shipped_config("profiles/h200-llama31-8b-eagle3-fa3.json").read_text())
+    profile["cells"] = [cell for cell in profile["cells"] if keep(cell)]
+    file.write_text(json.dumps(profile))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (lambda cell: (cell["batch_size"], cell["steps"]) != (16, 5), "batch_size 16, steps 5 missing"),
+        (lambda cell: cell["steps"] == 0, "no steps but 0; expected"),
+    ],
+)
+def test_a_profile_that_lacks_cells_is_bad_input(
+    keep: Callable[[dict[str, int]], bool], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--profile", profile_with(tmp_path / "some.json", keep)]) == 2
+    assert f"some.json: {message}" in capsys.readouterr().err
 
 
 @pytest.fixture
 def of_few_steps(tmp_path: Path) -> str:
     """A profile as `calibrate` writes it for the steps 0, 1, 3 and 7."""
-    shipped = Path(__file__).resolve().parents[3] / "configs/profiles/h200-llama31-8b-eagle3-fa3.json"
-    profile = json.loads(shipped.read_text())
-    profile["cells"] = [cell for cell in profile["cells"] if cell["steps"] in (0, 1, 3, 7)]
-    file = tmp_path / "few.json"
-    file.write_text(json.dumps(profile))
-    return str(file)
+    return profile_with(tmp_path / "few.json", lambda cell: cell["steps"] in (0, 1, 3, 7))
 
 
 LEFT_OUT = "ema is left out: no round times of 5 steps in the profile"
@@ -115,16 +136,6 @@ def test_a_policy_that_is_alone_and_does_not_fit_is_bad_input(
         assert capsys.readouterr().err == f"sglang-adaptive simulate: {LEFT_OUT}\n"
 
 
-def test_a_profile_of_zero_steps_alone_is_bad_input(
-    of_few_steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    profile = json.loads(Path(of_few_steps).read_text())
-    profile["cells"] = [cell for cell in profile["cells"] if cell["steps"] == 0]
-    (tmp_path / "zero.json").write_text(json.dumps(profile))
-    assert main(["--profile", str(tmp_path / "zero.json")]) == 2
-    assert "zero.json: no steps but 0; expected" in capsys.readouterr().err
-
-
 def test_a_chart_whose_values_are_all_equal_is_drawn() -> None:
     chart = Chart(40, (1.0, 1.0), (0, 1))
     chart.range_dot(1.0, 1.0, 10.0, "oracle", "the best on every trace")
@@ -136,19 +147,6 @@ def test_the_shipped_profile_is_the_measured_grid() -> None:
     assert name == "h200-llama31-8b-eagle3-fa3"
     assert (cost.batches, cost.steps) == ((1, 2, 4, 8, 16, 32, 64), (0, 1, 2, 3, 5, 7))
     assert cost.cells()[64, 7] == pytest.approx(0.015695)
-
-
-class Resources(HTMLParser):
-    """Collects every address that a browser would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.charts = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.charts += tag == "svg"
-        self.found += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href", "srcset")]
 
 
 def test_reports_say_the_same_and_name_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,13 +165,11 @@ def test_reports_say_the_same_and_name_no_place(tmp_path: Path, capsys: pytest.C
     assert report["suites"]["heterogeneous"]["own_depth_oracle"]["mean_gain"] >= 1
     assert report["provenance"]["command"].endswith("--json r.json --html r.html")
 
-    resources = Resources()
-    html = page.read_text()
-    resources.feed(html)
-    assert resources.found == [] and resources.charts >= 5
-    for written in (data.read_text(), html):
-        assert str(tmp_path) not in written
-        assert not re.search(r"https?://|@import|url\(", written)
+    html = Page(page.read_text())
+    assert html.whole and not html.fetched and html.seen.count("svg") >= 5
+    for written in (data, page):
+        assert str(tmp_path) not in written.read_text()
+    assert not re.search(r"https?://|@import|url\(", data.read_text())
 
 
 def test_the_same_seed_gives_the_same_report(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
     """One regime in which every request accepts with probability *p* at every position."""
     rng = np.random.default_rng(9)
     who = closed_loop(np.full(rounds, batch), rng, 64)
-    return Scene("one", COST.steps, COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
+    return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
 class Recorder:
@@ -48,7 +48,7 @@ class Recorder:
 def test_the_lag_is_exactly_one_round() -> None:
     trace = uniform_trace(4, 0.7, rounds=40)
     recorder = Recorder(trace.ladder)
-    depths = play(recorder, trace).depths.tolist()
+    depths = play(recorder, trace).tolist()
     kinds = [kind for kind, _ in recorder.events]
     assert kinds == ["choose"] + ["choose", "observe"] * 39
     observed = [event for kind, event in recorder.events if kind == "observe"]
@@ -62,7 +62,7 @@ def test_the_lag_is_exactly_one_round() -> None:
 def test_a_round_is_timed_only_when_it_can_be_compared() -> None:
     trace = uniform_trace(16, 0.7, rounds=400)
     recorder = Recorder(trace.ladder)
-    depths = play(recorder, trace).depths
+    depths = play(recorder, trace)
     seen = [event for kind, event in recorder.events if kind == "observe"]
     timed = [index for index, obs in enumerate(seen) if isinstance(obs, RoundObservation) and obs.seconds]
     assert timed
@@ -126,8 +126,8 @@ def test_a_depth_without_a_graph_at_that_batch_is_refused() -> None:
         def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
             return [1, 2, 4] if step > 3 else [1, 2, 4, 8]
 
-    assert (play(Pruned(5), uniform_trace(3, 0.5, rounds=10)).depths == 5).all()
-    assert (play(Pruned(3), uniform_trace(5, 0.5, rounds=10)).depths == 3).all()
+    assert (play(Pruned(5), uniform_trace(3, 0.5, rounds=10)) == 5).all()
+    assert (play(Pruned(3), uniform_trace(5, 0.5, rounds=10)) == 3).all()
     with pytest.raises(SimulationError, match=r"5 steps at batch 5; it can run \[0, 1, 2, 3\]"):
         play(Pruned(5), uniform_trace(5, 0.5, rounds=10))
 
@@ -135,7 +135,7 @@ def test_a_depth_without_a_graph_at_that_batch_is_refused() -> None:
 @pytest.mark.parametrize(("batch", "p", "steps"), [(1, 0.3, 2), (8, 0.9, 7), (64, 0.6, 1), (32, 0.0, 5)])
 def test_a_static_policy_has_its_closed_form(batch: int, p: float, steps: int) -> None:
     trace = uniform_trace(batch, p)
-    depths = play(StaticPolicy(steps), trace).depths
+    depths = play(StaticPolicy(steps), trace)
     tokens = batch * (1 - p ** (steps + 1)) / (1 - p)
     rate = tokens / COST.cells()[batch, steps]
     assert score.tokens_per_second(trace, depths) == pytest.approx(rate)
@@ -147,7 +147,7 @@ def test_a_static_policy_has_its_closed_form(batch: int, p: float, steps: int) -
 def test_the_oracle_beats_every_static_depth_on_every_trace(name: str) -> None:
     known = contenders(COST.steps)
     for trace in SUITES[name].traces(SMALL):
-        oracle = score.share(trace, play(known["oracle"].make(trace), trace).depths)
+        oracle = score.share(trace, play(known["oracle"].make(trace), trace))
         assert oracle == pytest.approx(1.0)
         for steps in COST.steps:
             fixed = np.full(trace.rounds, steps)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +15,41 @@ from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.real.gates import gates
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
-from sglang_adaptive.lab.simulate.real.report import json_report, text_report
-from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play_all
+from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
 from sglang_adaptive.lab.simulate.real.texts import load_texts, shipped
-from sglang_adaptive.lab.simulate.report import about
+from sglang_adaptive.lab.simulate.report import FORMAT, Played, about
+from sglang_adaptive.lab.simulate.targets import Gate
 from sglang_adaptive.policy.profile import shipped_config
+from sglang_adaptive.report.results import TEXT, Result
 
 NAME = "real"
 POLICIES = ("throughput", "ema", "ema-all")
 """Policies that play where none is named; every fixed depth plays anyway."""
+DEFINITION = (
+    "over_single = output tokens a second that requests see, over those at the best single depth of the same cell; "
+    "switches = changes of steps an hour; slowest = mean seconds a token of the slowest tenth of the requests, over "
+    "those at the best single depth. Round times are a profile's; acceptance is recorded."
+)
 
 
-def run(options: argparse.Namespace, words: list[str]) -> tuple[str, dict[str, Any], bool]:
-    """Play the suite; return the report as text and as JSON builtins, and whether every gate is met."""
+def run(options: argparse.Namespace, words: list[str]) -> Played:
+    """Play the suite."""
     if "oracle" in options.policy:
         raise SimulationError(f"--policy oracle: of drawn acceptance; --suite {NAME} has {', '.join(ORACLES)}")
     texts, costs = load_texts(options.texts), load_costs(options.profile)
     setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed)
-    names = [name for name in options.policy if name not in ORACLES]
-    contenders, left_out = pick(names or ([] if options.policy else list(POLICIES)), setting)
-    oracles = [name for name in ORACLES if name in options.policy or not options.policy]
+    names, oracles = asked(options.policy, list(ORACLES))
+    contenders, left_out = pick(names, setting)
     cells = play(setting, contenders, oracles, not options.no_progress)
     judged = gates(cells)
-    source = provenance(words, setting, options.texts) | ({"left_out": left_out} if left_out else {})
-    text = "\n\n".join([text_report(cells, judged), *left_out])
-    return text, json_report(cells, judged, source), all(gate.met for gate in judged)
+    source = provenance(words, setting, options.texts, left_out)
+    return Played(Result(", ".join(texts), TEXT, json_report(cells, judged, source)), all(gate.met for gate in judged))
+
+
+def asked(policies: list[str], oracles: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return which policies and which of *oracles* play where ``--policy`` names *policies*."""
+    names = [name for name in policies if name not in ORACLES] if policies else list(POLICIES)
+    return names, [name for name in oracles if name in policies or not policies]
 
 
 def load_costs(path: str | None) -> dict[str, RoundCost]:
@@ -55,22 +64,15 @@ def pick(names: list[str], setting: Setting) -> tuple[list[Contender], list[str]
     if LOOKUPS in names and not all(texts.match for texts in setting.texts.values()):
         lacking = next(name for name, texts in setting.texts.items() if not texts.match)
         raise SimulationError(f"--policy {LOOKUPS}: {lacking} was recorded without them; expected other --texts")
-    return fitting(chosen(names, tuple(setting.steps)), in_all) if names else ([], [])
+    return fitting(chosen(names, tuple(setting.steps)) if names else [], in_all)
 
 
-def play(setting: Setting, contenders: Sequence[Contender], oracles: Sequence[str], progress: bool) -> list[Cell]:
-    """Play every cell, with a progress bar on a terminal."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    hidden = not progress or not sys.stderr.isatty()
-    with tqdm(total=setting.cells, unit=" cells", leave=False, file=sys.stderr, disable=hidden) as bar:
-        return play_all(setting, contenders, oracles, bar.update)
-
-
-def provenance(words: list[str], setting: Setting, files: Sequence[str]) -> dict[str, Any]:
+def provenance(
+    words: list[str], setting: Setting, files: Sequence[str], left_out: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return command, code, machine and inputs as JSON builtins."""
     paths = [Path(file) for file in files] or shipped()
-    return about(words) | {
+    return about(words, left_out) | {
         "seed": setting.seed,
         "rounds": setting.rounds,
         "batches": list(setting.batches),
@@ -80,8 +82,19 @@ def provenance(words: list[str], setting: Setting, files: Sequence[str]) -> dict
     }
 
 
-def as_json(report: dict[str, Any]) -> str:
-    """Return the report as a file holds it: one line a cell."""
-    cells = ",\n  ".join(json.dumps(cell) for cell in report["cells"])
-    rest = json.dumps({key: value for key, value in report.items() if key != "cells"}, indent=1)
-    return f'{rest[:-2]},\n "cells": [\n  {cells}\n ]\n}}\n'
+def json_report(cells: Sequence[Cell], judged: Sequence[Gate], source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the whole report as JSON builtins; figures are rounded to 5 digits."""
+    return {
+        "format": FORMAT,
+        "suite": NAME,
+        "provenance": dict(source),
+        "definition": DEFINITION,
+        "gates": [gate.as_json() for gate in judged],
+        "cells": [_rounded(asdict(cell)) for cell in cells],
+    }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 5)
+    return {str(key): _rounded(each) for key, each in value.items()} if isinstance(value, dict) else value

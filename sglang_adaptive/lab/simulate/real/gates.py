@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from sglang_adaptive.lab.simulate.cost import SHIPPED
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score
 from sglang_adaptive.lab.simulate.real.scenes import MIXED, PHASES
 from sglang_adaptive.lab.simulate.real.texts import CUT
+from sglang_adaptive.lab.simulate.targets import JUDGED, Gate
 
-JUDGED = "throughput"
-"""The policy that the gates are for."""
 SEEING = ("knows-kinds", "knows-contexts")
 """Oracles that know no more of a request than a server could, its category or its last rounds, and what each depth
 brings there on average."""
@@ -22,33 +20,6 @@ OTHER_SCENES = ("drift", "near-copies")
 
 Figure = Callable[[Score], float | None]
 Summary = Callable[[Sequence[float]], float]
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A figure beside its bound; one without a bound is only reported."""
-
-    title: str
-    measured: float
-    bound: float | None = None
-    ceiling: bool = False
-    hindsight: float | None = None
-    """The same figure of the best oracle of ``SEEING``; None where none was played."""
-
-    @property
-    def met(self) -> bool:
-        """Whether the figure is within the bound."""
-        return self._within(self.measured)
-
-    @property
-    def within_reach(self) -> bool:
-        """Whether an oracle is within the bound, or none was played."""
-        return self.hindsight is None or self._within(self.hindsight)
-
-    def _within(self, figure: float) -> bool:
-        if self.bound is None:
-            return True
-        return figure <= self.bound if self.ceiling else figure >= self.bound
 
 
 def gates(cells: Sequence[Cell]) -> list[Gate]:

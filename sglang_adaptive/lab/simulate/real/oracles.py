@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Drivable
+from sglang_adaptive.lab.simulate.engine import Drivable, LearnsNothing
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import IntArray
@@ -24,18 +24,16 @@ FRESH, NONE, SOME, ALL = range(4)
 CONTEXTS = 4
 
 
-class KnowsKinds:
+class KnowsKinds(LearnsNothing):
     """Knows each request's category, and what a round of each depth brings there on average.
 
     Against the steps that run, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
     time for the texts of the batch, where ``pace_r`` is the tokens a round of the request's category.
     """
 
-    learns = False
-
-    def __init__(self, live: Live, ladder: Sequence[int], table: FloatArray, pace: FloatArray) -> None:
-        """*pace* has the tokens a round by category and by place in *ladder*."""
-        self._live, self._ladder, self._table = live, ladder, table[:, list(ladder)]
+    def __init__(self, live: Live, ladder: Sequence[int], seconds: FloatArray, pace: FloatArray) -> None:
+        """*seconds* has those of a round by batch size and by place in *ladder*, *pace* its tokens by category."""
+        self._live, self._ladder, self._seconds = live, ladder, seconds
         self._slower = pace[:, :, None] / pace[:, None, :]
         """By category, steps that run and other steps: the rounds that those take for one of these."""
         self._kind = live.work.kind
@@ -46,54 +44,37 @@ class KnowsKinds:
         if self._live.changes != self._seen:
             self._seen = self._live.changes
             kinds = self._kind[self._live.requests]
-            times = self._table[batch_size] * self._slower[kinds, self._at].mean(axis=0)
+            times = self._seconds[batch_size] * self._slower[kinds, self._at].mean(axis=0)
             self._at = int(np.argmin(times))
         return self._ladder[self._at]
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
-
-class KnowsDrafts:
+class KnowsDrafts(LearnsNothing):
     """Knows how many drafts each request will get accepted, in the coming round and in all later ones."""
 
-    learns = False
-
-    def __init__(self, live: Live, ladder: Sequence[int], table: FloatArray, progress: FloatArray, rate: float) -> None:
-        """*progress* is ``Texts.progress``; *rate* is the progress of a batch that seconds are priced at."""
-        self._live, self._ladder, self._progress = live, ladder, progress
-        self._price = rate * table[:, list(ladder)]
+    def __init__(self, live: Live, ladder: Sequence[int], price: FloatArray, progress: FloatArray) -> None:
+        """*price* is the progress that a round has to bring, by batch size; *progress* is ``Texts.progress``."""
+        self._live, self._ladder, self._price, self._progress = live, ladder, price, progress
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the steps that bring most over their price."""
         brought = self._progress[self._live.positions].sum(axis=0)
         return self._ladder[int(np.argmax(brought - self._price[batch_size]))]
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
-
-class KnowsContexts:
+class KnowsContexts(LearnsNothing):
     """Knows what each context of the last rounds foretells on average, and has the server's lag.
 
     The context of a request is whether all, some or none of its drafts were accepted in its round before last; the
     result of the last one has not arrived.
     """
 
-    learns = False
-
     def __init__(
-        self,
-        live: Live,
-        ladder: Sequence[int],
-        table: FloatArray,
-        progress: FloatArray,
-        rate: float,
-        foretold: FloatArray,
+        self, live: Live, ladder: Sequence[int], price: FloatArray, progress: FloatArray, foretold: FloatArray
     ) -> None:
         """*foretold* is the mean progress by context and by place in *ladder*; the others as in `KnowsDrafts`."""
-        self._live, self._ladder, self._progress, self._foretold = live, ladder, progress, foretold
-        self._price = rate * table[:, list(ladder)]
+        self._live, self._ladder, self._price = live, ladder, price
+        self._progress, self._foretold = progress, foretold
         self._known: dict[int, int] = {}
         self._arriving: dict[int, int] = {}
         self._sums = np.zeros((CONTEXTS, len(ladder)))
@@ -111,9 +92,6 @@ class KnowsContexts:
         drawn = zip(live.requests, live.drawn(), strict=True)
         self._arriving = {request: _context(k, steps) for request, k in drawn}
         return steps
-
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
     def found(self) -> FloatArray:
         """Return the mean progress by context as this run has met it; one never met has that of all together."""
@@ -161,13 +139,13 @@ class Hindsight:
 
     def _kinds(self) -> list[Served]:
         live = Live(self.work)
-        return [self._serve(KnowsKinds(live, self.ladder, self.table, _pace(self.work, self.rounds)), live)]
+        return [self._serve(KnowsKinds(live, self.ladder, self._seconds, _pace(self.work, self.rounds)), live)]
 
     def _drafts(self) -> list[Served]:
         runs = [self.single]
         for _ in range(TRIES):
             live = Live(self.work)
-            policy = KnowsDrafts(live, self.ladder, self.table, self._progress, self._price(runs[-1]))
+            policy = KnowsDrafts(live, self.ladder, self._price(runs[-1]), self._progress)
             runs.append(self._serve(policy, live))
         return runs
 
@@ -176,7 +154,7 @@ class Hindsight:
         foretold = np.tile(self._progress.mean(axis=0), (CONTEXTS, 1))
         for _ in range(TRIES):
             live = Live(self.work)
-            policy = KnowsContexts(live, self.ladder, self.table, self._progress, self._price(runs[-1]), foretold)
+            policy = KnowsContexts(live, self.ladder, self._price(runs[-1]), self._progress, foretold)
             runs.append(self._serve(policy, live))
             foretold = policy.found()
         return runs
@@ -190,10 +168,15 @@ class Hindsight:
     def _progress(self) -> FloatArray:
         return self.work.texts.progress(self.ladder, self._best)
 
-    def _price(self, last: Served) -> float:
-        """Return the progress a second of the whole batch at the rate of the run *last*."""
+    @property
+    def _seconds(self) -> FloatArray:
+        return self.table[:, list(self.ladder)]
+
+    def _price(self, last: Served) -> FloatArray:
+        """Return the progress of the whole batch in the seconds of each round, at the rate of the run *last*."""
         most = self.work.most
-        return most / float(self.table[most, self._best]) * _rate(last) / _rate(self.single)
+        rate = most / float(self.table[most, self._best]) * _rate(last) / _rate(self.single)
+        return rate * self._seconds
 
     def _serve(self, policy: Drivable, live: Live) -> Served:
         return serve(policy, live, self.ladder, self.table, STILL)

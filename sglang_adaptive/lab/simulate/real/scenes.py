@@ -11,8 +11,6 @@ from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.trace import IntArray
 
-# What is to be served: requests in the order in which they come, and who decodes beside whom.
-
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -122,9 +120,6 @@ class Live:
         return self._arrivals is None or self._arrivals[self._next] <= now
 
 
-# Which texts come when: one category, all at random, in phases, drifting, a burst of near-copies.
-
-
 TOKENS_A_ROUND = 2.6
 """Tokens of a request in a round, roughly: it sizes the queue."""
 TURNS_OF_PHASES = 2
@@ -137,13 +132,13 @@ COPY_STARTS = 24
 MIXED, PHASES, DRIFT, COPIES = "at random", "phases", "drift", "near-copies"
 
 
-def scenes(texts: Texts, batch: int, rounds: int, seed: int, alone: bool = True) -> Iterator[Work]:
-    """Yield the closed loops of *batch* requests and some *rounds* rounds; *alone* adds each category by itself.
+def scenes(texts: Texts, batch: int, rounds: int, seed: int) -> Iterator[Work]:
+    """Yield the closed loops of *batch* requests and some *rounds* rounds: each category by itself, and all of them.
 
     Texts of one category have no phases and no drift.
     """
-    size, several = _requests(texts, batch, rounds), len(texts.kinds) > 1
-    if alone and several:
+    size, several = queue_size(texts.mean_length, batch, rounds), len(texts.kinds) > 1
+    if several:
         for kind, name in enumerate(texts.kinds):
             own = np.flatnonzero(texts.kind == kind)
             mean = float((texts.end - texts.begin)[own].mean())
@@ -156,19 +151,16 @@ def scenes(texts: Texts, batch: int, rounds: int, seed: int, alone: bool = True)
     yield _near_copies(texts, every, size, batch, _rng(seed, batch, COPIES))
 
 
-def arrivals(texts: Texts, rate: float, rounds: int, most: int, seed: int, name: str) -> Work:
+def arrivals(texts: Texts, rate: float, rounds: int, most: int, seed: int) -> Work:
     """Return requests at random that come in a Poisson process of *rate* a second, as many as serve some *rounds*."""
-    rng = _rng(seed, most, name)
-    order = _shuffled(np.arange(len(texts.begin)), _requests(texts, max(1, most // 4), rounds), rng)
-    return replace(_closed(name, texts, order, most), arrivals=np.cumsum(rng.exponential(1.0 / rate, len(order))))
+    rng = _rng(seed, most, MIXED)
+    size = queue_size(texts.mean_length, max(1, most // 4), rounds)
+    order = _shuffled(np.arange(len(texts.begin)), size, rng)
+    return replace(_closed(MIXED, texts, order, most), arrivals=np.cumsum(rng.exponential(1.0 / rate, len(order))))
 
 
 def _rng(seed: int, batch: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, batch, *name.encode()])
-
-
-def _requests(texts: Texts, batch: int, rounds: int) -> int:
-    return queue_size(texts.mean_length, batch, rounds)
 
 
 def queue_size(mean_length: float, batch: int, rounds: int) -> int:

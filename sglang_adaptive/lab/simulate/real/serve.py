@@ -5,41 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.cost import FloatArray, SimulationError
-from sglang_adaptive.lab.simulate.engine import DraftOutputs, Drivable, captured_steps, hand_over_cost
+from sglang_adaptive.lab.simulate.cost import FloatArray
+from sglang_adaptive.lab.simulate.engine import Drivable, Driver, Round
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import LooksUp
-from sglang_adaptive.policy.config import load_config
-from sglang_adaptive.policy.observation import Lookup, RoundObservation
+from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.policy.throughput.lookups import FOLLOWING_SECONDS
-from sglang_adaptive.runtime.round_times import RoundClock
-
-# Let a policy serve a queue of recorded requests, in the order in which a server with overlap scheduling does.
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """A round whose result has not arrived yet."""
-
-    steps: int
-    counts: list[int]
-    """Accepted drafts by slot."""
-    drawn: list[int]
-    """What each slot would have accepted at unlimited steps."""
-    requests: list[int]
-    """Place in the queue of each."""
-    seconds: float
-    """Noise included."""
-    comparable: bool
-    """False where a prefill or an idle spell came before."""
-    looked_up: bool
-    lookups: list[Lookup]
-    """By slot; empty where lookups are not followed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,39 +40,30 @@ class Served:
 def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray) -> Served:
     """Drive *policy* until the queue of *live* is served.
 
-    The depth of a round is asked for while the round before is still running, so the newest result that a decision
-    can know is that of the round before last. *table* has the seconds of a round by batch size and steps, *clock* the
-    factor by which what the policy reads differs, by round and again from its start when the run is longer. A policy
-    that has lookups may use them where the texts were recorded with theirs.
+    *table* has the seconds of a round by batch size and steps, *clock* the factor by which what the policy reads
+    differs, by round and again from its start when the run is longer. A policy that has lookups may use them where the
+    texts were recorded with theirs.
 
     Raises:
-        SimulationError: the policy asked for steps outside *ladder*, or for a depth without a graph where it has any.
+        SimulationError: as `Driver.steps` does.
     """
     seconds, noise = table.tolist(), clock.tolist()
-    observer = Observer(policy) if getattr(policy, "learns", True) else None
     looks_up = policy if isinstance(policy, LooksUp) and live.work.texts.match is not None else None
     of_lookups: Sequence[int] = ()
     if looks_up is not None:
         looks_up.allow_lookups(True, behind=1)
         of_lookups = looks_up.lookup_drafts
-    runnable = captured_steps(policy, (*ladder, *of_lookups))
+    driver = Driver(policy, (*ladder, *of_lookups))
     chosen: list[int] = []
     ended: list[float] = []
-    now, flying = 0.0, None
+    now = 0.0
     fresh = live.join(now)
     while not live.over:
         if not live.requests:
             now = max(now, live.next_arrival() or now)
             fresh = live.join(now)
         size = len(live.requests)
-        steps = policy.get_steps_for_batch(size)
-        if steps not in runnable(size):
-            expected = sorted(runnable(size))
-            raise SimulationError(f"round {len(chosen)}: {steps} steps chosen at batch {size}; it can run {expected}")
-        if observer is not None and flying is not None:
-            observer.deliver(flying)
-        if getattr(policy, "cost_sync_due", False):
-            hand_over_cost(policy)
+        steps = driver.steps(size)
         follows = looks_up is not None and size <= looks_up.lookup_requests
         drawn, took = live.drawn(), seconds[size][steps] + (FOLLOWING_SECONDS if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
@@ -109,7 +75,8 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
             Lookup(match, min(right, count + 1), now_match)
             for (match, right), count, (now_match, _) in zip(found, counts, then, strict=False)
         ]
-        flying = Round(steps, counts, drawn, requests, heard, not fresh, looked_up, told)
+        if driver.learns:
+            driver.started(Round(steps, counts, drawn, heard, not fresh, requests, looked_up, told))
         now += took
         chosen.append(steps)
         ended.append(now)
@@ -117,37 +84,6 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
     return Served(
         np.array(chosen), np.array(ended), live.tokens(), np.array(live.joined_at), np.array(live.finished_at)
     )
-
-
-class Observer:
-    """Hands results to a policy as a server does, their times read by the server's own clock."""
-
-    def __init__(self, policy: Any) -> None:
-        self._policy = policy
-        self._observe = getattr(policy, "observe", None)
-        self._arrival = 0.0
-        self._clock = RoundClock(lambda: self._arrival)
-        self._outputs = DraftOutputs(load_config().zero_step_extend_every)
-
-    def deliver(self, done: Round) -> None:
-        """Hand a round's result to the policy."""
-        size = len(done.counts)
-        if self._observe is None:
-            self._policy.on_verify_complete(done.counts, size)
-            return
-        self._arrival += done.seconds
-        if not done.comparable:
-            self._clock.interrupt()
-        curious = getattr(self._policy, "wants_shadow_drafts", False)
-        told = self._outputs.check(done.steps, size, curious, done.looked_up)
-        foretold = [min(k, 1) for k in done.drawn] if told else []
-        read = self._clock.read(done.steps, size)
-        extended = self._outputs.extended
-        observation = RoundObservation(
-            done.steps, done.counts, size, read, shadow_accepts=foretold, requests=done.requests, extended=extended,
-            looked_up=done.looked_up, lookups=done.lookups,
-        )  # fmt: skip
-        self._observe(observation)
 
 
 # Every fixed number of steps on a closed loop, without playing its rounds one by one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,18 +50,15 @@ class Setting:
         return len(self.costs) * (kinds * len(self.batches) + len(self.texts) * len(LOADS) * self.with_arrivals)
 
 
-def play_all(
-    setting: Setting,
-    contenders: Sequence[Contender],
-    oracles: Sequence[str] = (),
-    tick: Callable[[], object] = lambda: None,
+def play(
+    setting: Setting, contenders: Sequence[Contender], oracles: Sequence[str] = (), progress: bool = False
 ) -> list[Cell]:
-    """Play every cell; *tick* is called after each."""
-    cells = []
-    for names, place in places(setting):
-        cells.append(play_cell(place, names, contenders, oracles))
-        tick()
-    return cells
+    """Play every cell; *progress* shows a bar on a terminal."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    hidden = None if progress else True  # None: where stderr is no terminal
+    every = tqdm(places(setting), total=setting.cells, unit=" cells", leave=False, disable=hidden)
+    return [play_cell(place, names, contenders, oracles) for names, place in every]
 
 
 def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
@@ -107,4 +104,4 @@ def _arriving(texts: Texts, setting: Setting, table: FloatArray, cost: RoundCost
     paces = {steps: tokens / int(texts.walk(texts.begin, texts.end, steps)[0].sum()) for steps in cost.steps}
     capacity = max(most * pace / float(table[most, steps]) for steps, pace in paces.items())
     rate = share * capacity / texts.mean_length
-    return arrivals(texts, rate, setting.rounds, most, setting.seed, "at random")
+    return arrivals(texts, rate, setting.rounds, most, setting.seed)

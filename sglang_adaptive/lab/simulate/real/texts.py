@@ -14,8 +14,6 @@ from sglang_adaptive.lab.simulate.cost import FloatArray, SimulationError
 from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.lab.traces import Trace, TraceError, read
 
-# The requests of a recorded trace, and how many rounds each takes at one fixed number of steps.
-
 
 @dataclass(frozen=True, eq=False)
 class Texts:
@@ -105,9 +103,6 @@ class Texts:
             left = np.where(reached < end, to_go[np.minimum(reached, len(to_go) - 1)], 0)
             columns.append(to_go - left)
         return np.stack(columns, axis=1).astype(float)
-
-
-# The recorded texts that a run plays: those that are shipped, or an operator's own.
 
 
 REPEATED = 0.02

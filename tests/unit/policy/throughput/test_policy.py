@@ -47,7 +47,7 @@ def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 12
     rng = np.random.default_rng([seed, batch])
     who = closed_loop(np.full(rounds, batch), rng, 64)
     by_round = np.full(rounds, p) if isinstance(p, float) else np.asarray(p)
-    return Scene("t", LADDER, COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
+    return Scene(COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
 
 
 def test_it_is_a_policy_that_learns_cost() -> None:
@@ -172,7 +172,7 @@ def test_probes_stay_within_their_bound(suite: str) -> None:
     probed = 0
     for drawn in SUITES[suite].traces(Setting(COST, 800, 8, 3)):
         policy = Recorded(build(drawn))
-        depths = play(policy, drawn).depths
+        depths = play(policy, drawn)
         account = policy.policy._prober
         slowest = float(drawn.seconds.max())
         bound = account.budget * account.served_seconds + ALLOWANCE_ROUNDS * slowest
@@ -199,14 +199,14 @@ def test_without_a_budget_nothing_is_probed() -> None:
 def test_a_useless_draft_costs_at_most_one_percent(launch: int, batch: int, p: float) -> None:
     drawn = trace(batch, p)
     policy = ThroughputPolicy(launch, profile=H200)
-    assert score.worst_window_against_zero(drawn, play(policy, drawn).depths) >= 0.99
+    assert score.worst_window_against_zero(drawn, play(policy, drawn)) >= 0.99
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
 def test_a_draft_that_collapses_costs_at_most_one_percent_and_is_found_again(batch: int) -> None:
     p = np.concatenate([np.full(400, 0.9), np.zeros(500), np.full(500, 0.9)])
     drawn = trace(batch, p, rounds=1400)
-    depths = play(build(drawn), drawn).depths
+    depths = play(build(drawn), drawn)
     assert score.worst_window_against_zero(drawn, depths) >= 0.99
     assert (depths[450:900] == 0).mean() > 0.85
     assert (depths[1200:] > 0).mean() > 0.9

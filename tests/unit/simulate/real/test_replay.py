@@ -159,12 +159,12 @@ def test_larger_batches_are_not_followed() -> None:
 
 
 def test_a_foreign_depth_is_refused() -> None:
-    with pytest.raises(SimulationError, match="4 steps chosen at batch 1"):
+    with pytest.raises(SimulationError, match="the policy chose 4 steps at batch 1"):
         played(StaticPolicy(4), at_random(1))
 
 
 def test_arrivals_wait_for_room_and_for_their_time() -> None:
-    work = arrivals(TEXTS, rate=200.0, rounds=200, most=4, seed=3, name="at random")
+    work = arrivals(TEXTS, rate=200.0, rounds=200, most=4, seed=3)
     served = played(StaticPolicy(3), work)
     assert work.arrivals is not None
     assert np.all(served.joined_at >= work.arrivals)
@@ -176,7 +176,7 @@ def test_arrivals_wait_for_room_and_for_their_time() -> None:
 
 
 def test_an_idle_server_waits_without_rounds() -> None:
-    work = arrivals(TEXTS, rate=0.01, rounds=200, most=4, seed=3, name="at random")
+    work = arrivals(TEXTS, rate=0.01, rounds=200, most=4, seed=3)
     served = played(StaticPolicy(3), work)
     rounds, _ = TEXTS.walk(work.begin, work.end, 3)
     assert len(served.steps) == rounds.sum()  # always alone

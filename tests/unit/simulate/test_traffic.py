@@ -13,7 +13,7 @@ import pytest
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.traffic.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
+from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.policy.observation import RoundObservation
@@ -22,7 +22,7 @@ from tests.drawn_texts import drawn_trace
 
 TEXTS = Texts.of(drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=20, tokens=200))
 LADDER = (0, 1, 2, 3, 5, 7)
-HEAD = '{"format": "sglang-adaptive rounds", "version": 1}\n'
+HEAD = '{"format": "sglang-adaptive rounds", "version": 2}\n'
 
 
 def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally] = ()) -> Rounds:
@@ -130,7 +130,7 @@ def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:
         (None, "cannot be read (No such file or directory)"),
         ("", "line 1: ''; expected"),
         ("some text\n", "line 1: 'some text'; expected"),
-        (HEAD.replace("1}", "3}"), "line 1: "),
+        (HEAD.replace("2}", "3}"), "line 1: "),
         (HEAD, "no round in it"),
         (f"{HEAD}3 1\n", "line 2: '3 1'; expected"),
         (f"{HEAD}@ a b\n3 1\n", "line 3: '3 1'; expected"),
@@ -150,12 +150,6 @@ def test_a_bad_trace_is_one_line_and_exit_2(
     assert main(["--trace", str(tmp_path / "t"), "--no-progress"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-
-def test_nothing_else_plays_beside_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--suite", "both"], ["--ablate"], ["--policy", "oracle"]):
-        assert main(["--trace", "t", *words]) == 2
-        assert words[0] in capsys.readouterr().err
 
 
 def test_texts_of_a_trace_are_whole() -> None:

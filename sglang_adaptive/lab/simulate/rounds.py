@@ -1,4 +1,7 @@
-"""Reads the rounds that a server wrote down, and cuts them anew into texts that any depth can be played on."""
+"""Reads the rounds that a server wrote down, and cuts them anew into texts that any depth can be played on.
+
+`sglang_adaptive.runtime.round_trace` has the format.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,6 @@ from sglang_adaptive.lookups.tally import MATCHES, Tally
 from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.runtime.round_trace import DIGITS, FORMAT, LOOKED_UP, LOST, VERSION, WHO
 
-# Reads the rounds that a server wrote down; see `sglang_adaptive.runtime.round_trace` for the format.
-
-
-VERSIONS = (1, VERSION)
-"""Versions of the format that are read; the first had no lookups."""
 _VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
 
@@ -75,8 +73,8 @@ class _Reader:
             about = json.loads(first)
         except ValueError:
             about = None
-        if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") not in VERSIONS:
-            expected = f'"format": "{FORMAT}", "version": {" or ".join(map(str, VERSIONS))}'
+        if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
+            expected = f'"format": "{FORMAT}", "version": {VERSION}'
             raise SimulationError(f"--trace {self._file}: line 1: {first[:60]!r}; expected {expected}")
         for number, line in enumerate(lines, 2):
             if not self._take(*line.split(" ")):

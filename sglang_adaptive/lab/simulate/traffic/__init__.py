@@ -1,1 +1,0 @@
-"""An operator's own traffic, from the rounds that a server wrote down, under every policy and depth."""
