@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.campaign.references import MOST_TOKENS, Prompt, References, prompts
 from tests.campaign.spoiling import METHODS, NONSENSE, spoil
 from tests.campaign.turns import Turns
-from tests.engine.stepping import TIERS, Stepper
+from tests.engine.stepping import TIERS, Stepper, no_memory
 
 RULES_AN_EXAMPLE = 60
 FEW = 5
@@ -115,15 +115,8 @@ class Scheduler(RuleBasedStateMachine):
         """
         if not self.turns.live():
             return
-        from sglang.srt.managers.schedule_batch import ScheduleBatch
-
-        enough, answers = ScheduleBatch.check_decode_mem, iter([False])
-
-        def once(*args: Any, **how: Any) -> bool:
-            return next(answers, enough(*args, **how))
-
         before = self._retractions()
-        with mock.patch.object(ScheduleBatch, "check_decode_mem", once):
+        with no_memory():
             self.turns.turn()
         self.turns.tried["retraction"] += self._retractions() - before
 

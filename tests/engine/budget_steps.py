@@ -8,12 +8,11 @@ without drafts and with a budget.
 
 from __future__ import annotations
 
-import array
 import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,11 +21,10 @@ if __name__ == "__main__":
     os.environ["SGLANG_ADAPTIVE_VERIFY_BUDGET"] = "1"  # the hooks are added where it is set
 
 import torch
-from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
-from tests.engine.stepping import Stepper
+from tests.engine.stepping import Stepper, no_memory
 
 ALL = 99
 """A budget that no depth exceeds: rectangles."""
@@ -93,12 +91,12 @@ class BudgetStepper(Stepper):
         for index, (name, sampling) in enumerate(KINDS):
             text = " ".join(models.prompts("easy")[8:12]) if name == "long" else models.prompts("easy")[index]
             # A first token of its own, by which the log of drafts knows it.
-            self.send(name, [100 + index, *self.encode(text)], sampling, logprobs=name == "logprobs")
+            self.ask(name, [100 + index, *self.encode(text)], TOKENS, logprobs=name == "logprobs", **sampling)
             for _ in range(3):
                 self.controller.force_steps(next(turns))
                 yield
         left = False
-        with mock.patch.object(ScheduleBatch, "check_decode_mem", _full_once()):
+        with no_memory():
             while not self.done():
                 if not left and self.verified("left") >= LEFT_AFTER:
                     self.abort("left")
@@ -116,34 +114,11 @@ class BudgetStepper(Stepper):
         def ask() -> Any:
             self.force(depth)
             for index in range(SAMPLES):
-                self.send(str(index), ids, {"temperature": 2.0, "max_new_tokens": SAMPLED}, logprobs=False)
+                self.ask(str(index), ids, SAMPLED, temperature=2.0)
             while not self.done():
                 yield
 
         return list(self.run(lambda _: ask(), every=8)["outputs"].values())
-
-    def send(self, rid: str, ids: list[int], sampling: dict[str, Any], logprobs: bool) -> None:
-        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
-        from sglang.srt.sampling.sampling_params import SamplingParams
-
-        options = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True, **sampling}
-        parameters = SamplingParams(**options)
-        parameters.normalize(None)
-        self.scheduler.handle_generate_request(
-            TokenizedGenerateReqInput(
-                rid=rid, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
-                token_type_ids=None, sampling_params=parameters, return_logprob=logprobs,
-                logprob_start_len=-1, top_logprobs_num=0, token_ids_logprob=None, stream=False,
-            )
-        )  # fmt: skip
-        self._sent(rid)
-
-
-def _full_once() -> Callable[..., bool]:
-    """Return SGLang's own check for room in the KV pool, which says once that there is none."""
-    enough = ScheduleBatch.check_decode_mem
-    answers = iter([False])
-    return lambda *args, **kwargs: next(answers, enough(*args, **kwargs))
 
 
 def main() -> None:

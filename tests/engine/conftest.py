@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests import launch_lab
+from tests import checks, launch_lab
 from tests.engine.fleet import Fleet, SharedServers
 from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
@@ -119,6 +120,12 @@ def hard() -> list[str]:
 def lab() -> LaunchLab:
     """Launches that end by themselves."""
     return launch_lab.shared()
+
+
+@pytest.fixture(scope="session")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """From the name of a module of tests.engine, and its arguments behind a folder of its own, to what it prints."""
+    return lambda module, *more: checks.findings(f"tests.engine.{module}", str(tmp_path_factory.mktemp(module)), *more)
 
 
 @pytest.fixture

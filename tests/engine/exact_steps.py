@@ -6,7 +6,6 @@ the same whatever the loop and the depths, and whether anything drafts.
 
 from __future__ import annotations
 
-import array
 import itertools
 import json
 import sys
@@ -91,7 +90,13 @@ class ExactStepper(Stepped):
                 self.worker.adaptive_controller.force_steps(next(turns))
             kind = next(arrivals, None) if now % 2 == 0 else None
             if kind is not None:
-                self._ask_for(kind, {} if plainly else KINDS[kind])
+                family = "hard" if len(self.reqs) % 3 == 2 else "easy"
+                ids = self.encode(models.prompts(family)[len(self.reqs) % 8])
+                if plainly:
+                    self.ask(kind, ids, TOKENS)
+                else:
+                    sent = processors.to_str(PROCESSORS[kind]) if kind in PROCESSORS else None
+                    self.ask(kind, ids, TOKENS, processor=sent, **KINDS[kind])
             if now == 14:
                 self.abort(ABORTED)
             return len(self.reqs) == len(KINDS) and self.done()
@@ -105,25 +110,6 @@ class ExactStepper(Stepped):
             "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
             "retracted": sum(req.retraction_count for req in self.reqs.values()),
         }
-
-    def _ask_for(self, kind: str, more: dict[str, Any]) -> None:
-        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
-        from sglang.srt.sampling.sampling_params import SamplingParams
-
-        sampling = {"temperature": 0, "ignore_eos": True, **more}
-        parameters = SamplingParams(max_new_tokens=TOKENS, **sampling)
-        parameters.normalize(self.scheduler.tokenizer)
-        family = "hard" if len(self.reqs) % 3 == 2 else "easy"
-        ids = self.encode(models.prompts(family)[len(self.reqs) % 8])
-        self.scheduler.handle_generate_request(
-            TokenizedGenerateReqInput(
-                rid=kind, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
-                token_type_ids=None, sampling_params=parameters, return_logprob=False, logprob_start_len=-1,
-                top_logprobs_num=0, token_ids_logprob=None, stream=False,
-                custom_logit_processor=processors.to_str(PROCESSORS[kind]) if kind in PROCESSORS and more else None,
-            )
-        )  # fmt: skip
-        self._sent(kind)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +21,7 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.lookups.rounds import why_not
 from sglang_adaptive.sglang_plugin.lookups.texts import Texts
-from tests.engine.stepping import TIERS, Stepped
+from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}
 COPIED = 48
@@ -155,23 +155,11 @@ def full_pool(*depths: int | None, retract: bool = False) -> Script:
             if lab.done():
                 return
             lab.force(next(turns))
-            with _no_memory() if retract and turn >= 8 and not lab.retractions() else nullcontext():
+            # `Capacity` may ask first, whether deep rounds fit.
+            with no_memory(looks=2) if retract and turn >= 8 and not lab.retractions() else nullcontext():
                 yield
 
     return script
-
-
-@contextmanager
-def _no_memory() -> Iterator[None]:
-    """Let SGLang find no memory for the next round: it retracts a request, unless it is the only one.
-
-    `Capacity` may ask first, whether deep rounds fit.
-    """
-    from sglang.srt.managers.schedule_batch import ScheduleBatch
-
-    enough, answers = ScheduleBatch.check_decode_mem, iter([False, False])
-    with mock.patch.object(ScheduleBatch, "check_decode_mem", lambda *args, **kw: next(answers, enough(*args, **kw))):
-        yield
 
 
 SCRIPTS: dict[str, Script] = {

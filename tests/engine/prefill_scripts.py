@@ -20,13 +20,13 @@ def long_prompts(lab: Stepper) -> Iterator[None]:
     text = lab.encode("".join(EASY))
     first = [100, *text[: 4 * CHUNK - 20]]
     lab.force(3)
-    lab.ask("a", first, 24)
+    lab.ask("a", first, 16)
     for _ in range(6):
         yield
-    lab.ask("b", [101, *text[40 : 3 * CHUNK]], 24)
+    lab.ask("b", [101, *text[40 : 3 * CHUNK]], 16)
     while not lab.done():
         yield
-    lab.ask("c", [*first[: 3 * CHUNK], *text[300 : 300 + 2 * CHUNK]], 24)
+    lab.ask("c", [*first[: 3 * CHUNK], *text[300 : 300 + 2 * CHUNK]], 16)
     while not lab.done():
         yield
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import array
 import gc
+import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -25,6 +28,9 @@ from sglang_adaptive.sglang_plugin.current import current
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
+ARRIVALS = {0: ("a", 44), 4: ("b", 5), 9: ("c", 30), 10: ("d", 70)}
+"""By turn: who arrives in `Arriving`, and for how many tokens."""
+ABORTED = ("d", 14)
 Script = Callable[["Stepper"], Iterator[None]]
 
 
@@ -83,7 +89,17 @@ class Stepped:
         ids: list[int] = self.scheduler.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
-    def ask(self, rid: str, ids: list[int], max_new_tokens: int, hidden_states: bool = False, **sampling: Any) -> None:
+    def ask(
+        self,
+        rid: str,
+        ids: list[int],
+        max_new_tokens: int,
+        *,
+        logprobs: bool = False,
+        hidden_states: bool = False,
+        processor: str | None = None,
+        **sampling: Any,
+    ) -> None:
         """Send a greedy request, which a stop token ends only with ignore_eos=False; it enters at the next turn."""
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
         from sglang.srt.sampling.sampling_params import SamplingParams
@@ -94,12 +110,16 @@ class Stepped:
         self.scheduler.handle_generate_request(
             TokenizedGenerateReqInput(
                 rid=rid, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
-                token_type_ids=None, sampling_params=parameters, return_logprob=False, logprob_start_len=-1,
-                top_logprobs_num=0, token_ids_logprob=None, stream=False,
-                return_hidden_states=hidden_states,
+                token_type_ids=None, sampling_params=parameters, return_logprob=logprobs, logprob_start_len=-1,
+                top_logprobs_num=0, token_ids_logprob=None, stream=False, return_hidden_states=hidden_states,
+                custom_logit_processor=processor,
             )
         )  # fmt: skip
-        self._sent(rid)
+        # A grammar is compiled by now: another thread's speed is not scripted.
+        waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
+        req = self.reqs[rid] = next(req for req in waiting if req.rid == rid)
+        if isinstance(req.grammar, Future):
+            wait([req.grammar])
 
     def abort(self, rid: str) -> None:
         from sglang.srt.managers.io_struct import AbortReq
@@ -116,13 +136,6 @@ class Stepped:
     def done(self, *rids: str) -> bool:
         return all(self.reqs[rid].finished() and not self.reqs[rid].kv.holds_kv for rid in rids or self.reqs)
 
-    def _sent(self, rid: str) -> None:
-        """Keep the request that was just sent, once its grammar is compiled: another thread's speed is not scripted."""
-        waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
-        req = self.reqs[rid] = next(req for req in waiting if req.rid == rid)
-        if isinstance(req.grammar, Future):
-            wait([req.grammar])
-
     def _log_drafts(self) -> None:
         draft_worker = self.worker._draft_worker
         draft = draft_worker.draft
@@ -136,6 +149,48 @@ class Stepped:
             return verify_input
 
         draft_worker.draft = logged
+
+
+class Arriving(Stepped):
+    """A scheduler to which the requests of ARRIVALS come, one of which is aborted."""
+
+    def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
+        """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
+        self.drafts.clear()
+        before = self.controller.snapshot()
+        ran_before = before["rounds_by_tier"]
+        turns, turn = itertools.cycle(depths), itertools.count()
+
+        def step() -> bool:
+            now = next(turn)
+            self.force(next(turns))
+            if now in ARRIVALS:
+                name, tokens = ARRIVALS[now]
+                self.arrive(name, self.encode(models.prompts("easy")[len(self.reqs)] * (1 + now // 9)), tokens)
+            if now == ABORTED[1]:
+                self.abort(ABORTED[0])
+            return now > ABORTED[1] and self.over()
+
+        self.play(step, overlap)
+        after = self.controller.snapshot()
+        return {
+            "outputs": {name: list(req.output_ids_through_stop) for name, req in self.whole()},
+            "drafts": list(self.drafts),
+            "ran": [int(steps) for steps, n in after["rounds_by_tier"].items() if n > ran_before.get(steps, 0)],
+            "accepted": sum(after["accepted_by_tier"].values()) - sum(before["accepted_by_tier"].values()),
+            "degraded": after["degraded_reason"],
+            "free_slots": self.free_slots(),
+        }
+
+    def arrive(self, name: str, ids: list[int], tokens: int) -> None:
+        self.ask(name, ids, tokens)
+
+    def over(self) -> bool:
+        return self.done()
+
+    def whole(self) -> list[tuple[str, Any]]:
+        """Return the requests that were not aborted."""
+        return [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
 
 
 class Stepper(Stepped):
@@ -170,7 +225,7 @@ class Stepper(Stepped):
         """Run *script* from an empty cache; it is resumed before every turn and ends the run by ending."""
         self.deferred.set_every(every)
         self.controller.force_steps(None)
-        self._forget_keys_and_values()
+        forget_keys_and_values(self.worker._draft_worker.draft_runner)
         for log in (self.drafts, self.chosen, self.shadow_drafts, self.shadow_accepts):
             log.clear()
         self.cycles = 0
@@ -201,12 +256,6 @@ class Stepper(Stepped):
     def tokens_of(self, rounds: int, steps: int) -> int:
         """Return about how many tokens *rounds* write: most drafts of EAGLE-3 are right, few of another draft's are."""
         return rounds * (1 + steps if self._well_drafted else 2)
-
-    def _forget_keys_and_values(self) -> None:
-        """Overwrite the draft's, or a run would find those of the one before it where it wrote none itself."""
-        pool = self.worker._draft_worker.draft_runner.token_to_kv_pool
-        for buffer in (*pool.k_buffer, *pool.v_buffer):
-            buffer.normal_(std=30, generator=torch.Generator().manual_seed(0))
 
     def _log_lengths(self) -> None:
         """Compare the lengths on the host with those on the device, which a zero-step round's host did not wait for."""
@@ -258,6 +307,22 @@ class Stepper(Stepped):
             learn(counts, batch_size, note)
 
         self.deferred.after_verify, self.controller.on_verify_complete = logged, told
+
+
+def forget_keys_and_values(runner: Any) -> None:
+    """Overwrite those of a draft, or a run would find what the one before it wrote where it writes none itself."""
+    for buffer in (*runner.token_to_kv_pool.k_buffer, *runner.token_to_kv_pool.v_buffer):
+        buffer.normal_(std=30, generator=torch.Generator().manual_seed(0))
+
+
+@contextmanager
+def no_memory(looks: int = 1) -> Iterator[None]:
+    """Let SGLang find none for the next round in so many *looks*: it retracts a request, unless it is the only one."""
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+    enough, answers = ScheduleBatch.check_decode_mem, iter([False] * looks)
+    with mock.patch.object(ScheduleBatch, "check_decode_mem", lambda *args, **kw: next(answers, enough(*args, **kw))):
+        yield
 
 
 def _next_token(req: Any, position: int) -> tuple[int, int, int | None]:

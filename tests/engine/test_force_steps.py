@@ -10,24 +10,17 @@ import pytest
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import ADMIN_KEY, TIERS
-from tests.engine.workload import Case, adaptive
+from tests.engine.workload import Case, adaptive, grown
 
 PATH = "/set_internal_state"
-
-
-def rounds_at(server: CpuServer) -> dict[str, int]:
-    counts: dict[str, int] = adaptive(server)["rounds_by_tier"]
-    return counts
 
 
 @pytest.mark.parametrize("steps", TIERS)
 def test_every_round_runs_at_the_forced_depth(ema: CpuServer, easy: list[str], steps: int) -> None:
     assert ema.force_steps(steps) == [True]
-    before = rounds_at(ema)
+    before = adaptive(ema)["rounds_by_tier"]
     meta = Case(easy[0], max_new_tokens=24).whole(ema)["meta_info"]
-    after = rounds_at(ema)
-    grown = {tier: after[tier] - before.get(tier, 0) for tier in after if after[tier] != before.get(tier, 0)}
-    assert grown == {str(steps): meta["spec_verify_ct"]}
+    assert grown(before, adaptive(ema)["rounds_by_tier"]) == {str(steps): meta["spec_verify_ct"]}
     assert adaptive(ema)["forced_steps"] == adaptive(ema)["current_steps"] == steps
     ema.force_steps(None)
 

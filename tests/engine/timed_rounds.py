@@ -17,8 +17,8 @@ LAUNCH_SECONDS = 100.0
 def join_one_by_one(lab: Stepper) -> Iterator[None]:
     """A request decodes while three more come in, each after some rounds."""
     lab.force(3)
-    for index in range(4):
-        lab.ask(f"request {index}", prompt(lab, index), 80)
+    for index, tokens in enumerate((84, 76, 60, 48)):
+        lab.ask(f"request {index}", prompt(lab, index), tokens)
         for _ in range(6):
             yield
     while not lab.done():

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from sglang.srt.managers.schedule_batch import ScheduleBatch
-
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.runtime.pending_drafts import MOST_WRITES
 from sglang_adaptive.sglang_plugin.fast_path import kv_only
 from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
-from tests.engine.stepping import Script, Stepper
+from tests.engine.stepping import Script, Stepper, no_memory
 
 EASY = models.prompts("easy")
 
@@ -143,9 +141,7 @@ def retract(lab: Stepper) -> Iterator[None]:
     two_at_zero(lab)
     for _ in range(8):
         yield
-    enough = ScheduleBatch.check_decode_mem
-    answers = iter([False])
-    with mock.patch.object(ScheduleBatch, "check_decode_mem", lambda *args, **kw: next(answers, enough(*args, **kw))):
+    with no_memory():
         yield
     for _ in range(9):
         yield

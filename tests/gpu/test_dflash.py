@@ -10,7 +10,7 @@ import pytest
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine.dflash_steps import choosing
+from tests.engine.worker_steps import choosing
 from tests.engine.workload import Case
 from tests.gpu.servers import answers, serving, tiny_pair
 

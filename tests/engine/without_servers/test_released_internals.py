@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launch_lab import LaunchLab
+from tests import checks
 
 
 def both(released: str) -> Any:
@@ -17,32 +18,30 @@ def both(released: str) -> Any:
     return pytest.mark.parametrize("who", ["ours", pytest.param("released", marks=fails)])
 
 
-def found(lab: LaunchLab, call: str) -> Any:
+@functools.cache
+def found(call: str) -> Any:
     """Return what a function of `internals` prints, in a process that has SGLang imported."""
-    outcome = lab.launch([], before=f"from tests.engine import internals\ninternals.{call}\nraise SystemExit(0)")
-    if outcome.code:
-        pytest.fail(outcome.output)
-    return json.loads(outcome.output.splitlines()[-1])
+    return checks.scripted(f"from tests.engine import internals\ninternals.{call}")
 
 
 @both("the log grows with every switch, and every /server_info replays it")
-def test_override_log_stays_short(lab: LaunchLab, who: str) -> None:
-    kept = found(lab, f"override_log({who!r})")
+def test_override_log_stays_short(who: str) -> None:
+    kept = found(f"override_log({who!r})")
     assert kept["entries"] <= 5
 
 
 @pytest.mark.parametrize("who", ["ours", "released"])
-def test_what_the_override_log_says_stays(lab: LaunchLab, who: str) -> None:
-    kept = found(lab, f"override_log({who!r})")
+def test_what_the_override_log_says_stays(who: str) -> None:
+    kept = found(f"override_log({who!r})")
     assert kept["read_back"]["pp_max_micro_batch_size"] == 6
     assert kept["read_back"]["speculative_num_steps"] == kept["live"]["speculative_num_steps"]
 
 
 @both("a round of zero steps, arriving late, ends the probe of the next depth before its own result is in")
-def test_easy_text_leaves_zero_steps_although_results_come_late(lab: LaunchLab, tmp_path: Path, who: str) -> None:
+def test_easy_text_leaves_zero_steps_although_results_come_late(tmp_path: Path, who: str) -> None:
     slot = {"candidate_steps": [0, 1, 3], "ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
     config = tmp_path / "adaptive.json"
     config.write_text(json.dumps({"1": slot}))
-    depths = found(lab, f"late_results({who!r}, {str(config)!r})")
+    depths = found(f"late_results({who!r}, {str(config)!r})")
     assert depths[0] == 0
     assert set(depths[-20:]) == {3}, depths

@@ -6,14 +6,13 @@ of rounds beside a prefill no time is taken.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.engine.in_one_process import ran
-from tests.launch_lab import LaunchLab
+from tests.engine.stepping import SLOTS
 
-SLOTS = 8192
 PROMPT = 24
 """Tokens of most prompts of `zero_step_scripts`."""
 
@@ -21,17 +20,15 @@ Pair = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def stepped(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(stepped: Callable[..., Any]) -> dict[str, Any]:
     """What came of every script."""
-    found: dict[str, Any] = ran(lab, "stepping", tmp_path_factory.mktemp("stepping"))
-    return found
+    return stepped("stepping")
 
 
 @pytest.fixture
-def pairs(stepped: dict[str, Any]) -> list[Pair]:
+def pairs(found: dict[str, Any]) -> list[Pair]:
     """What every script did with an extend in every round, and with held rows; see `zero_step_scripts`."""
-    found: list[Pair] = stepped["pairs"]
-    return found
+    return found["pairs"]
 
 
 @pytest.fixture
@@ -133,9 +130,9 @@ def test_a_request_that_leaves_early_keeps_its_prompt_in_the_cache(sound: list[P
 
 
 @pytest.mark.parametrize("loop", ["overlap", "normal"])
-def test_chunks_of_keys_and_values_alone_draft_as_whole_ones(stepped: dict[str, Any], loop: str) -> None:
+def test_chunks_of_keys_and_values_alone_draft_as_whole_ones(found: dict[str, Any], loop: str) -> None:
     whole, short, lost, failing = (
-        stepped["prefills"][f"{loop}, {how}"] for how in ("whole", "short", "never written", "failing")
+        found["prefills"][f"{loop}, {how}"] for how in ("whole", "short", "never written", "failing")
     )
     assert (whole["short"], short["short"], short["error"]) == (0, 3 + 2 + 2, None)
     assert (failing["short"], failing["error"]) == (0, "ValueError: a fault")
@@ -145,8 +142,8 @@ def test_chunks_of_keys_and_values_alone_draft_as_whole_ones(stepped: dict[str, 
     assert lost["drafts"] != whole["drafts"], "the drafts would tell"
 
 
-def test_no_time_is_taken_of_a_round_beside_a_prefill(stepped: dict[str, Any]) -> None:
+def test_no_time_is_taken_of_a_round_beside_a_prefill(found: dict[str, Any]) -> None:
     """With overlap the result of the round before it waits while it is launched, and that after it while it runs."""
-    for run in stepped["timed"]:
+    for run in found["timed"]:
         assert len(run["seconds"]) > 20
         assert (max(run["seconds"]) < run["launch"]) == run["told"], (run["overlap"], max(run["seconds"]))

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sglang_adaptive.audit.sampled import ALPHA, probability
-from tests.engine.in_one_process import ran
 from tests.engine.stepping import SLOTS
-from tests.launch_lab import LaunchLab
 
 Run = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(stepped: Callable[..., Any]) -> dict[str, Any]:
     """What ``budget_steps`` found."""
-    answer: dict[str, Any] = ran(lab, "budget_steps", tmp_path_factory.mktemp("stepping"))
-    return answer
+    return stepped("budget_steps")
 
 
 @pytest.fixture
@@ -85,8 +82,8 @@ def test_no_slot_is_lost(wanted: Run, runs: list[Run]) -> None:
         assert run["retracted"] == 1
 
 
-def test_pages_of_64_tokens(lab: LaunchLab, tmp_path: Path, wanted: Run) -> None:
-    run = ran(lab, "budget_steps", tmp_path, "--page-size", "64")["switched"]
+def test_pages_of_64_tokens(stepped: Callable[..., Any], wanted: Run) -> None:
+    run = stepped("budget_steps", "--page-size", "64")["switched"]
     assert written(run) == written(wanted)
     assert run["packed"] > 20 and run["free_slots"] == SLOTS
 

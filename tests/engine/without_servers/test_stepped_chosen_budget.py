@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.engine.in_one_process import ran
 from tests.engine.stepping import SLOTS
-from tests.launch_lab import LaunchLab
 
 Run = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def found(stepped: Callable[..., Any]) -> dict[str, Run]:
     """What ``chosen_budget_steps`` found."""
-    answer: dict[str, Run] = ran(lab, "chosen_budget_steps", tmp_path_factory.mktemp("stepping"))
-    return answer
+    return stepped("chosen_budget_steps")
 
 
 @pytest.fixture(params=["scripted", "scripted, no overlap", "throughput"])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.engine.in_one_process import ran
-from tests.launch_lab import LaunchLab
-
 
 @pytest.fixture(scope="module", params=["1", "4"], ids=["pages of 1", "pages of 4"])
-def found(request: pytest.FixtureRequest, lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest, stepped: Callable[..., Any]) -> dict[str, Any]:
     """What ``draft_window_steps`` found, by size of pages."""
-    answer: dict[str, Any] = ran(lab, "draft_window_steps", tmp_path_factory.mktemp("stepping"), request.param)
-    return answer
+    return stepped("draft_window_steps", request.param)
 
 
 def test_texts_are_those_of_a_draft_that_sees_everything(found: dict[str, Any]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.engine.in_one_process import ran
-from tests.launch_lab import LaunchLab
-
 
 @pytest.fixture(scope="module")
-def without(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+def without(stepped: Callable[..., Any]) -> dict[str, list[int]]:
     """The texts of a scheduler that does not speculate, in the loop without overlap."""
-    asked, plainly = ran(lab, "exact_steps", tmp_path_factory.mktemp("exact"), "nothing")
+    asked, plainly = stepped("exact_steps", "nothing")
     outputs: dict[str, list[int]] = asked["outputs"]
     unchanged = {kind for kind, ids in outputs.items() if ids == plainly["outputs"][kind]}
     assert unchanged <= {"nothing", "presence"}, "parameters without an effect tell nothing"
@@ -22,9 +20,9 @@ def without(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.mark.parametrize("algorithm", ["EAGLE3", "NGRAM"])
 def test_every_text_is_that_without_speculation(
-    lab: LaunchLab, without: dict[str, list[int]], tmp_path_factory: pytest.TempPathFactory, algorithm: str
+    stepped: Callable[..., Any], without: dict[str, list[int]], algorithm: str
 ) -> None:
-    runs: list[dict[str, Any]] = ran(lab, "exact_steps", tmp_path_factory.mktemp("exact"), algorithm)
+    runs = stepped("exact_steps", algorithm)
     for number, run in enumerate(runs):
         assert run["outputs"] == without, number
     deepest, _, retracted, *_ = runs

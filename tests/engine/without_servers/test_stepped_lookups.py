@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,16 @@ import pytest
 from sglang_adaptive.lookups.lookup import DRAFTS
 from sglang_adaptive.sglang_plugin.lookups.rounds import UNDER_WAY
 from sglang_adaptive.sglang_plugin.lookups.texts import longest_match
-from tests.engine.in_one_process import ran
 from tests.engine.lookup_steps import LOOPS, SETUPS, SHADOWS
 from tests.engine.servers import TIERS
-from tests.launch_lab import LaunchLab
 
 WIDE = (15, 31)
 
 
 @pytest.fixture(scope="module", params=SETUPS)
-def found(request: pytest.FixtureRequest, lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest, stepped: Callable[..., Any]) -> dict[str, Any]:
     """What ``lookup_steps`` found, by setup."""
-    answer: dict[str, Any] = ran(lab, "lookup_steps", tmp_path_factory.mktemp("stepping"), request.param)
-    return {"setup": request.param, **answer}
+    return {"setup": request.param, **stepped("lookup_steps", request.param)}
 
 
 def test_a_line_without_steps_starts_at_a_depth_that_drafts(found: dict[str, Any]) -> None:

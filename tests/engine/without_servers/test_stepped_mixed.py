@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.engine.in_one_process import ran
-from tests.launch_lab import LaunchLab
-
 
 @pytest.fixture(scope="module")
-def found(lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(stepped: Callable[..., Any]) -> dict[str, Any]:
     """What ``mixed_steps`` found."""
-    answer: dict[str, Any] = ran(lab, "mixed_steps", tmp_path_factory.mktemp("stepping"))
-    return answer
+    return stepped("mixed_steps")
 
 
 def test_grammars_hold_in_mixed_batches_in_both_loops(found: dict[str, Any]) -> None:

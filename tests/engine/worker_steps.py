@@ -1,0 +1,279 @@
+"""Other drafts than EAGLE's on SGLang's scheduler in this process: a depth a turn, requests come and go, in both loops.
+
+Run as a process: ``python -m tests.engine.worker_steps FOLDER DRAFT``, with one of DRAFTS. It prints what each run
+wrote, which has to be the same whatever the loop and the depths, and what it drafted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from safetensors.torch import save_file
+
+from sglang_adaptive.lab.cpu_engine import models
+from tests.engine import assistant
+from tests.engine.servers import BLOCK_DEPTHS, WIDTHS
+from tests.engine.servers import TIERS as DEPTHS
+from tests.engine.stepping import ARRIVALS, TIERS, Arriving, Stepper, forget_keys_and_values
+from tests.engine.zero_step_scripts import pair
+from train import cut
+
+Ladders = dict[bool, tuple[Sequence[int], ...]]
+"""Depths of the runs, by whether the loop overlaps."""
+
+
+def _written(lab: Arriving, ladders: Ladders) -> list[dict[str, Any]]:
+    return [lab.write(depths, overlap) for overlap in ladders for depths in ladders[overlap]]
+
+
+# -- NGRAM: what was written before ----------------------------------------------------------------------------------
+
+
+class NgramStepper(Arriving):
+    """One scheduler whose worker drafts from a corpus."""
+
+    def __init__(self, folder: Path) -> None:
+        config = {"throughput": {"candidate_steps": list(WIDTHS)}}
+        super().__init__(folder, config, "--speculative-algorithm", "NGRAM", "--enable-return-hidden-states")
+        self._hidden_states: dict[str, torch.Tensor] = {}
+
+    def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
+        found = super().write(depths, overlap)
+        return {**found, "hidden_states_differ_by": max(self._differ_by(name, req) for name, req in self.whole())}
+
+    def arrive(self, name: str, ids: list[int], tokens: int) -> None:
+        self.ask(name, ids, tokens, hidden_states=True)
+
+    def _differ_by(self, name: str, req: Any) -> float:
+        """Return how far the hidden states of *req*'s output are from those of the first run, relatively."""
+        written = [row for row in req.hidden_states if not isinstance(row[0], list)]  # lists of rows are a prompt's
+        found = torch.tensor(written[: len(req.output_ids_through_stop) - 1])
+        first = self._hidden_states.setdefault(name, found)
+        return float((found - first).norm(dim=1).max() / first.norm(dim=1).min())
+
+
+def ngram(folder: Path) -> list[dict[str, Any]]:
+    return _written(NgramStepper(folder), {False: ((0,), WIDTHS, (11, 0)), True: ((11,), WIDTHS, (5, 5, 2, 2, 2, 0))})
+
+
+# -- STANDALONE: a model of its own ----------------------------------------------------------------------------------
+
+LAYERS = 2
+"""Of the target's eight: keys and values of the second follow from what the first attended to."""
+SCRIPTS = ("resume after 9", "resume after 40", "come and go", "second turn", "leave early", "retract")
+
+
+class Wide(Stepper):
+    """With a state of 32 draft tokens, so that 32 rounds may be pending."""
+
+    CONFIG: Mapping[str, Any] = {"1": {"candidate_steps": [*TIERS, 31]}}
+
+
+def standalone(folder: Path) -> list[dict[str, Any]]:
+    """Run SCRIPTS of zero steps with an extend in every round and with held rows, and once with rows never extended."""
+    draft = cut.write(folder / "draft", LAYERS, Path(models.target_path()))
+    lab = Wide(folder, "STANDALONE", str(draft))
+    pairs = [pair(lab, name, every=8) for name in SCRIPTS]
+    pairs.append(pair(lab, "come and go", every=3, overlap=False))
+    deferred = lab.deferred
+    with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
+        pairs.append(pair(lab, "resume after 9", every=8, fault="never extended"))
+    return pairs
+
+
+# -- Frozen-KV MTP: the target's keys and values ---------------------------------------------------------------------
+
+
+class FrozenKvStepper(Arriving):
+    """One scheduler whose draft reads the target's KV."""
+
+    def __init__(self, folder: Path) -> None:
+        target, draft = assistant.write(folder)
+        drafting = ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft)
+        super().__init__(folder, {"throughput": {"candidate_steps": list(DEPTHS)}}, "--model-path", target, *drafting)
+        self._log_drafts()
+
+    def arrive(self, name: str, ids: list[int], tokens: int) -> None:
+        self.ask(name, [100 + len(self.reqs), *ids], tokens)
+
+    def built(self) -> dict[str, Any]:
+        """Build a further state while the draft has a graph, switch through all, and return what the draft holds."""
+        draft, runner = self.worker._draft_worker, self.worker._draft_worker.draft_model_runner
+        launch = draft.draft_attn_backend
+        draft.cuda_graph_runner = "of the live depth"
+        further = self.worker.build_adaptive_runtime_state(5, 6)
+        kept = (draft.cuda_graph_runner, draft.draft_attn_backend is launch, runner.attn_backend is launch)
+        draft.cuda_graph_runner = None
+        backends, in_force = [further.draft_attn_backend, further.target_attn_backend], []
+        for state in self.controller.states:
+            self.worker.apply_runtime_state(state)
+            in_force.append(runner.attn_backend is draft.draft_attn_backend is state.draft_attn_backend)
+            backends += [state.draft_attn_backend, state.target_attn_backend]
+        return {
+            "states": len(in_force) + 1,
+            "backends": len(set(map(id, backends))),
+            "in_force": all(in_force),
+            "graph_of_another_depth": further.cuda_graph_runner is not None,
+            "kept": kept,
+        }
+
+
+def frozen_kv(folder: Path) -> dict[str, Any]:
+    lab = FrozenKvStepper(folder)
+    ladders: Ladders = {False: ((0,), DEPTHS, (7, 0)), True: ((7,), DEPTHS, (3, 3, 1, 0, 0, 0, 0, 0))}
+    return {"runs": _written(lab, ladders), "built": lab.built()}
+
+
+# -- DFLASH: whole blocks --------------------------------------------------------------------------------------------
+
+AGAIN, AFTER = ("e", 30), "b"
+"""A request that goes on with all of what another was asked and wrote, which the prefix cache has most of."""
+
+
+class BlockStepper(Arriving):
+    """One scheduler whose worker drafts blocks."""
+
+    def __init__(self, folder: Path, draft: str) -> None:
+        config = {"throughput": {"candidate_steps": list(BLOCK_DEPTHS)}}
+        drafting = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", draft)
+        super().__init__(folder, config, *drafting)
+        self._log_blocks()
+
+    def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
+        forget_keys_and_values(self.worker.draft_model_runner)
+        return {**super().write(depths, overlap), "left_for_later": self._left_for_later()}
+
+    def over(self) -> bool:
+        if AGAIN[0] in self.reqs:
+            return self.done()
+        if self.done(AFTER):
+            before = self.reqs[AFTER]
+            self.ask(AGAIN[0], [*before.origin_input_ids, *before.output_ids_through_stop], AGAIN[1])
+        return False
+
+    def _left_for_later(self) -> tuple[int, int]:
+        """Return how many zero-step rounds left the draft's keys and values for later so far, and what made them."""
+        deferred = self.worker.deferred
+        assert deferred is not None and deferred.guard.error is None and deferred._pending.rounds <= deferred._every
+        found = deferred.snapshot()
+        return found["held_rounds"], found["extends"]
+
+    def write_without_features(self, depths: Sequence[int]) -> dict[str, Any]:
+        """The same where the draft gets no keys and values of what zero-step rounds write."""
+        append = self.worker._append_target_hidden_to_draft_kv_by_loc
+
+        def forgetful(**kwargs: Any) -> None:
+            if kwargs.get("commit_lens") is None or self.worker.block_size > 1:
+                append(**kwargs)
+
+        with mock.patch.object(self.worker, "_append_target_hidden_to_draft_kv_by_loc", forgetful):
+            return self.write(depths, overlap=False)
+
+    def sample(self) -> dict[str, Any]:
+        """Sample with a width a turn; say what the verify of choices used, and whether it left chances behind."""
+        accept, shapes, memories = self.worker._selector_sampling_accept, [], []
+
+        def logged(**kwargs: Any) -> Any:
+            found = accept(**kwargs)
+            chances = self.worker._draft_probs_buf
+            shapes.append((kwargs["candidates"].shape[1], chances.shape[1], bool(chances.any())))
+            memories.append(chances.data_ptr())
+            return found
+
+        names = [name for name, _ in ARRIVALS.values()]
+        turns = itertools.cycle((1, 0, 3, 7, 15, 7, 0, 15, 1))
+
+        def step() -> bool:
+            self.force(next(turns))
+            for name in names[len(self.reqs) :]:
+                self.ask(name, self.encode(models.prompts("easy")[len(self.reqs)]), 40, temperature=1.0)
+            return self.done()
+
+        with mock.patch.object(self.worker, "_selector_sampling_accept", logged):
+            self.play(step, overlap=True)
+        return {
+            "tokens": [len(req.output_ids_through_stop) for req in self.reqs.values()],
+            "shapes": shapes,
+            "memories": len(set(memories[len(memories) // 2 :])),
+            "free_slots": self.free_slots(),
+            "degraded": self.controller.snapshot()["degraded_reason"],
+        }
+
+    def built(self) -> dict[str, Any]:
+        """Say whether each width has backends of its own."""
+        states = self.controller.states
+        backends = [part for state in states for part in (state.draft_attn_backend, state.target_attn_backend)]
+        return {"states": len(states), "backends": len({id(part) for part in backends if part is not None})}
+
+    def _log_blocks(self) -> None:
+        """Keep what each request's block proposed: (request, position, the block's tokens)."""
+        accept, forward = self.worker._accept_block, self.worker.forward_batch_generation
+        running: list[Any] = []
+
+        def launched(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            running[:] = batch.reqs
+            return forward(batch, *args, **kwargs)
+
+        def logged(**kwargs: Any) -> Any:
+            places = kwargs["prefix_lens"].tolist()
+            for req, place, block in zip(running, places, kwargs["candidates"].tolist(), strict=True):
+                self.drafts.append((req.rid, place, block))
+            return accept(**kwargs)
+
+        self.worker._accept_block, self.worker.forward_batch_generation = logged, launched
+        self.scheduler.model_worker = self.worker
+
+
+def choosing(folder: Path) -> str:
+    """Write a DFlash2 draft: the tiny target's draft, and a selector among three candidates with random weights."""
+    made = folder / "choosing"
+    shutil.copytree(models.block_draft_path(), made)
+    config = json.loads((made / "config.json").read_text())
+    config["dflash_config"] |= {"selector_rank": 8, "selector_top_k": 3}
+    (made / "config.json").write_text(json.dumps({**config, "architectures": ["DFlash2DraftModel"]}))
+    shapes = {
+        "predecessor_codebook": (config["vocab_size"], 8),
+        "successor_codebook": (config["vocab_size"], 8),
+        "hidden_projection.weight": (8, config["hidden_size"]),
+    }
+    drawn = torch.Generator().manual_seed(1)
+    weights = {f"candidate_selector.{name}": torch.randn(shape, generator=drawn) / 4 for name, shape in shapes.items()}
+    save_file(weights, made / "selector.safetensors")
+    return str(made)
+
+
+def blocks(folder: Path, draft: str) -> dict[str, Any]:
+    lab = BlockStepper(folder, draft)
+    long = (*[0] * 11, 15, 15)  # zero-step rounds beyond what is kept at a time
+    ladders: Ladders = {
+        False: ((0,), BLOCK_DEPTHS, (15, 0), (0, 0, 0, 7)),
+        True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3), (0, 0, 15), long),
+    }
+    found = {"runs": _written(lab, ladders), "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}
+    return {**found, "sampled": lab.sample()}
+
+
+DRAFTS: dict[str, Callable[[Path], Any]] = {
+    "NGRAM": ngram,
+    "STANDALONE": standalone,
+    "FROZEN_KV_MTP": frozen_kv,
+    "DFLASH": lambda folder: blocks(folder, models.block_draft_path()),
+    "DFlash2": lambda folder: blocks(folder, choosing(folder)),
+}
+
+
+def main() -> None:
+    folder, draft = sys.argv[1:]
+    print(json.dumps(DRAFTS[draft](Path(folder))))
+
+
+if __name__ == "__main__":
+    main()
