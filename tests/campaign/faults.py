@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 import time
@@ -15,11 +14,11 @@ import psutil
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.serve_cpu import environment
 from tests.campaign import asking, spoiling
 from tests.campaign.counts import check_idle, check_log, processes
 from tests.campaign.record import Unit
 from tests.campaign.servers import JUMPY, operator
+from tests.engine.fault import write_plugin
 from tests.engine.workload import adaptive, has_ended, wait_until
 
 POLICY, CLOCKS, KILLED = "policies that fail", "clocks that jump", "kill -9 of each process"
@@ -137,6 +136,5 @@ def _endless(client: Client, draw: random.Random) -> threading.Thread:
 
 def variables(folder: Path) -> dict[str, str]:
     """Return what the environment of a spoilt server needs; its order file is ``order.json`` in *folder*."""
-    plugin = spoiling.write_plugin(folder / "plugin")
-    path = os.pathsep.join([environment()["PYTHONPATH"], str(Path(__file__).parents[2]), str(plugin)])
-    return {"PYTHONPATH": path, spoiling.ORDER: str(folder / "order.json")}
+    plugin = write_plugin(folder / "plugin", "tests.campaign.spoiling:register")
+    return {**plugin, spoiling.ORDER: str(folder / "order.json")}

@@ -49,13 +49,13 @@ def adapting(folder: Path, variant: str = MIXED, *more: str, **variables: str) -
     """
     content, flags = VARIANTS[variant]
     folder.mkdir(parents=True, exist_ok=True)
-    config = engine._config(folder, "campaign", content | {"warm_up": gpu.used})
+    adaptive = engine.adapting(folder, "campaign", content | {"warm_up": gpu.used})
     return _server(
         folder,
         "campaign-adapting",
-        *engine._speculation("--speculative-adaptive-config", config, "--speculative-num-steps", "3"),
+        *engine.speculation(*adaptive, "--speculative-num-steps", "3"),
         *(*_SAME, *flags, *more, "--admin-api-key", ADMIN_KEY, "--enable-metrics"),
-        **engine._CHECKED,
+        **engine.CHECKED,
         **variables,
     )
 
@@ -64,14 +64,14 @@ def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
     """The throughput policy with its profiles in *profiles*."""
     folder.mkdir(parents=True, exist_ok=True)
     options = {**THROUGHPUT["throughput"], "profile_dir": str(profiles)}  # type: ignore[dict-item]
-    config = engine._config(folder, name, {"throughput": options, "warm_up": gpu.used})
-    flags = (*engine._speculation("--speculative-adaptive-config", config), *_SAME)
+    adaptive = engine.adapting(folder, name, {"throughput": options, "warm_up": gpu.used})
+    flags = (*engine.speculation(*adaptive), *_SAME)
     # SGLang waits a minute for core dumps of CUDA when a scheduler is killed.
     return _server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
 
 
 def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
-    return engine._server(folder, name, *arguments, kind=gpu.GpuServer if gpu.used else ForkedServer, **variables)
+    return engine.server(folder, name, *arguments, kind=gpu.GpuServer if gpu.used else ForkedServer, **variables)
 
 
 def operator(server: CpuServer) -> Client:

@@ -72,12 +72,3 @@ def register() -> None:
         activate(controller, batch_size)
 
     AdaptiveController.activate_step_by_batch = ordered  # type: ignore[method-assign]
-
-
-def write_plugin(folder: Path) -> Path:
-    """Write a distribution whose entry point is ``register``; return the folder for PYTHONPATH."""
-    info = folder / "campaign_spoiling-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: campaign-spoiling\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\ncampaign = tests.campaign.spoiling:register\n")
-    return folder

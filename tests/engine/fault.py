@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from sglang_adaptive.serve_cpu import environment
+
+ROOT = Path(__file__).parents[2]
 MESSAGE = "injected by a test"
 
 _MODULE = """
@@ -48,26 +52,26 @@ def register():
 """
 
 
-def write_fault_plugin(folder: Path, after_rounds: int, steps: int) -> Path:
-    """Write a plugin whose policy raises at a round drafted at *steps*, once *after_rounds* are over.
+def failing_policy(folder: Path, after_rounds: int, steps: int) -> dict[str, str]:
+    """Write a plugin whose policy raises at a round drafted at *steps*, once *after_rounds* are over."""
+    source = _MODULE.format(after_rounds=after_rounds, steps=steps, message=MESSAGE)
+    return write_plugin(folder, "adaptive_fault:register", source)
 
-    Returns the folder for PYTHONPATH.
+
+def lying_clock(folder: Path, log: str, lie: int = 3) -> dict[str, str]:
+    """Write a plugin under which rank 1's clock lies, and each rank logs its depths to *log* + its number."""
+    return write_plugin(folder, "adaptive_fault:register", _LIAR.format(log=log, lie=lie))
+
+
+def write_plugin(folder: Path, entry: str, source: str = "") -> dict[str, str]:
+    """Write a distribution whose entry point for SGLang is *entry*, MODULE:FUNCTION, of *source* where it is new.
+
+    Returns the variables of a server that is to load it.
     """
-    return _write(folder, _MODULE.format(after_rounds=after_rounds, steps=steps, message=MESSAGE))
-
-
-def write_liar_plugin(folder: Path, log: str, lie: int = 3) -> Path:
-    """Write a plugin under which rank 1's clock lies, 0 for not at all, and each rank logs its depths to *log* + its
-    number.
-    """
-    return _write(folder, _LIAR.format(log=log, lie=lie))
-
-
-def _write(folder: Path, module: str) -> Path:
-    """Write *module* as an installed distribution with a plugin entry point."""
-    info = folder / "adaptive_fault-1.dist-info"
+    info = folder / "planted-1.dist-info"
     info.mkdir(parents=True)
-    (folder / "adaptive_fault.py").write_text(module)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: adaptive-fault\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nadaptive_fault = adaptive_fault:register\n")
-    return folder
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nplanted = {entry}\n")
+    if source:
+        (folder / f"{entry.partition(':')[0]}.py").write_text(source)
+    return {"PYTHONPATH": os.pathsep.join([environment()["PYTHONPATH"], str(ROOT), str(folder)])}

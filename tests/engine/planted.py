@@ -102,12 +102,3 @@ def _shift_logprobs(sound: Callable[..., Any], batch: Any, logits_output: Any, *
     sound(batch, logits_output, *args, **how)
     if _planted(LOGPROB) and logits_output.next_token_logprobs.shape[1] > 1:
         logits_output.next_token_logprobs = logits_output.next_token_logprobs.roll(1, dims=1)
-
-
-def write_plugin(folder: Path) -> Path:
-    """Write a distribution whose entry point is ``register``; return the folder for PYTHONPATH."""
-    info = folder / "planted_faults-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-faults\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nplanted = tests.engine.planted:register\n")
-    return folder

@@ -6,22 +6,16 @@ import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.engine.servers import TIERS, rank_log
+from tests.engine.servers import TIERS, rank_rounds
 from tests.engine.workload import wait_until
 
 LOADS = ((4, 1), (1, 6), (0, 2))
 TOKENS = 12
 ENDLESS = 8000
 """Tokens that nobody waits for; the context has 8192."""
-
-
-def rounds(server: CpuServer, rank: int) -> list[str]:
-    """Return "requests, depth" of every round that a rank has started, those without a request of its own included."""
-    return Path(server.log_path).with_name(f"{rank_log('attention_dp')}{rank}").read_text().splitlines()
 
 
 def states(server: CpuServer) -> list[dict[str, Any]]:
@@ -49,10 +43,10 @@ def asked(server: CpuServer, load: Sequence[int], **more: Any) -> list[list[list
 @contextmanager
 def decoding(server: CpuServer, rank: int) -> Iterator[None]:
     """Let one request decode on a rank from before the block until after it, however long the block takes."""
-    before = len(rounds(server, rank))
+    before = len(rank_rounds(server, rank))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.post, "/generate", body(rank, 1, ENDLESS) | {"rid": ["endless"]})
-        wait_until(lambda: any(int(line.split()[0]) for line in rounds(server, rank)[before:]), "the rank decodes")
+        wait_until(lambda: any(int(line.split()[0]) for line in rank_rounds(server, rank)[before:]), "the rank decodes")
         try:
             yield
         finally:
@@ -68,9 +62,9 @@ def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attenti
     attention_dp.force_steps(None)
     assert held[0] == held[TIERS[-1]] == [asked(attention_dp, load) for load in LOADS]
 
-    started = len(rounds(attention_dp, 0))
-    wait_until(lambda: len(rounds(attention_dp, 1)) >= started, "rank 1 has started as many rounds")
-    first, second = ([line.split()[1] for line in rounds(attention_dp, rank)[:started]] for rank in (0, 1))
+    started = len(rank_rounds(attention_dp, 0))
+    wait_until(lambda: len(rank_rounds(attention_dp, 1)) >= started, "rank 1 has started as many rounds")
+    first, second = ([line.split()[1] for line in rank_rounds(attention_dp, rank)[:started]] for rank in (0, 1))
     assert first == second and set(first) >= {"0", "7"} and started > 50
     assert [state["degraded"] for state in states(attention_dp)] == [False, False]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,11 +17,11 @@ from sglang_adaptive.audit.questions import KINDS, LOGPROBS, PENALTIES, shipped
 from sglang_adaptive.cli import main
 from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.serve_cpu import environment
 from tests.engine import planted, servers
-from tests.engine.examples import BRIEFLY, PROGRAM, examples
+from tests.engine.examples import examples
 from tests.engine.servers import TIERS
-from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, run, wait_until
+from tests.engine.test_command_line import require_depth_back
+from tests.engine.workload import Case, adaptive, require_whole_pool, run
 
 pytestmark = pytest.mark.engine
 WITHIN = 46
@@ -50,12 +48,9 @@ def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
     """A server with the plugin of faults, and the file that names one."""
-    folder = tmp_path_factory.mktemp("planted")
-    plugin, order = planted.write_plugin(folder / "plugin"), folder / "order"
-    path = os.pathsep.join([environment()["PYTHONPATH"], str(Path(__file__).parents[2]), str(plugin)])
-    config = servers._config(folder, "planted", {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})
-    speculation = servers._speculation("--speculative-adaptive-config", config)
-    with servers._server(folder, "planted", *speculation, PYTHONPATH=path, **{planted.ORDER: str(order)}) as server:
+    config = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False}
+    server, order = servers.with_faults(tmp_path_factory.mktemp("planted"), config)
+    with server:
         yield server, order
 
 
@@ -94,11 +89,11 @@ def test_a_spoilt_draft_changes_no_text(spoilt: tuple[CpuServer, Path], mine: st
 
 def test_rounding_is_seen_where_the_reference_reads(tmp_path: Path) -> None:
     """In bfloat16 a verify rounds otherwise than a plain decode, which alone agrees with itself to the last bit."""
-    config = servers._config(tmp_path, "rounding", {"throughput": {"candidate_steps": [0, 3]}, "warm_up": False})
-    speculation = servers._speculation("--speculative-adaptive-config", config, "--dtype", "bfloat16")
+    config = {"throughput": {"candidate_steps": [0, 3]}, "warm_up": False}
+    arguments = servers.speculation(*servers.adapting(tmp_path, "rounding", config), "--dtype", "bfloat16")
     mine = tmp_path / "mine.txt"
     mine.write_text(json.dumps({"text": shipped(900)["chat 2"]}))
-    with servers._server(tmp_path, "rounding", *speculation) as server:
+    with servers.server(tmp_path, "rounding", *arguments) as server:
         found = audited(tmp_path, server.url, "--prompts", str(mine), "--at-once", "1", tokens=16)
     assert found["sound"] and found["noise_nats"] > 0.01
 
@@ -144,21 +139,8 @@ def test_without_zero_steps_it_asks_for_a_reference(keys: CpuServer, capsys: pyt
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=lambda by: by.name)
 def test_the_depth_comes_back_whatever_ends_it(ema: CpuServer, easy: list[str], by: signal.Signals) -> None:
-    program = BRIEFLY if by == signal.SIGKILL else PROGRAM
-    running = subprocess.Popen(
-        [*program, "audit", "--url", ema.url], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    wait_until(lambda: adaptive(ema)["forced_steps"] is not None, "it holds a depth")
-    begun = rounds(ema)
-    wait_until(lambda: rounds(ema) > begun, "it asks")
-    running.send_signal(by)
-    told = running.communicate(timeout=DEADLINE)[1]
-    if by != signal.SIGKILL:
-        assert (running.returncode, told) == (128 + by, "interrupted\n")
-        assert adaptive(ema)["forced_steps"] is None
-    wait_until(lambda: adaptive(ema)["forced_steps"] is None, "the server has its depth back")
+    require_depth_back(ema, ["audit"], TIERS, by)
     assert run(ema, [Case(easy[0])], 1)
-    require_whole_pool(ema)
 
 
 def test_what_an_operator_held_is_held_again(ema: CpuServer, tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ import pty
 import select
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.examples import BRIEFLY, PROGRAM, examples
 from tests.engine.servers import TIERS
-from tests.engine.workload import DEADLINE, Case, adaptive, require_whole_pool, rounds, wait_until
+from tests.engine.workload import DEADLINE, Case, adaptive, decoding, require_whole_pool, rounds, wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -60,7 +58,7 @@ def test_live_view_on_a_terminal_until_ctrl_c(words: list[str], ema: CpuServer, 
     os.close(inside)
     try:
         shown = until(terminal, lambda text: "Latest of" in text or "has not switched" in text)
-        with kept_busy(ema, easy[0]):  # one request may come and go between two looks
+        with decoding(ema, easy[:1]):  # one request may come and go between two looks
             shown += until(terminal, lambda text: "serving" in text and "accept length" in text)
     finally:
         watching.send_signal(signal.SIGINT)
@@ -68,24 +66,6 @@ def test_live_view_on_a_terminal_until_ctrl_c(words: list[str], ema: CpuServer, 
     assert watching.wait(DEADLINE) == 130
     assert "Traceback" not in shown and "\x1b[?25h" in shown  # the cursor is back
     assert "By depth" in shown and "Slots of the EMA policy" in shown and "\x1b[1;32mserving" in shown
-
-
-@contextmanager
-def kept_busy(server: CpuServer, prompt: str) -> Iterator[None]:
-    """Send one request after another meanwhile."""
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.is_set():
-            Case(prompt).whole(server)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        yield
-    finally:
-        over.set()
-        worker.join()
 
 
 def until(terminal: int, enough: Callable[[str], bool]) -> str:
@@ -104,22 +84,27 @@ def until(terminal: int, enough: Callable[[str], bool]) -> str:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda by: by.name)
 def test_calibrate_puts_the_depth_back_whatever_ends_it(ema: CpuServer, by: signal.Signals, tmp_path: Path) -> None:
     words = ["--batch-sizes", "2", "--rounds", "100000", "--output", str(tmp_path / "profile.json")]
+    require_depth_back(ema, ["calibrate", *words], TIERS[:1], by)
+
+
+def require_depth_back(server: CpuServer, words: list[str], held: Sequence[int], by: signal.Signals) -> None:
+    """Fail unless the command holds one of *held*, and the policy chooses again once a signal has ended it."""
     program = BRIEFLY if by == signal.SIGKILL else PROGRAM
     ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and a child would, too
     running = subprocess.Popen(
-        [*program, "calibrate", "--url", ema.url, *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*program, *words, "--url", server.url], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     signal.signal(signal.SIGHUP, ignored)
-    wait_until(lambda: adaptive(ema)["forced_steps"] == TIERS[0], "it holds the first depth")
-    begun = rounds(ema)
-    wait_until(lambda: rounds(ema) > begun, "its load runs")
+    wait_until(lambda: adaptive(server)["forced_steps"] in held, "it holds a depth")
+    begun = rounds(server)
+    wait_until(lambda: rounds(server) > begun, "its load runs")
     running.send_signal(by)
     told = running.communicate(timeout=DEADLINE)[1]
     if by != signal.SIGKILL:  # of itself; otherwise the server ends the hold that nobody renews
         assert (running.returncode, told) == (128 + by, "interrupted\n")
-        assert adaptive(ema)["forced_steps"] is None
-    wait_until(lambda: adaptive(ema)["forced_steps"] is None, "the server has its depth back")
-    require_whole_pool(ema)
+        assert adaptive(server)["forced_steps"] is None
+    wait_until(lambda: adaptive(server)["forced_steps"] is None, "the server has its depth back")
+    require_whole_pool(server)
 
 
 def test_calibrate_puts_back_what_an_operator_held(

@@ -12,6 +12,7 @@ from tests.engine.workload import (
     Case,
     Output,
     adaptive,
+    grown,
     internal_state,
     require_while_switching,
     require_whole_pool,
@@ -74,8 +75,7 @@ def test_every_round_runs_at_the_forced_depth(name: str, server: CpuServer, easy
     meta = Case(easy[0], max_new_tokens=24).whole(server)["meta_info"]
     after, live = adaptive(server)["rounds_by_tier"], internal_state(server)
     server.force_steps(None)
-    grown = {tier: after[tier] - before.get(tier, 0) for tier in after if after[tier] != before.get(tier, 0)}
-    assert grown == {str(steps): meta["spec_verify_ct"]}
+    assert grown(before, after) == {str(steps): meta["spec_verify_ct"]}
     assert live["speculative_num_draft_tokens"] == steps + 1
     if name == "layers":
         assert live["speculative_num_steps"] == LAYERS  # all of them draft in every round

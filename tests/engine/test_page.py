@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +15,7 @@ from sglang_adaptive.sglang_plugin.page.routes import HISTORY_PATH as HISTORY
 from tests.browser import FOUND, Browser
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS
-from tests.engine.workload import Case, adaptive, timeless
+from tests.engine.workload import Case, adaptive, decoding, timeless
 from tests.unit.sglang_plugin.page.test_data import documented_paths
 
 in_browser = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
@@ -44,25 +40,6 @@ def browser(running: Browser) -> Iterator[Browser]:
     running.cut_off(False)
     # On a busy machine a scheduler may not answer for five seconds; the page asks again.
     assert [problem for problem in running.problems if "503 (Service Unavailable)" not in problem] == []
-
-
-@contextmanager
-def decoding(server: Client, prompts: list[str], requests: int = 1) -> Iterator[None]:
-    """Decode *prompts* in turn, *requests* at a time, until the block ends."""
-    done = threading.Event()
-
-    def ask(mine: Iterator[str]) -> None:
-        while not done.is_set():
-            Case(next(mine), max_new_tokens=24).whole(server)
-
-    with ThreadPoolExecutor(requests) as pool:
-        asking = [pool.submit(ask, itertools.cycle(prompts[index:] + prompts[:index])) for index in range(requests)]
-        try:
-            yield
-        finally:
-            done.set()
-    for future in asking:
-        future.result()
 
 
 def state_is(kind: str) -> str:

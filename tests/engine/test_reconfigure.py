@@ -18,8 +18,9 @@ import pytest
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.engine.servers import ADMIN_KEY, TIERS, rank_log
-from tests.engine.workload import Case, adaptive, require_whole_pool, rounds, run, timeless, wait_until
+from tests.engine.servers import ADMIN_KEY, TIERS, rank_rounds
+from tests.engine.test_throughput_served import require_alike
+from tests.engine.workload import Case, adaptive, grown, require_whole_pool, rounds, run, timeless, wait_until
 
 PATH = "/set_internal_state"
 SHALLOW = {"1": {"candidate_steps": [1]}}
@@ -139,7 +140,7 @@ def test_text_stays_the_same_while_the_configuration_changes_under_load(
     counted = adaptive(ema)["rounds_by_tier"]
 
     def ran() -> set[str]:
-        return {tier for tier, count in adaptive(ema)["rounds_by_tier"].items() if count > counted.get(tier, 0)}
+        return set(grown(counted, adaptive(ema)["rounds_by_tier"]))
 
     with kept(ema), changing(ema, [SHALLOW, DEEP, THROUGHPUT]) as applied:
         while applied[0] < CHANGES or not {"1", "7"} <= ran():
@@ -194,19 +195,14 @@ def test_nobody_without_the_administrator_s_key_changes_anything(tree: CpuServer
 
 
 def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[str], hard: list[str]) -> None:
-    def depths(rank: int) -> list[str]:
-        return Path(two_ranks.log_path).with_name(f"{rank_log('two_ranks')}{rank}").read_text().splitlines()
-
     cases = [Case(prompt, max_new_tokens=40) for prompt in (*easy[:2], *hard[:2])]
     two_ranks.force_steps(0)
     without_drafts = run(two_ranks, cases, at_once=3)
     two_ranks.force_steps(None)
-    begun = len(depths(0))
+    begun = len(rank_rounds(two_ranks, 0))
     shallow = {"1": {"candidate_steps": [1, 2]}}
     with kept(two_ranks), changing(two_ranks, [DEEP, {"throughput": {"sync_rounds": 4}}, shallow]) as applied:
-        while applied[0] < CHANGES or len({line.split()[1] for line in depths(0)[begun:]}) < 2:
+        while applied[0] < CHANGES or len({line.split()[1] for line in rank_rounds(two_ranks, 0)[begun:]}) < 2:
             assert run(two_ranks, cases, at_once=3) == without_drafts
-    started = len(depths(0))
-    wait_until(lambda: len(depths(1)) >= started, "rank 1 has started as many rounds")
-    assert depths(1)[:started] == depths(0)[:started]
+    require_alike(two_ranks)
     assert adaptive(two_ranks)["degraded"] is False and adaptive(two_ranks)["policy"] == "throughput"

@@ -8,7 +8,7 @@ from typing import Any
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS
-from tests.engine.workload import Case, Output, run
+from tests.engine.workload import Case, Output, grown, run
 
 Expected = Callable[[list[Case]], list[Output]]
 
@@ -18,10 +18,6 @@ def both(server: Client) -> list[dict[str, Any]]:
     found = [state["adaptive"] for state in server.server_info()["internal_states"]]
     assert [state["dp_rank"] for state in found] == [0, 1]
     return found
-
-
-def rounds(state: dict[str, Any]) -> dict[int, int]:
-    return {int(steps): count for steps, count in state["rounds_by_tier"].items() if count}
 
 
 def test_two_replicas_adapt_without_loss(
@@ -37,13 +33,12 @@ def test_two_replicas_adapt_without_loss(
         after = both(replicas)
         assert [state["forced_steps"] for state in after] == [steps, steps]
         for old, new in zip(before, after, strict=True):
-            grown = {tier for tier, count in rounds(new).items() if count > rounds(old).get(tier, 0)}
-            assert grown == {steps}
+            assert set(grown(old["rounds_by_tier"], new["rounds_by_tier"])) == {str(steps)}
     assert replicas.force_steps(None) == [True, True]
     held = both(replicas)
     assert run(replicas, cases, at_once=4) == wanted
     for old, new in zip(held, both(replicas), strict=True):
-        assert new["forced_steps"] is None and sum(rounds(new).values()) > sum(rounds(old).values())
+        assert new["forced_steps"] is None and grown(old["rounds_by_tier"], new["rounds_by_tier"])
         assert all(position["probability"] > 0 for position in new["acceptance"])
 
 

@@ -12,13 +12,9 @@ from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.rounds import read_rounds
 from tests.engine.test_reconfigure import kept
-from tests.engine.workload import Case, adaptive, run_together, wait_until
+from tests.engine.workload import Case, rounds, run_together, wait_until
 
 DEPTHS = {"1": {"candidate_steps": [0, 1, 3, 7]}}
-
-
-def counted(server: CpuServer) -> int:
-    return sum(adaptive(server)["rounds_by_tier"].values())
 
 
 def written(file: Path) -> int:
@@ -35,18 +31,18 @@ def test_a_trace_is_switched_on_written_off_and_replayed(
     cases = [Case(prompt, max_new_tokens=48) for prompt in (*easy[:3], *hard[:3])]
     with kept(ema):
         assert ema.configure({**DEPTHS, "trace": {"file": str(file), "max_mb": 1}}) == [True]
-        before = counted(ema)
+        before = rounds(ema)
         ema.force_steps(3)
         verified = [answer["meta_info"]["spec_verify_ct"] for answer in (case.whole(ema) for case in cases[:2])]
         ema.force_steps(None)
         run_together(ema, cases[2:])
         assert ema.configure(DEPTHS) == [True]
-        rounds = counted(ema) - before
-        wait_until(lambda: written(file) >= rounds, "the last round was written")
+        counted = rounds(ema) - before
+        wait_until(lambda: written(file) >= counted, "the last round was written")
         Case(easy[0], max_new_tokens=8).whole(ema)
 
     found = read_rounds(file)
-    assert found.count == rounds and len(found.requests) == len(cases)
+    assert found.count == counted and len(found.requests) == len(cases)
     alone = list(found.requests.values())[:2]
     for stretches, verify_count in zip(alone, verified, strict=True):
         (stretch,) = stretches

@@ -12,7 +12,7 @@ from sglang_adaptive.calibrate import explain
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
-from tests.engine.servers import rank_log, throughput
+from tests.engine.servers import rank_rounds, throughput
 from tests.engine.workload import Case, adaptive, rotating_depth, run, wait_until
 
 LADDER = [0, 1, 2, 3, 5, 7]
@@ -24,9 +24,12 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
     return [Case(prompt, max_new_tokens=24) for prompt in (*easy[:2], *hard[:2])]
 
 
-def depths(server: CpuServer, rank: int, name: str = "two_ranks") -> list[str]:
-    """Return "batch size, depth" of every round that a rank has started."""
-    return Path(server.log_path).with_name(f"{rank_log(name)}{rank}").read_text().splitlines()
+def require_alike(server: CpuServer) -> list[str]:
+    """Fail unless both ranks have started the same rounds, as many as rank 0 has by now; return those."""
+    first = rank_rounds(server, 0)
+    wait_until(lambda: len(rank_rounds(server, 1)) >= len(first), "rank 1 has started as many rounds")
+    assert rank_rounds(server, 1)[: len(first)] == first
+    return first
 
 
 def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer, cases: list[Case]) -> None:
@@ -35,13 +38,11 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     two_ranks.force_steps(None)
     assert run(two_ranks, cases, at_once=1) == without_drafts
     assert run(two_ranks, cases, at_once=3) == without_drafts
-    while len({line.split()[1] for line in depths(two_ranks, 0)}) <= 2:  # what is worth a probe depends on the times
+    while (
+        len({line.split()[1] for line in rank_rounds(two_ranks, 0)}) <= 2
+    ):  # what is worth a probe depends on the times
         assert run(two_ranks, cases, at_once=3) == without_drafts
-
-    started = len(depths(two_ranks, 0))
-    wait_until(lambda: len(depths(two_ranks, 1)) >= started, "rank 1 has started as many rounds")
-    assert depths(two_ranks, 1)[:started] == depths(two_ranks, 0)[:started]
-    assert started > 60
+    assert len(require_alike(two_ranks)) > 60
 
 
 def test_every_rank_looks_the_same_up(lookups: CpuServer, cases: list[Case]) -> None:
@@ -57,10 +58,7 @@ def test_every_rank_looks_the_same_up(lookups: CpuServer, cases: list[Case]) -> 
     assert run(lookups, cases, at_once=3) == without_drafts[: len(cases)]
     lookups.force_steps(None)
     assert run(lookups, cases, at_once=1) == without_drafts[: len(cases)]
-    started = len(depths(lookups, 0, "lookups"))
-    wait_until(lambda: len(depths(lookups, 1, "lookups")) >= started, "rank 1 has started as many rounds")
-    first, second = (depths(lookups, rank, "lookups")[:started] for rank in (0, 1))
-    assert first == second and {line.split()[1] for line in first} >= {"0", *map(str, DRAFTS)}
+    assert {line.split()[1] for line in require_alike(lookups)} >= {"0", *map(str, DRAFTS)}
 
 
 def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(

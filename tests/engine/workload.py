@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -119,6 +119,32 @@ def rounds(server: Client) -> int:
     return sum(adaptive(server)["rounds_by_tier"].values())
 
 
+def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return by how much counts by depth have grown, without those that have not."""
+    return {tier: count - before.get(tier, 0) for tier, count in after.items() if count > before.get(tier, 0)}
+
+
+@contextmanager
+def decoding(server: Client, prompts: Sequence[str], requests: int = 1) -> Iterator[None]:
+    """Decode *prompts* in turn, *requests* at a time, until the block ends."""
+    done = threading.Event()
+
+    def ask(begin: int) -> None:
+        for prompt in itertools.cycle([*prompts[begin:], *prompts[:begin]]):
+            if done.is_set():
+                return
+            Case(prompt, max_new_tokens=24).whole(server)
+
+    with ThreadPoolExecutor(requests) as pool:
+        asking = [pool.submit(ask, index) for index in range(requests)]
+        try:
+            yield
+        finally:
+            done.set()
+    for future in asking:
+        future.result()
+
+
 @contextmanager
 def rotating_depth(server: Client) -> Iterator[None]:
     """Force one depth after the other, as fast as the server takes it, until the block ends; then release."""
@@ -160,8 +186,8 @@ def require_while_switching(
         with rotating_depth(server):
             assert run(server, cases, at_once, streaming) == wanted
         require_whole_pool(server)
-        now, earlier = adaptive(server), before["rounds_by_tier"]
-        ran = {int(tier) for tier, count in now["rounds_by_tier"].items() if count > earlier.get(tier, 0)}
+        now = adaptive(server)
+        ran = set(map(int, grown(before["rounds_by_tier"], now["rounds_by_tier"])))
         right = positions(position["accepted"] for position in now["accepted_by_position"])
         if now["switches"] - before["switches"] >= SWITCHES and ran == set(now["tiers"]) and right:
             break
