@@ -106,7 +106,7 @@ class Stepped:
 
         sampling = {"temperature": 0, "ignore_eos": True, **sampling}
         parameters = SamplingParams(max_new_tokens=max_new_tokens, **sampling)
-        parameters.normalize(None)
+        parameters.normalize(self.scheduler.tokenizer)
         self.scheduler.handle_generate_request(
             TokenizedGenerateReqInput(
                 rid=rid, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
