@@ -16,30 +16,33 @@ from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
 from tests import checks
 from tests.patch_checks import (
+    feedback,
     first_end,
     graph_sizes,
     mamba_reserve,
     mamba_width,
     mixed_grammar,
+    override_log,
     swa_reserve,
     target_backends,
     target_scope,
     zero_step_sampling,
 )
-from tests.patch_checks.parts import LADDER, adaptive_worker, published, written
+from tests.patch_checks.parts import LADDER, THREE_TIERS, adaptive_worker, published, written
 from tests.patch_checks.registry import Check
 
 HOOKED = (
     *("EAGLEWorkerV2.init_cuda_graphs", "EAGLEWorkerV2.build_adaptive_runtime_state", "_build_trivial_verify_input"),
     *("_get_attention_backend", "is_disable_overlap_for_batch", "_handle_max_mamba_cache", "compute_swa_request_cap"),
     *("TritonSSUBackend.__call__", "resolve_compress_state_ring_size", "get_swa_ring_size"),
-    *("cutedsl_moe_max_num_tokens", "_locate_str_stop_finished_len"),
+    *("cutedsl_moe_max_num_tokens", "_locate_str_stop_finished_len", "EAGLEWorkerV2.apply_runtime_state"),
+    *("EAGLEWorkerV2.activate_step_by_batch", "on_verify_complete_cpu", "_resolve_spec_v2_tokens"),
 )
 """Ends of the names of SGLang's functions that the checks run."""
 
 
 def the_launch_depth_shrinks_no_ring_and_no_exchange() -> None:
-    with written({"1": {"candidate_steps": [1, 3, 7]}}) as path:
+    with written(THREE_TIERS) as path:
         by_launch = [_sizes(steps, speculative_adaptive_config=path) for steps in (1, 7)]
     assert by_launch[0] == by_launch[1], f"sizes by launch depth: {by_launch}"
 
@@ -83,16 +86,22 @@ CHECKS: tuple[Check, ...] = (
     mixed_grammar.a_mixed_batch_without_grammars_overlaps,
     mixed_grammar.a_verify_with_a_grammar_overlaps,
     mixed_grammar.nothing_waits_without_pending_results,
+    feedback.results_do_not_switch_the_live_state,
+    feedback.easy_text_leaves_zero_steps_although_results_come_late,
+    override_log.ten_thousand_switches_leave_the_override_log_bounded,
+    override_log.a_switch_logs_at_most_one_line,
+    override_log.readback_has_the_live_width,
+    override_log.another_source_in_between_keeps_its_place_in_the_override_log,
     first_end.of_two_stop_strings_the_first_in_the_text_ends_it,
     first_end.the_end_of_a_sequence_ends_it_before_a_stop_string,
     first_end.a_stop_string_across_two_rounds_ends_it,
 )
 
 
-def worker_in_a_round(launch_steps: int) -> Any:
+def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
     """Return the worker of the checks with this package's controller, and begin its round."""
-    worker = adaptive_worker(launch_steps=launch_steps)
-    policy = AdaptiveSpeculativeParams(launch_steps, config=check_config(LADDER, "test"))
+    worker = adaptive_worker(config, launch_steps)
+    policy = AdaptiveSpeculativeParams(launch_steps, config=check_config(config, "test"))
     controller = AdaptiveController(worker, policy)
     for state in worker.adaptive_controller._states.values():
         controller.register(state)
@@ -106,7 +115,7 @@ def worker_in_a_round(launch_steps: int) -> Any:
 def main() -> None:
     """Apply the hooks on HOOKED, run CHECKS and print what came out."""
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(HOOKED))
-    for module in (graph_sizes, target_scope, zero_step_sampling):
+    for module in (feedback, graph_sizes, override_log, target_scope, zero_step_sampling):
         setattr(module, adaptive_worker.__name__, worker_in_a_round)
     print(json.dumps(checks.run({check.__name__: check for check in CHECKS})))
 

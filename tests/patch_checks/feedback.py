@@ -41,6 +41,21 @@ def results_do_not_switch_the_live_state() -> None:
         assert worker.speculative_num_steps == 1, "the decision did not take effect before the next draft"
 
 
+@repaired
+def easy_text_leaves_zero_steps_although_results_come_late() -> None:
+    """With overlap a round is launched before the result of the one before it is in."""
+    config, depths = {**LADDER, "1": {"candidate_steps": [0, 1, 3]}}, list[int]()
+    with published():
+        worker = adaptive_worker(config, launch_steps=0)
+        processor = result_processor(worker)
+        for _ in range(60):
+            worker.activate_step_by_batch(1)
+            depths.append(worker.speculative_num_steps)
+            for late in depths[-2:-1]:
+                verify(processor, [request()], steps=late, correct=late)
+    assert depths[0] == 0 and set(depths[-20:]) == {3}, depths
+
+
 @kept
 def round_of_the_current_tier_feeds_the_average() -> None:
     with published():

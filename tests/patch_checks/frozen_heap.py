@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from tests.patch_checks.graph_sizes import replaced
+from tests.patch_checks.graph_sizes import no_contexts
 from tests.patch_checks.parts import adaptive_worker, published
 from tests.patch_checks.registry import kept, repaired
 
@@ -50,10 +50,6 @@ def the_heap_is_frozen_once_for_all_tiers() -> None:
         frozen.append(gc.get_freeze_count())
         return SimpleNamespace(speculative_num_steps=1)
 
-    def nothing(*_: Any, **__: Any) -> Any:
-        return contextlib.nullcontext()
-
-    contexts = ("draft_tp_context", "speculative_moe_backend_context", "speculative_moe_a2a_backend_context")
     with ExitStack() as stack:
         stack.enter_context(published(device="cpu", cuda_graph_bs_decode=[1]))
         worker = adaptive_worker(launch_steps=3)
@@ -62,9 +58,10 @@ def the_heap_is_frozen_once_for_all_tiers() -> None:
         target.__dict__.update(dict.fromkeys(TARGET))
         two = {"init_states": lambda **_: [build(), build()], "build_states": lambda: [build(), build()]}
         worker.adaptive_controller = SimpleNamespace(register=lambda state: None, **two)
-        stack.enter_context(replaced(eagle_worker_v2, **dict.fromkeys(contexts, nothing)))
-        stack.enter_context(replaced(eagle_worker_v2, SpecRuntimeState=nothing, check_cuda_graph_backend=nothing))
-        stack.enter_context(replaced(eagle_worker_v2.BaseSpecWorker, init_cuda_graphs=lambda self: None))
+        stack.enter_context(no_contexts())
+        for name in ("SpecRuntimeState", "check_cuda_graph_backend"):
+            stack.enter_context(mock.patch.object(eagle_worker_v2, name))
+        stack.enter_context(mock.patch.object(eagle_worker_v2.BaseSpecWorker, "init_cuda_graphs"))
         worker.init_cuda_graphs()
     assert all(frozen), f"nothing was frozen any more after a graph: {frozen}"
     assert gc.get_freeze_count() == 0, "the heap stayed frozen"

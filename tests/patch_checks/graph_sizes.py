@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from tests.patch_checks.on_cpu import buildable
 from tests.patch_checks.parts import adaptive_worker, published
@@ -40,7 +41,7 @@ def the_controller_is_told_what_was_captured() -> None:
         worker._target_worker.model_runner.attn_backend = None
         worker._target_worker.model_runner.decode_cuda_graph_runner = None
         worker.adaptive_controller.init_states = lambda cuda_graph_bs: told.append(cuda_graph_bs)
-        with replaced(eagle_worker_v2.BaseSpecWorker, init_cuda_graphs=lambda self: None), no_contexts():
+        with mock.patch.object(eagle_worker_v2.BaseSpecWorker, "init_cuda_graphs"), no_contexts():
             worker.init_cuda_graphs()
     assert told == [CAPTURED], f"the controller was passed {told}"
 
@@ -56,7 +57,7 @@ def captured_by(steps: int, width: int, sizes: list[int] | None) -> list[list[in
     def capture(runner: Any, **_: Any) -> None:
         captured.append(get_batch_sizes_to_capture(runner, width)[0])
 
-    with graphs(), on_a_gpu(), replaced(eagle_worker_v2, DecodeCudaGraphRunner=capture):
+    with graphs(), on_a_gpu(), mock.patch.object(eagle_worker_v2, "DecodeCudaGraphRunner", capture):
         worker = buildable(adaptive_worker(launch_steps=1))
         runner = worker._target_worker.model_runner
         runner.req_to_token_pool = SimpleNamespace(size=64)
@@ -77,42 +78,18 @@ def graphs() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def on_a_gpu() -> Iterator[None]:
+def on_a_gpu() -> AbstractContextManager[Any]:
     """Let the worker's module take the branches of a GPU."""
     from sglang.srt.speculative import eagle_worker_v2
 
-    with replaced(eagle_worker_v2, _is_cpu=False):
-        yield
+    return mock.patch.object(eagle_worker_v2, "_is_cpu", False)
 
 
 @contextmanager
 def no_contexts() -> Iterator[None]:
     """Leave out the draft's parallel groups, which need a launched server."""
-    from contextlib import nullcontext
-
     from sglang.srt.speculative import eagle_worker_v2
 
-    def nothing(*_: Any) -> Any:
-        return nullcontext()
-
-    with replaced(
-        eagle_worker_v2,
-        draft_tp_context=nothing,
-        speculative_moe_backend_context=nothing,
-        speculative_moe_a2a_backend_context=nothing,
-    ):
+    names = ("draft_tp_context", "speculative_moe_backend_context", "speculative_moe_a2a_backend_context")
+    with mock.patch.multiple(eagle_worker_v2, **dict.fromkeys(names, lambda *_, **__: nullcontext())):
         yield
-
-
-@contextmanager
-def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Set attributes of *owner* for a while."""
-    before = {name: getattr(owner, name) for name in attributes}
-    for name, value in attributes.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tests.patch_checks.parts import published, written
+from tests.patch_checks.parts import THREE_TIERS, published, written
 from tests.patch_checks.registry import kept, repaired
 
-LADDER = {"1": {"candidate_steps": [1, 3, 7]}}
 STATE_BYTES, LAYERS = 48 << 20, 4
 """Of one request's state in all layers, as a hybrid of 30B has it."""
 REQUESTS, GIBIBYTES = 48, 60.0
@@ -22,7 +21,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 @repaired
 def the_launch_depth_does_not_shrink_the_verify_states() -> None:
-    with written(LADDER) as path:
+    with written(THREE_TIERS) as path:
         for way in WAYS:
             found = {steps: priced(steps, speculative_adaptive_config=path, **way) for steps in (1, 7)}
             assert found[1] == found[7], f"GiB left and slots by launch depth: {found}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from tests.patch_checks.parts import adaptive_worker, published
 from tests.patch_checks.registry import repaired
@@ -18,13 +19,9 @@ def a_tier_on_cpu_gets_no_cuda_graph() -> None:
     def capture(runner: Any, *, speculative_num_steps: int, **_: Any) -> None:
         graphs.append(speculative_num_steps)
 
-    original, eagle_worker_v2.DecodeCudaGraphRunner = eagle_worker_v2.DecodeCudaGraphRunner, capture
-    try:
-        with published(device="cpu"):
-            worker = buildable(adaptive_worker(launch_steps=3))
-            state = worker.build_adaptive_runtime_state(7, 8)
-    finally:
-        eagle_worker_v2.DecodeCudaGraphRunner = original
+    with published(device="cpu"), mock.patch.object(eagle_worker_v2, "DecodeCudaGraphRunner", capture):
+        worker = buildable(adaptive_worker(launch_steps=3))
+        state = worker.build_adaptive_runtime_state(7, 8)
     assert graphs == [], f"a CUDA graph was captured for {graphs} steps"
     assert (state.speculative_num_steps, state.target_graph_runner) == (7, None), state
 

@@ -15,6 +15,7 @@ from typing import Any
 
 LADDER = {"1": {"candidate_steps": [1, 3]}, "warmup_batches": 0, "update_interval": 1, "ema_alpha": 1}
 """Decides after every round, from that round alone."""
+THREE_TIERS = {"1": {"candidate_steps": [1, 3, 7]}}
 
 
 @contextmanager
@@ -111,7 +112,7 @@ def verify(processor: Any, reqs: Sequence[Any], steps: int, correct: int) -> Non
         accept_lens=torch.full((len(reqs),), correct + 1),
         speculative_num_draft_tokens=width,
     )
-    batch = SimpleNamespace(reqs=list(reqs), has_grammar=False)
+    batch = SimpleNamespace(reqs=list(reqs), has_grammar=False, seq_lens_sum=100 * len(reqs))
     processor._resolve_spec_v2_tokens(result, batch)
     counted = {}
     if hasattr(result, "num_proposed_drafts"):

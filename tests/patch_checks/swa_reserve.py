@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.patch_checks.parts import published, written
+from tests.patch_checks.parts import THREE_TIERS, published, written
 from tests.patch_checks.registry import kept, repaired
-
-LADDER = {"1": {"candidate_steps": [1, 3, 7]}}
 
 
 @repaired
 def the_launch_depth_does_not_shrink_the_reserve() -> None:
-    with written(LADDER) as path:
+    with written(THREE_TIERS) as path:
         by_launch = {steps: reserved(steps, speculative_adaptive_config=path) for steps in (1, 7)}
     assert by_launch[1] == by_launch[7], f"slots reserved by launch depth: {by_launch}"
 

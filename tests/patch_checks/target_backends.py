@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-from tests.patch_checks.graph_sizes import replaced
 from tests.patch_checks.parts import published
 from tests.patch_checks.registry import repaired
 
@@ -32,7 +32,7 @@ def a_tiers_backend_carries_its_names_and_the_runners_translator() -> None:
     runner.kv_index_translator = object.__new__(KVIndexTranslator)
     with ExitStack() as stack:
         stack.enter_context(published(device="cpu", attention_backend="fa3"))
-        stack.enter_context(replaced(attention_backend_setup, _build_resolved_backend=build))
+        stack.enter_context(mock.patch.object(attention_backend_setup, "_build_resolved_backend", build))
         backend = runner._get_attention_backend(init_new_workspace=True)
     carried = SimpleNamespace(
         prefill=backend.prefill_attention_backend_str, decode=backend.decode_attention_backend_str

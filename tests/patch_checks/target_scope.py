@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
-from tests.patch_checks.graph_sizes import graphs, on_a_gpu, replaced
+from tests.patch_checks.graph_sizes import graphs, on_a_gpu
 from tests.patch_checks.on_cpu import buildable
 from tests.patch_checks.parts import adaptive_worker
 from tests.patch_checks.registry import kept, repaired
@@ -34,13 +35,13 @@ def scopes() -> dict[str, bool]:
     def note(part: str) -> Any:
         return lambda *_, **__: seen.update({part: get_flags().moe.speculative_context})
 
-    with graphs(), on_a_gpu(), replaced(eagle_worker_v2, DecodeCudaGraphRunner=note("target graphs")):
+    with graphs(), on_a_gpu(), mock.patch.object(eagle_worker_v2, "DecodeCudaGraphRunner", note("target graphs")):
         worker = buildable(adaptive_worker(launch_steps=3))
         draft, runner = worker._draft_worker, worker._target_worker.model_runner
         draft.init_attention_backend, draft._capture_cuda_graphs = map(note, DRAFT)
         runner._get_attention_backend = note("target backend")
         runner.attn_backend = runner.decode_cuda_graph_runner = None
         del worker.adaptive_controller._states[1]
-        with replaced(eagle_worker_v2.BaseSpecWorker, init_cuda_graphs=lambda self: None):
+        with mock.patch.object(eagle_worker_v2.BaseSpecWorker, "init_cuda_graphs"):
             worker.init_cuda_graphs()
     return seen

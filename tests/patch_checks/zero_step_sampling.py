@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-from tests.patch_checks.graph_sizes import replaced
 from tests.patch_checks.parts import adaptive_worker, published
 from tests.patch_checks.registry import repaired
 
@@ -60,7 +60,7 @@ def sampled(logits: Any) -> Any:
         worker._target_worker.model_runner.attn_backend = SimpleNamespace(verify_mask=None)
         worker._target_worker.model_config = SimpleNamespace(vocab_size=VOCABULARY)
         verify_input = worker._build_trivial_verify_input(batch)
-        stack.enter_context(replaced(eagle_utils, _is_cpu=False, sampling_softmax=softmax))
+        stack.enter_context(mock.patch.multiple(eagle_utils, _is_cpu=False, sampling_softmax=softmax))
         return eagle_utils.eagle_sample(verify_input, batch, SimpleNamespace(next_token_logits=logits.clone()))
 
 
