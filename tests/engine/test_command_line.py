@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +17,9 @@ import pytest
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.command_line import DEFAULT_URL
-from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer, ServerError
 from tests.engine.examples import BRIEFLY, PROGRAM, examples
-from tests.engine.servers import TIERS
+from tests.engine.servers import TIERS, server
 from tests.engine.workload import DEADLINE, Case, adaptive, decoding, require_whole_pool, rounds, wait_until
 
 pytestmark = pytest.mark.engine
@@ -151,3 +152,11 @@ def test_throughput_policy_is_watched_with_what_each_depth_promises(
     found = json.loads(capsys.readouterr().out)
     assert all(row["expected_tokens_per_second"] > 0 for row in found["by_depth"])
     assert sum(row["live"] for row in found["by_depth"]) == 1
+
+
+def test_a_server_whose_port_is_taken_while_it_starts_ends_and_says_so(tmp_path: Path) -> None:
+    late = server(tmp_path, "late")
+    refusal = pytest.raises(ServerError, match=f"another process has taken port {late.port}")
+    with socket.create_server((late.host, late.port)), refusal:
+        late.start()
+    assert not late.is_running()

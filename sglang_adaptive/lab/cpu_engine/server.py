@@ -34,6 +34,7 @@ _STAGES: tuple[tuple[str, str], ...] = (
     ("Uvicorn running on", "listening"),
     ("The server is fired up and ready to roll", READY),
 )
+_TAKEN = "address already in use"  # by another process, since the port was chosen; SGLang goes on without HTTP
 
 
 class BootLog:
@@ -45,6 +46,7 @@ class BootLog:
         self._rest = b""
         self._waiting = list(_STAGES)
         self.ready = False
+        self.port_taken = False
 
     def new_stages(self) -> list[str]:
         """Return the stages reached since the last call; a stage skipped by the server is reported with the next."""
@@ -60,6 +62,7 @@ class BootLog:
         return reached
 
     def _stages_of(self, line: str) -> list[str]:
+        self.port_taken = self.port_taken or _TAKEN in line
         for index, (text, _) in enumerate(self._waiting):
             if text in line:
                 passed = [stage for _, stage in self._waiting[: index + 1]]
@@ -147,7 +150,7 @@ class CpuServer(Client):
     def poll(self) -> bool:
         """Return whether the launched server answers; report new stages.
 
-        Raises ServerError when it has ended, or is not ready after `start_timeout` seconds.
+        Raises ServerError when it has ended, cannot have its port, or is not ready after `start_timeout` seconds.
         """
         assert self._process is not None
         waited = time.monotonic() - self._begin
@@ -157,6 +160,8 @@ class CpuServer(Client):
             return True
         if self._process.poll() is not None:
             raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
+        if self._boot.port_taken:
+            raise ServerError(f"another process has taken port {self.port}:\n{self.log_tail()}")
         if waited > self.start_timeout:
             raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
         return False
