@@ -15,12 +15,15 @@ from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.sglang_plugin.launch import checkup
 from tests.launch_lab import NO_MODEL
 from tests.launch_lines.verdicts import CONFIGS, HERE, launcher
+from tests.releases import IS_OLDER
 
 pytestmark = pytest.mark.engine
 
 ALGORITHM, DRAFT, TREE = "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-eagle-topk"
 HOT = "object has no attribute 'hot_token_id'"
 ADD_DRAFT = "add --speculative-draft-model-path DRAFT"
+NO_DP = "support dp attention" if IS_OLDER else "requires --enable-dp-lm-head"
+"""What DFLASH is told."""
 ATTENTION_DP = ("--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
 
 
@@ -52,7 +55,7 @@ CANNOT_START: list[tuple[str, list[str], list[str]]] = [
     ("gemma-4", [ALGORITHM, "FROZEN_KV_MTP"], ["before the model was bound", ADD_DRAFT]),
     ("llama", [ALGORITHM, "NGRAM", *ATTENTION_DP], ["does not support dp attention"]),
     ("llama", [ALGORITHM, "DFLASH"], ["DFLASH speculative decoding requires setting --speculative-draft-model-path"]),
-    ("llama", [ALGORITHM, "DFLASH", DRAFT, model("dflash"), *ATTENTION_DP], ["requires --enable-dp-lm-head"]),
+    ("llama", [ALGORITHM, "DFLASH", DRAFT, model("dflash"), *ATTENTION_DP], [NO_DP]),
     ("qwen3", [ALGORITHM, "DSPARK"], ["DSpark dense", "requires setting --speculative-draft-model-path"]),
     ("llama", [ALGORITHM, "UNO"], ["UNO requires --uno-lora-path"]),
     ("mimo", [ALGORITHM, "MTP"], ["Unknown speculative algorithm name: MTP", f"{ALGORITHM} NEXTN"]),

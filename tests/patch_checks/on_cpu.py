@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -28,6 +29,8 @@ def a_tier_on_cpu_gets_no_cuda_graph() -> None:
 
 def buildable(worker: Any) -> Any:
     """Give *worker* what building a tier touches besides graphs; nothing in it computes."""
+    from sglang.srt.speculative.spec_utils import draft_tp_context
+
     draft, target = worker._draft_worker, worker._target_worker
     for name in ("draft_attn_backend", "draft_extend_attn_backend", "cuda_graph_runner"):
         setattr(draft, name, None)
@@ -35,7 +38,10 @@ def buildable(worker: Any) -> Any:
     draft.speculative_num_steps, draft.speculative_num_draft_tokens = 3, 4
     draft.draft_runner.draft_attn_backend = draft.draft_runner.attn_backend = None
     draft.init_attention_backend = draft._capture_cuda_graphs = lambda: None
-    draft.parallel_layout = SimpleNamespace(tp_group=None)
+    if "owns_attention" in signature(draft_tp_context).parameters:
+        draft.draft_owns_attention = False  # SGLang 0.5.22
+    else:
+        draft.parallel_layout = SimpleNamespace(tp_group=None)
     target.model_runner.init_new_workspace = False
     target.model_runner._get_attention_backend = lambda init_new_workspace: "backend"
     worker.device, worker.gpu_id = "cpu", 0

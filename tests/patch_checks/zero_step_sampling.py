@@ -36,6 +36,7 @@ def a_sampled_batch_may_run_at_zero_steps() -> None:
 
 def sampled(logits: Any) -> Any:
     """Return what eagle_sample makes of *logits*, (requests, vocabulary), after a round without drafts."""
+    import sgl_kernel
     import torch
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.runtime_context import get_parallel
@@ -61,6 +62,9 @@ def sampled(logits: Any) -> Any:
         worker._target_worker.model_config = SimpleNamespace(vocab_size=VOCABULARY)
         verify_input = worker._build_trivial_verify_input(batch)
         stack.enter_context(mock.patch.multiple(eagle_utils, _is_cpu=False, sampling_softmax=softmax))
+        # SGLang 0.5.22 imports them whether a request needs them or not.
+        unused = dict.fromkeys(("top_k_renorm_prob", "top_p_renorm_prob"))
+        stack.enter_context(mock.patch.dict(vars(sgl_kernel), unused))
         return eagle_utils.eagle_sample(verify_input, batch, SimpleNamespace(next_token_logits=logits.clone()))
 
 

@@ -19,6 +19,7 @@ from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions
 from sglang_adaptive.policy.verify_cost import AT_FIRST, ONE_TIER, SHARE, TOO_LITTLE, WHOLE, Grid, VerifyCosts
 from sglang_adaptive.runtime.round_times import RoundClock
+from tests.releases import since_the_newest
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.workers.dspark import LearntTable
@@ -456,7 +457,7 @@ def test_sglang_reads_the_draft_of_the_benchmark() -> None:
     assert confidence.shape == (2, GAMMA)
 
 
-@pytest.mark.parametrize("mode", ["compact", "static"])
+@pytest.mark.parametrize("mode", [pytest.param("compact", marks=since_the_newest), "static"])
 def test_the_launcher_lets_it_learn_and_keeps_speculation_static(
     mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from sglang_adaptive.sglang_plugin.contract import supported
 from tests.launch_lab import NO_MODEL, OURS, LaunchLab, Outcome
+from tests.releases import since_the_newest
 
 pytestmark = pytest.mark.engine
 
@@ -108,6 +109,7 @@ def test_changed_sglang_is_refused_by_name(lab: LaunchLab, good: Path, case: str
     assert told in line and f"this package supports {supported()}: " in line
 
 
+@since_the_newest  # an older one lacks what it had to have
 def test_release_that_is_not_tested_is_served_and_named(lab: LaunchLab, good: Path) -> None:
     outcome = lab.launch(
         ["sglang.launch_server", "--model-path", NO_MODEL, "--speculative-adaptive-config", str(good)],

@@ -15,6 +15,7 @@ from sglang_adaptive.doctor.installation import dspark_check as check
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.sglang_plugin.launch.line import planner
 from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT, planner_reason
+from tests.releases import since_the_newest
 
 WHOLE = {"sample_batch_tokens": [8, 64], "sample_steps_per_sec": [200.0, 150.0], "max_batch_tokens": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -97,7 +98,7 @@ def test_a_line_that_learns_the_table_is_fine(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("mode", "policy", "ranks", "words"),
     [
-        ("compact", "throughput", 1, LEARNT),
+        pytest.param("compact", "throughput", 1, LEARNT, marks=since_the_newest),
         ("static", "throughput", 1, "SGLANG_RAGGED_VERIFY_MODE is static"),
         (None, "throughput", 1, "SGLANG_RAGGED_VERIFY_MODE is static"),
         ("cap-accept", "throughput", 1, "SGLANG_RAGGED_VERIFY_MODE is cap-accept"),

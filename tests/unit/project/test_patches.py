@@ -11,6 +11,9 @@ from tests import checks
 from tests.checks import Findings
 from tests.patch_checks import KEPT, REPAIRED
 from tests.patched_sglang import PATCHES, copy_touched, git_apply, package, patched_site
+from tests.releases import since_the_newest
+
+pytestmark = since_the_newest
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)

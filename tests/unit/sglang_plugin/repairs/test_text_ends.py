@@ -14,6 +14,7 @@ from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sglang_adaptive.sglang_plugin.repairs import first_end
+from tests.releases import IS_OLDER
 
 END = ord("$")
 MOST = 14
@@ -58,13 +59,15 @@ def repaired() -> Iterator[None]:
     Req._locate_str_stop_finished_len = original
 
 
+# SGLang 0.5.22 asks one that is anchored to the end after a round's last token alone.
+REGEXES = ["a+b", "b ?b", "[ab]{3}", *(() if IS_OLDER else (" $",))]
 texts = st.text("ab $", min_size=1, max_size=16)
 
 
 @given(
     text=texts,
     stops=st.lists(st.text("ab ", min_size=1, max_size=3), max_size=3),
-    regexes=st.lists(st.sampled_from(["a+b", "b ?b", " $", "[ab]{3}"]), max_size=2),
+    regexes=st.lists(st.sampled_from(REGEXES), max_size=2),
     rounds=st.lists(st.integers(2, 8), min_size=8, max_size=8),
 )
 @example(text="aa b", stops=["b", " "], regexes=[], rounds=[8] * 8)

@@ -1,0 +1,14 @@
+"""What tests say of the SGLang that they run on; ``make newest`` runs them on others than the newest that is served."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+from packaging.version import Version
+
+from sglang_adaptive.sglang_plugin.contract import RELEASES
+
+NEWEST = RELEASES[-1]
+IS_OLDER = Version(version("sglang")) < Version(NEWEST)
+since_the_newest = pytest.mark.skipif(IS_OLDER, reason=f"is so since SGLang {NEWEST}")
