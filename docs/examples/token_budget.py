@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -40,9 +39,6 @@ class TokenBudgetPolicy:
         counts = observation.num_correct_drafts_per_req
         if counts and observation.steps:  # a round without drafts teaches nothing
             self._accepted += 0.1 * (sum(counts) / len(counts) - self._accepted)
-
-    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
-        self.observe(RoundObservation(self.candidate_steps[-1], num_correct_drafts_per_req, batch_size))
 
     def snapshot(self) -> dict[str, Any]:
         return {"policy": self.name, "budget": self._budget, "accepted": self._accepted}

@@ -19,8 +19,8 @@ class AdaptivePolicy(Protocol):
     """Chooses the draft steps of the next round.
 
     ``name``, ``observe`` and ``snapshot`` are this package's, the other members those of SGLang 0.5.23's
-    ``AdaptiveSpecPolicy``. A policy is pure: no clock and no I/O, and the same inputs give the same decisions, because
-    every tensor-parallel rank runs its own copy.
+    ``AdaptiveSpecPolicy``, whose ``on_verify_complete`` nobody calls here. A policy is pure: no clock and no I/O, and
+    the same inputs give the same decisions, because every tensor-parallel rank runs its own copy.
     """
 
     name: str
@@ -38,11 +38,8 @@ class AdaptivePolicy(Protocol):
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the draft steps for the round about to start with *batch_size* requests; called once a round."""
 
-    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
-        """Learn from a round drafted at the live depth, as SGLang calls it; return new steps, or None to stay."""
-
     def observe(self, observation: RoundObservation) -> None:
-        """Learn from a round that says which depth drafted it: what this package calls instead."""
+        """Learn from a round, whose result may arrive after the next one was chosen: it says which depth drafted it."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the policy's state as JSON builtins, for monitoring."""

@@ -323,6 +323,7 @@ class AdaptiveSpeculativeParams:
         return self._route(batch_size).current_steps
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
+        """Learn from a round of the live depth, as SGLang calls its own policy; return new steps, or None to stay."""
         slot = self._route(batch_size)
         return slot.current_steps if slot.update(num_correct_drafts_per_req) else None
 

@@ -57,8 +57,6 @@ class Scripted:
     def observe(self, observation: RoundObservation) -> None:
         """Learn nothing."""
 
-    on_verify_complete = observe
-
     def snapshot(self) -> dict[str, Any]:
         return {}
 

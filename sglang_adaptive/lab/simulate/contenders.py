@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.engine import Drivable, LearnsNothing
+from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.ours import (
     ABLATIONS,
     LOOKUPS,
@@ -41,8 +41,10 @@ class Contender:
     """Steps that it chooses from, whatever the ladder; empty for those of the ladder."""
 
 
-class StaticPolicy(LearnsNothing):
+class StaticPolicy:
     """Always the same depth."""
+
+    learns = False
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -52,8 +54,10 @@ class StaticPolicy(LearnsNothing):
         return self._steps
 
 
-class OraclePolicy(LearnsNothing):
+class OraclePolicy:
     """Reads the best depth off the trace, round after round."""
+
+    learns = False
 
     def __init__(self, trace: Trace) -> None:
         self._depths = iter(trace.oracle_depths.tolist())

@@ -19,25 +19,14 @@ from sglang_adaptive.runtime.round_times import RoundClock
 
 
 class Drivable(Protocol):
-    """The two methods that SGLang's own policy has; ``observe`` replaces the second one where it exists.
+    """A policy that chooses depths.
 
-    A policy with ``learns = False`` is spared the results.
+    Results go to its ``observe``, else to the ``on_verify_complete`` of SGLang's policies; none where ``learns`` is
+    False.
     """
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Return the depth of the round about to start."""
-
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> int | None:
-        """Learn from the round whose result has just arrived."""
-
-
-class LearnsNothing:
-    """A policy that reads no results."""
-
-    learns = False
-
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """Learn nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,11 +159,6 @@ class ThroughputPolicy:
             )
         return self._running
 
-    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
-        """Learn from a round of the steps that were last returned; None, for the next round decides for itself."""
-        self.observe(RoundObservation(self._running, num_correct_drafts_per_req, batch_size))
-        return None
-
     def observe(self, observation: RoundObservation) -> None:
         """Learn from one round; the next ``get_steps_for_batch`` decides, for its own batch."""
         steps, shape = observation.steps, observation.shape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -68,9 +67,6 @@ class ScriptedPolicy:
         if self.fails_on == "choose":
             raise RuntimeError("no idea")
         return self.answer
-
-    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
-        raise AssertionError("the controller speaks the richer observe()")
 
     def observe(self, observation: RoundObservation) -> None:
         if self.fails_on == "observe":

@@ -104,6 +104,9 @@ def test_measured_cost_is_handed_over_when_the_policy_says_that_it_is_due() -> N
             self.cost_sync_due = len(handed) == 0
             return 1
 
+        def observe(self, observation: RoundObservation) -> None:
+            """Learn nothing."""
+
         def export_cost(self) -> list[float]:
             handed.append("export")
             return [1.0]

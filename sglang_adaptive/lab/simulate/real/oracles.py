@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Drivable, LearnsNothing
+from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import IntArray
@@ -24,12 +24,14 @@ FRESH, NONE, SOME, ALL = range(4)
 CONTEXTS = 4
 
 
-class KnowsKinds(LearnsNothing):
+class KnowsKinds:
     """Knows each request's category, and what a round of each depth brings there on average.
 
     Against the steps that run, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
     time for the texts of the batch, where ``pace_r`` is the tokens a round of the request's category.
     """
+
+    learns = False
 
     def __init__(self, live: Live, ladder: Sequence[int], seconds: FloatArray, pace: FloatArray) -> None:
         """*seconds* has those of a round by batch size and by place in *ladder*, *pace* its tokens by category."""
@@ -49,8 +51,10 @@ class KnowsKinds(LearnsNothing):
         return self._ladder[self._at]
 
 
-class KnowsDrafts(LearnsNothing):
+class KnowsDrafts:
     """Knows how many drafts each request will get accepted, in the coming round and in all later ones."""
+
+    learns = False
 
     def __init__(self, live: Live, ladder: Sequence[int], price: FloatArray, progress: FloatArray) -> None:
         """*price* is the progress that a round has to bring, by batch size; *progress* is ``Texts.progress``."""
@@ -62,12 +66,14 @@ class KnowsDrafts(LearnsNothing):
         return self._ladder[int(np.argmax(brought - self._price[batch_size]))]
 
 
-class KnowsContexts(LearnsNothing):
+class KnowsContexts:
     """Knows what each context of the last rounds foretells on average, and has the server's lag.
 
     The context of a request is whether all, some or none of its drafts were accepted in its round before last; the
     result of the last one has not arrived.
     """
+
+    learns = False
 
     def __init__(
         self, live: Live, ladder: Sequence[int], price: FloatArray, progress: FloatArray, foretold: FloatArray
