@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sglang_adaptive.adaptive_server import NotReady, read_info
 from sglang_adaptive.client import Client, RequestError, in_words
 from sglang_adaptive.command_line import (
-    BAD_INPUT,
     DEFAULT_URL,
     DONE,
     PROBLEM,
@@ -22,6 +22,7 @@ from sglang_adaptive.command_line import (
     count,
     failed,
     number,
+    server_url,
 )
 from sglang_adaptive.lab.chat.conversation import Conversation
 from sglang_adaptive.lab.chat.talk import Talk
@@ -54,7 +55,7 @@ def parser() -> CommandParser:
         "0 done; 1 no server, no model, or a question failed; 2 bad usage; 130 interrupted",
     )
     add = found.add_argument
-    add("--url", metavar="URL", help=f"talk to this server, as in {DEFAULT_URL} (default: start one)")
+    add("--url", type=server_url, metavar="URL", help=f"talk to this server, as in {DEFAULT_URL} (default: start one)")
     add_api_key(found)
     add("--system", metavar="TEXT", help="system prompt (default: the chat template's own)")
     add("--tokens", type=count, default=TOKENS, metavar="N", help="most tokens of an answer (default: %(default)s)")
@@ -74,9 +75,7 @@ def main(argv: Sequence[str]) -> int:
         return stop.exit_code
     except BrokenPipeError:
         raise
-    except ValueError as error:
-        return failed("chat", f"--url: {error}", BAD_INPUT)
-    except (ModelError, LaunchError, ServerError) as error:
+    except (ModelError, LaunchError, ServerError, NotReady) as error:
         return failed("chat", str(error), PROBLEM)
     except (OSError, http.client.HTTPException, RequestError) as error:
         return failed("chat", f"{arguments.url}: {in_words(error)}", PROBLEM)
@@ -87,7 +86,7 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
     """Yield the client of the given server, or of one that runs inside the ``with``."""
     if arguments.url is not None:
         client = Client.from_url(arguments.url, api_key=arguments.api_key)
-        client.get("/v1/models")
+        read_info(client)
         yield client
         return
     with progress() as tick:

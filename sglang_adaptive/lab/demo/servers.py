@@ -78,7 +78,7 @@ class Fleet:
         self._progress = progress
         try:
             self._servers = {spec.key: self._server(spec, folder) for spec in specs}
-        except LaunchError as error:
+        except (LaunchError, ServerError) as error:
             raise DemoError(str(error)) from error
 
     def __getitem__(self, key: str) -> CpuServer:
