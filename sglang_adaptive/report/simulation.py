@@ -52,7 +52,8 @@ def _end(data: dict[str, Any]) -> list[Block]:
 
 def _verdict(data: dict[str, Any]) -> str:
     suites = list(data["suites"].values())
-    said = f"{len(suites)} suites of {suites[0]['traces']} traces of {suites[0]['rounds']} rounds. "
+    named = "1 suite" if len(suites) == 1 else f"{len(suites)} suites"
+    said = f"{named} of {suites[0]['traces']} traces of {suites[0]['rounds']} rounds. "
     if targets := data["targets"]:
         said += f"{sum(target['met'] for target in targets)} of {len(targets)} targets met. "
     return f"{said}Acceptance is simulated; a share of 1 is the throughput of an oracle that knows it."
