@@ -180,9 +180,10 @@ class CpuServer(Client):
         if process is None:
             return
         try:
-            # SGLang ends at once on SIGINT; on SIGTERM it checks only every five seconds.
+            # SGLang ends at once on SIGINT; on SIGTERM it checks only every five seconds. Without its port it ends on
+            # neither.
             process.send_signal(signal.SIGINT)
-            process.wait(GRACE_SECONDS)
+            process.wait(0.0 if self._boot.port_taken else GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             pass
         finally:
