@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.chat.conversation import Drafting, Measured
 from sglang_adaptive.lab.cpu_engine.server import free_port
-
-
-class Page(BaseHTTPRequestHandler):
-    """Answers every question with a page."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<html>")
-
-    def log_message(self, *_: object) -> None:
-        """Tell nobody."""
+from tests.answering import answering
 
 
 @pytest.mark.parametrize(
@@ -45,14 +31,8 @@ def test_refusals_of_one_line(words: list[str], code: int, told: str, capsys: py
 
 
 def test_a_server_of_another_kind_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as other:
-        serving = threading.Thread(target=other.serve_forever)
-        serving.start()
-        try:
-            assert main(["chat", "--url", f"http://127.0.0.1:{other.server_port}"]) == 1
-        finally:
-            other.shutdown()
-            serving.join()
+    with answering(200, b"<html>") as url:
+        assert main(["chat", "--url", url]) == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "not as an SGLang server does" in said.err
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from sglang_adaptive.cli import main
+from tests.answering import answering
 
 LINE = "it asks for a key: give the right one with --api-key"
 
@@ -16,25 +15,8 @@ LINE = "it asks for a key: give the right one with --api-key"
 @pytest.fixture(scope="module")
 def closed() -> Iterator[str]:
     """The address of a server that lets nobody in."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = b'{"error":"Unauthorized"}'
-            self.send_response(401)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering(401, b'{"error":"Unauthorized"}') as url:
+        yield url
 
 
 @pytest.mark.parametrize("command", ["explain", "calibrate", "audit", "chat", "doctor", "watch --once"])

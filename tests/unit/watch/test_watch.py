@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -31,6 +28,7 @@ from sglang_adaptive.watch.command import main
 from sglang_adaptive.watch.lines import Lines
 from sglang_adaptive.watch.screen import Marks, screen
 from sglang_adaptive.watch.view import Reading, read, view, worth
+from tests.answering import answering
 from tests.live_controllers import controller, ema, serve
 from tests.unit.runtime.test_controller import Ticks
 
@@ -215,38 +213,6 @@ def test_lines_tell_each_switch_once() -> None:
     assert line.endswith("gone: it does not answer")
 
 
-class Answering(BaseHTTPRequestHandler):
-    """Answers as the path of a test's server says."""
-
-    status, body = 200, b""
-
-    def do_GET(self) -> None:
-        self.send_response(self.status)
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def answers() -> Iterator[Any]:
-    """Start an HTTP server that answers with a status and a body; returns its URL."""
-    servers = []
-
-    def start(status: int, body: bytes) -> str:
-        handler = type("Handler", (Answering,), {"status": status, "body": body})
-        server = HTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
@@ -255,8 +221,9 @@ def answers() -> Iterator[Any]:
         (200, b"<html>", "it answers, but not as an SGLang server does"),
     ],
 )
-def test_servers_that_tell_nothing(answers: Any, status: int, body: bytes, told: str) -> None:
-    assert read(Client.from_url(answers(status, body)), 0).problem == told
+def test_servers_that_tell_nothing(status: int, body: bytes, told: str) -> None:
+    with answering(status, body) as url:
+        assert read(Client.from_url(url), 0).problem == told
 
 
 @pytest.mark.parametrize(
@@ -267,9 +234,10 @@ def test_servers_that_tell_nothing(answers: Any, status: int, body: bytes, told:
     ],
 )
 def test_once_and_its_exit_code(
-    answers: Any, body: bytes, words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+    body: bytes, words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--url", answers(200, body), "--once", *words]) == code
+    with answering(200, body) as url:
+        assert main(["--url", url, "--once", *words]) == code
     printed = capsys.readouterr()
     assert told in " ".join((printed.out + printed.err).split())
 
