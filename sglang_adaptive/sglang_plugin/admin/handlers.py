@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
@@ -27,6 +27,9 @@ from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitt
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
 from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
+
+if TYPE_CHECKING:
+    from sglang_adaptive.sglang_plugin.round import Round
 
 logger = logging.getLogger(__name__)
 
@@ -119,18 +122,7 @@ class Handler:
 def handlers() -> dict[str, Handler]:
     """Return this package's handlers by key."""
     now = current()
-    if now is None:
-        keys = (FORCE_KEY, LEASE_OVER_KEY, BUDGET_KEY, CONFIG_KEY, WARM_UP_KEY, EXTEND_KEY, REPORT_KEY)
-        return dict.fromkeys(keys, NotAdaptive())
-    return {
-        FORCE_KEY: ForceSteps(now.controller),
-        LEASE_OVER_KEY: LeaseOver(now.controller),
-        BUDGET_KEY: ForceBudget(now.controller),
-        CONFIG_KEY: Reconfigure(now.controller),
-        WARM_UP_KEY: WarmUpSwitch(now.controller),
-        EXTEND_KEY: ExtendEvery(now.left_for_later),
-        REPORT_KEY: TakeReport(now.audits),
-    }
+    return {key: NotAdaptive() if now is None else make(now) for key, make in _HANDLERS.items()}
 
 
 class OfController(Handler):
@@ -305,3 +297,14 @@ class Reconfigure(OfController):
 def _config_of(controller: AdaptiveController) -> dict[str, Any]:
     config = getattr(controller.params, "config", None)
     return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
+
+
+_HANDLERS: Mapping[str, Callable[[Round], Handler]] = {
+    FORCE_KEY: lambda now: ForceSteps(now.controller),
+    LEASE_OVER_KEY: lambda now: LeaseOver(now.controller),
+    BUDGET_KEY: lambda now: ForceBudget(now.controller),
+    CONFIG_KEY: lambda now: Reconfigure(now.controller),
+    WARM_UP_KEY: lambda now: WarmUpSwitch(now.controller),
+    EXTEND_KEY: lambda now: ExtendEvery(now.left_for_later),
+    REPORT_KEY: lambda now: TakeReport(now.audits),
+}
