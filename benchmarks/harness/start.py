@@ -24,6 +24,7 @@ from benchmarks.harness import acceptance, shapes
 from benchmarks.harness.acceptance import Declared, Process
 from benchmarks.harness.plugin import PLUGINS, merged_environment
 from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.command_line import server_url
 from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
 from sglang_adaptive.lab.models.smollm2 import target_folder
 from sglang_adaptive.provenance import pasteable
@@ -625,11 +626,7 @@ def named(text: str) -> tuple[str, str]:
     name, equals, url = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"got {text!r}; expected NAME=URL")
-    try:
-        Client.from_url(url)
-    except ValueError as problem:
-        raise argparse.ArgumentTypeError(str(problem)) from None
-    return name, url
+    return name, server_url(url)
 
 
 def ints(text: str) -> list[int]:
