@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
+from sglang_adaptive.sglang_plugin.model_config import model_config
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ class Setup:
     """On one rank."""
     flashinfer: bool
     """Whether FlashInfer computes attention."""
+    selects: bool
+    """Whether the draft selects among the likeliest tokens of each place, as DFlash2 does."""
 
 
 class Compiler:
@@ -116,6 +119,7 @@ def _setup(server_args: Any) -> Setup:
         model.head_dim if model.attention_arch.name == "MHA" else None,
         model.get_num_kv_heads(ranks),
         cfg.attention_backend == "flashinfer",
+        "DFlash2DraftModel" in (model_config(cfg.speculative_draft_model_path).get("architectures") or ()),
     )
 
 
@@ -129,6 +133,10 @@ def jobs(setup: Setup) -> Iterator[Job]:
 
     dtype, kv = getattr(torch, setup.dtype), getattr(torch, setup.kv_dtype)
     yield _of_flashinfer(gen_sampling_module())
+    if setup.selects:
+        from flashinfer.jit.topk import gen_topk_module
+
+        yield _of_flashinfer(gen_topk_module())
     if setup.flashinfer and setup.head is not None:
         from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_prefill_module
         from flashinfer.utils import determine_attention_backend

@@ -19,7 +19,7 @@ from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from tests import launch_lab
 
-SETUP = compile_ahead.Setup("bfloat16", "bfloat16", 256, 64, 2, False)
+SETUP = compile_ahead.Setup("bfloat16", "bfloat16", 256, 64, 2, flashinfer=False, selects=True)
 LAUNCHER = f"""
 import sys, time
 from sglang_adaptive.sglang_plugin.launch.compile_ahead import Compiler, Setup
@@ -73,7 +73,7 @@ def test_a_host_without_a_compiler_says_so_in_one_line(tmp_path: Path) -> None:
     ended = launch_lab.shared().launch([compile_ahead.__name__, json.dumps(dataclasses.asdict(SETUP))], before)
     assert ended.code == 1
     [line] = [line for line in ended.output.splitlines() if "adaptive:" in line]
-    assert "could not compile sampling" in line
+    assert "could not compile sampling, topk" in line
 
 
 def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
