@@ -116,7 +116,8 @@ class Round:
             build(worker)
             self.lookups = LookupRounds.where_it_can(worker, self.controller)
         self.ranks = attention_dp.joint_steps(self.controller)
-        self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
+        with self.captures.of_a_further_state():
+            self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
         self.draft_window = DraftWindow.where_it_can(worker)
         if verify_budget.asked():
             self.budgets = PackedRounds.where_it_can(worker, self.controller, self.longest_rows, self.all_verify_alike)
@@ -391,6 +392,8 @@ class Round:
     def weights_updated(self, result: Any, request: Any) -> None:
         """Capture all graphs again if that was asked, and trust less what was learnt of the draft."""
         follow_update(self.controller, result, request)
+        if self.deferred is not None:
+            self.deferred.renew()
         self.weights_change()
 
     def weights_change(self) -> None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sglang_adaptive.runtime.start_up import Device
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.releases import draft_placement
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,24 @@ def target_parts(worker: Any, steps: int, width: int) -> tuple[Any, Any]:
         runner, attn_backend=backend, speculative_num_steps=steps, speculative_num_draft_tokens=width
     )
     return backend, graphs
+
+
+def draft_extend_state(worker: Any, width: int, sizes: list[int] | None) -> SpecRuntimeState:
+    """Return a state that only extends the draft, by *width* tokens a request, with graphs for the batch *sizes*."""
+
+    def build(worker: Any, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
+        draft = worker._draft_worker
+        with worker._override_worker_state(steps, width, cuda_graph_bs=sizes):
+            draft.init_attention_backend()
+            draft._capture_cuda_graphs()
+            return SpecRuntimeState(
+                steps, width, None, None, None, None, draft.draft_extend_attn_backend,
+                draft.cuda_graph_runner_for_draft_extend,
+            )  # fmt: skip
+
+    with draft_parts_in_their_scope(worker._draft_worker, drafts_nothing=True):
+        state: SpecRuntimeState = build_state(build, worker, width - 1, width, sizes)
+    return state
 
 
 @contextmanager

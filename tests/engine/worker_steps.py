@@ -10,7 +10,7 @@ import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,7 +22,7 @@ from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import assistant
 from tests.engine.servers import BLOCK_DEPTHS, WIDTHS
 from tests.engine.servers import TIERS as DEPTHS
-from tests.engine.stepping import ARRIVALS, TIERS, Arriving, Stepper, forget_keys_and_values
+from tests.engine.stepping import ARRIVALS, Arriving, Stepper, forget_keys_and_values
 from tests.engine.zero_step_scripts import pair
 from train import cut
 
@@ -71,21 +71,17 @@ LAYERS = 2
 SCRIPTS = ("resume after 9", "resume after 40", "come and go", "second turn", "leave early", "retract")
 
 
-class Wide(Stepper):
-    """With a state of 32 draft tokens, so that 32 rounds may be pending."""
-
-    CONFIG: Mapping[str, Any] = {"1": {"candidate_steps": [*TIERS, 31]}}
-
-
 def standalone(folder: Path) -> list[dict[str, Any]]:
     """Run SCRIPTS of zero steps with an extend in every round and with held rows, and once with rows never extended."""
     draft = cut.write(folder / "draft", LAYERS, Path(models.target_path()))
-    lab = Wide(folder, "STANDALONE", str(draft))
+    lab = Stepper(folder, "STANDALONE", str(draft))
     pairs = [pair(lab, name, every=8) for name in SCRIPTS]
     pairs.append(pair(lab, "come and go", every=3, overlap=False))
     deferred = lab.deferred
+    with mock.patch.object(deferred, "_context", 64):
+        pairs.append(pair(lab, "resume after 40", every=8))
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
-        pairs.append(pair(lab, "resume after 9", every=8, fault="never extended"))
+        pairs.append(pair(lab, "resume after 40", every=8, fault="never extended"))
     return pairs
 
 

@@ -230,6 +230,10 @@ needs(
     Need(WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", patched="num_draft_tokens"),
     Need(WORKER + "EAGLEWorkerV2", attributes=("_draft_worker", "_target_worker")),
     Need(WORKER + "EAGLEWorkerV2.last_shared_read_runner"),
+    Need(
+        WORKER + "EAGLEWorkerV2._override_worker_state",
+        ("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
+    ),
     Need(WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     Need(WORKER + "EagleDraftWorker.init_attention_backend", ("self",)),
     Need(WORKER + "EagleDraftWorker._capture_cuda_graphs", ("self",)),

@@ -86,7 +86,8 @@ def run_catch_up(
     if batch.seq_lens_cpu is not None:
         late.seq_lens_cpu = late.seq_lens_cpu + torch.tensor(back)
         late.seq_lens_sum = int(late.seq_lens_cpu.sum())
-    late.out_cache_loc = _slots(batch.req_to_token_pool.req_to_token, late.req_pool_indices, late.seq_lens, width)
+    table = batch.req_to_token_pool.req_to_token
+    late.out_cache_loc = _slots(table, late.req_pool_indices, late.seq_lens, counts, width)
     accept_lens = counts.to(torch.int32)
     token_ids = _gathered([block.token_ids for block in held], sources).to(torch.int64)
     features = [block.hidden_states for block in held if block.hidden_states is not None]
@@ -149,10 +150,15 @@ def _rows_of(values: Tensor | None, rows: Any) -> Tensor | None:
     return None if values is None else values[rows]
 
 
-def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, width: int) -> Tensor:
-    """Return the KV slots of *width* positions from *starts* on, flat; SGLang reserves more than these a request."""
-    columns = starts[:, None] + torch.arange(width, device=starts.device)
-    return table[pool_rows[:, None], columns.clamp_(max=table.shape[1] - 1)].flatten().to(torch.int64)
+def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, counts: Tensor, width: int) -> Tensor:
+    """Return the KV slots of *counts* positions from *starts* on, and up to *width* SGLang's slot for padding, flat.
+
+    A pass that is wider than any round reads positions for which the request has no slots.
+    """
+    places = torch.arange(width, device=starts.device)
+    columns = (starts[:, None] + places).clamp_(max=table.shape[1] - 1)
+    slots = table[pool_rows[:, None], columns].to(torch.int64)
+    return slots.masked_fill_(places >= counts[:, None], 0).flatten()
 
 
 @contextmanager

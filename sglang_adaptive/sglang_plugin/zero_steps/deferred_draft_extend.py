@@ -21,6 +21,7 @@ from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.fast_path import kv_only
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.state_builds import draft_extend_state
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import (
     HeldRound,
     choose_state,
@@ -38,19 +39,27 @@ _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """Fields of EagleDraftInput from which a draft starts, one row a request."""
 
 WHOLE_MODEL = 4
-"""Times as many rounds are pending where the draft is a whole model and a runtime state is as wide."""
+"""Times as many rounds are pending where the draft is a whole model and a state is as wide."""
+WIDE_TOKENS, WIDE_REQUESTS = 32, 8
+"""Tokens a request of a state for such a draft that only extends it, and the most requests of its graphs: a pass over
+256 tokens takes about as long as over one."""
 
 
 class DeferredDraftExtend(LeftForLater):
     """Keeps the pending rows of one worker's draft, and runs the draft extend over them."""
 
-    def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
-        """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept."""
+    def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int, drafted: int) -> None:
+        """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept.
+
+        A round verifies *drafted* draft tokens at the most where it drafts.
+        """
         self._worker = worker
         self._draft = worker._draft_worker
         guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
         pairs = worker.speculative_algorithm.is_eagle()
         super().__init__(guard, self._draft.req_to_token_pool, states, every, pairs)
+        self._drafted = drafted
+        self._context = self._draft.draft_runner.model_config.context_len
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
         self._running = False  # SGLang's extend is called from here
@@ -73,7 +82,14 @@ class DeferredDraftExtend(LeftForLater):
         if reason is not None:
             logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
             return None
-        return cls(worker, controller.states, configuration().zero_step_extend_every)
+        states, every = _states(worker, controller), configuration().zero_step_extend_every
+        return cls(worker, states, every, controller.deepest + 1)
+
+    def renew(self) -> None:
+        """Use the runtime states that were built again after an update of weights, if they were."""
+        controller = self._worker.adaptive_controller
+        if controller.states[0] is not self._states[0]:
+            self._states = _states(self._worker, controller)
 
     def snapshot(self) -> dict[str, Any]:
         """Return JSON builtins for /server_info."""
@@ -101,7 +117,7 @@ class DeferredDraftExtend(LeftForLater):
                 self._shadow_drafts = None
             self._hold(result, keys)
             curious = self._worker.adaptive_controller.wants_shadow_drafts
-            held, writes = extend_schedule(len(keys), self._every_of(len(keys)), curious)
+            held, writes = extend_schedule(len(keys), self._every_of(batch), curious)
             if self._pending.rounds < held:
                 note.extended = False
                 self._leave_out(batch, result)
@@ -155,14 +171,18 @@ class DeferredDraftExtend(LeftForLater):
             due = self._pending.rounds + 1 >= self._every
             self._device_waits = due and self._alone and torch.cuda.current_stream().query()
 
-    def _every_of(self, requests: int) -> int:
-        """Return how many rounds of so many requests may be pending.
+    def _every_of(self, batch: Any) -> int:
+        """Return how many rounds of *batch* may be pending.
 
-        A pass of a STANDALONE draft, a whole model, takes as long over 32 tokens of a few requests as over eight.
+        A pass of a STANDALONE draft, a whole model, takes as long over 32 tokens of a few requests as over eight. Page
+        tables end with the context, and a pass must not read beyond.
         """
         if self._pairs or self._every == 1:
             return self._every
-        widest = choose_widest(self._states, requests).speculative_num_draft_tokens
+        widest = choose_widest(self._states, len(batch.reqs)).speculative_num_draft_tokens
+        longest = max(req.kv.kv_committed_len for req in batch.reqs)
+        if widest > self._drafted and longest + 2 * widest > self._context:
+            return self._every
         return max(self._every, min(widest, WHOLE_MODEL * self._every))
 
     def _hold(self, result: Any, keys: list[Key]) -> None:
@@ -180,11 +200,12 @@ class DeferredDraftExtend(LeftForLater):
         """
         shadow_drafts = None
         plan = self._pending.catch_up(keys)
-        if plan is not None:
-            state = choose_state(self._states, max(plan.counts), len(plan.rows))
-            rows, outcome = self._catch_up(extend, state, batch, plan, ahead)
-            _write_rows(draft_input, outcome, plan, rows, len(batch.reqs))
-            shadow_drafts = ShadowDrafts.of(self._draft, outcome.topk_index, [keys[row] for row in plan.rows])
+        # A request that came late may have no room for a pass that is wider than a round.
+        for part in () if plan is None else plan.split(self._drafted):
+            state = choose_state(self._states, max(part.counts), len(part.rows))
+            rows, outcome = self._catch_up(extend, state, batch, part, ahead)
+            _write_rows(draft_input, outcome, part, rows, len(batch.reqs))
+            shadow_drafts = ShadowDrafts.of(self._draft, outcome.topk_index, [keys[row] for row in part.rows])
             self._extends += 1
             self._kv_only_since_output = 0
         self._pending.settle(keys)
@@ -239,6 +260,20 @@ class DeferredDraftExtend(LeftForLater):
         super()._give_up(error)
 
 
+def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeState]:
+    """Return the runtime states, and for a draft that is a whole model one that extends it by many tokens at once."""
+    states, graphs = controller.states, controller.built.graphs[controller.launch_steps]
+    sizes = None if graphs is None else [size for size in graphs if size <= WIDE_REQUESTS]
+    wide_enough = states[-1].speculative_num_draft_tokens >= WIDE_TOKENS
+    if wide_enough or sizes == [] or worker.speculative_algorithm.is_eagle():
+        return states
+    try:
+        return [*states, draft_extend_state(worker, WIDE_TOKENS, sizes)]
+    except Exception:
+        logger.exception("adaptive: a draft that is a whole model is extended as often as others")
+        return states
+
+
 def _is_alone(draft: Any) -> bool:
     """Whether this rank may choose how it runs a pass of *draft*, which others do not share, and a graph is quick."""
     from sglang.srt.runtime_context import get_parallel
@@ -252,5 +287,8 @@ def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, reques
         if value is None:  # a STANDALONE draft has no hidden states
             continue
         if len(plan.rows) < requests:
-            value = getattr(draft_input, name).index_copy(0, rows, value.to(getattr(draft_input, name).dtype))
+            others = getattr(draft_input, name)
+            if others is None:  # after a verify pass, where another part of the batch has still to come
+                others = value.new_zeros(requests, *value.shape[1:])
+            value = others.index_copy(0, rows, value.to(others.dtype))
         setattr(draft_input, name, value)
