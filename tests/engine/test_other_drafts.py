@@ -99,11 +99,11 @@ def test_zero_steps_hold_the_extend_back(standalone: CpuServer, easy: list[str])
     Case(easy[0], max_new_tokens=8).whole(standalone)
     standalone.force_steps(0)
     before = adaptive(standalone)["zero_steps"]
-    Case(easy[0], max_new_tokens=25).whole(standalone)
+    Case(easy[0], max_new_tokens=71).whole(standalone)
     after = adaptive(standalone)["zero_steps"]
     standalone.force_steps(None)
     held, extends = (after[what] - before[what] for what in ("held_rounds", "extends"))
-    assert after["reason"] is None and held == 24 and 0 < extends <= held / 4
+    assert after["reason"] is None and (held, extends) == (70, 2)
 
 
 def test_text_that_was_written_before_is_drafted(ngram: CpuServer, easy: list[str]) -> None:
