@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 # The intervals of the deferred draft extend at zero steps: how many rounds share one output.
@@ -61,11 +61,11 @@ class CatchUp:
     sources: tuple[tuple[int, ...], ...]
     """For each of them, its tokens' places among all pending tokens, oldest first."""
 
-    def split(self, tokens: int) -> Iterator[CatchUp]:
-        """Yield the part of the requests with more than *tokens* pending, and that of the others; none is empty."""
+    def split(self, apart: Set[int]) -> Iterator[CatchUp]:
+        """Yield the part of the rows that are not in *apart*, and that of the others, unless it is empty."""
         each = list(zip(self.rows, self.counts, self.sources, strict=True))
-        for many in (True, False):
-            if own := [one for one in each if (one[1] > tokens) is many]:
+        for inside in (False, True):
+            if own := [one for one in each if (one[0] in apart) is inside]:
                 rows, counts, sources = zip(*own, strict=True)
                 yield CatchUp(rows, counts, sources)
 

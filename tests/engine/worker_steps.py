@@ -78,8 +78,9 @@ def standalone(folder: Path) -> list[dict[str, Any]]:
     pairs = [pair(lab, name, every=8) for name in SCRIPTS]
     pairs.append(pair(lab, "come and go", every=3, overlap=False))
     deferred = lab.deferred
-    with mock.patch.object(deferred, "_context", 64):
-        pairs.append(pair(lab, "resume after 40", every=8))
+    for script, context in (("resume after 40", 64), ("come and go", 98)):  # all requests are near its end, then one
+        with mock.patch.object(deferred, "_context", context):
+            pairs.append(pair(lab, script, every=8))
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
         pairs.append(pair(lab, "resume after 40", every=8, fault="never extended"))
     return pairs

@@ -48,17 +48,13 @@ WIDE_TOKENS, WIDE_REQUESTS = 32, 8
 class DeferredDraftExtend(LeftForLater):
     """Keeps the pending rows of one worker's draft, and runs the draft extend over them."""
 
-    def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int, drafted: int) -> None:
-        """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept.
-
-        A round verifies *drafted* draft tokens at the most where it drafts.
-        """
+    def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
+        """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept."""
         self._worker = worker
         self._draft = worker._draft_worker
         guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
         pairs = worker.speculative_algorithm.is_eagle()
         super().__init__(guard, self._draft.req_to_token_pool, states, every, pairs)
-        self._drafted = drafted
         self._context = self._draft.draft_runner.model_config.context_len
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
@@ -82,8 +78,7 @@ class DeferredDraftExtend(LeftForLater):
         if reason is not None:
             logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
             return None
-        states, every = _states(worker, controller), configuration().zero_step_extend_every
-        return cls(worker, states, every, controller.deepest + 1)
+        return cls(worker, _states(worker, controller), configuration().zero_step_extend_every)
 
     def renew(self) -> None:
         """Use the runtime states that were built again after an update of weights, if they were."""
@@ -125,7 +120,8 @@ class DeferredDraftExtend(LeftForLater):
             elif self._can_write and self._kv_only_since_output < writes:
                 note.extended = False
                 self._leave_out(batch, result)
-                self._write(extend, batch, keys, ahead=1, whole=self._device_waits)
+                whole = self._device_waits and not self._near_the_end(batch)
+                self._write(extend, batch, keys, ahead=1, whole=whole)
             else:
                 self._shadow_drafts = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
         except Exception as error:
@@ -174,16 +170,22 @@ class DeferredDraftExtend(LeftForLater):
     def _every_of(self, batch: Any) -> int:
         """Return how many rounds of *batch* may be pending.
 
-        A pass of a STANDALONE draft, a whole model, takes as long over 32 tokens of a few requests as over eight. Page
-        tables end with the context, and a pass must not read beyond.
+        A pass of a STANDALONE draft, a whole model, takes as long over 32 tokens of a few requests as over eight.
         """
         if self._pairs or self._every == 1:
             return self._every
         widest = choose_widest(self._states, len(batch.reqs)).speculative_num_draft_tokens
-        longest = max(req.kv.kv_committed_len for req in batch.reqs)
-        if widest > self._drafted and longest + 2 * widest > self._context:
+        if widest <= self._every or self._near_the_end(batch):
             return self._every
-        return max(self._every, min(widest, WHOLE_MODEL * self._every))
+        return min(widest, WHOLE_MODEL * self._every)
+
+    def _near_the_end(self, batch: Any) -> set[int]:
+        """Return the rows of *batch* for whose requests the widest pass could read beyond the context.
+
+        Page tables end there. A length on the host may lack the tokens of the rounds under way.
+        """
+        longest = self._context - 2 * self.max_every
+        return {row for row, req in enumerate(batch.reqs) if req.kv.kv_committed_len > longest}
 
     def _hold(self, result: Any, keys: list[Key]) -> None:
         block = HeldRound.of(result)  # may raise, so first
@@ -200,8 +202,7 @@ class DeferredDraftExtend(LeftForLater):
         """
         shadow_drafts = None
         plan = self._pending.catch_up(keys)
-        # A request that came late may have no room for a pass that is wider than a round.
-        for part in () if plan is None else plan.split(self._drafted):
+        for part in () if plan is None else plan.split(self._near_the_end(batch)):
             state = choose_state(self._states, max(part.counts), len(part.rows))
             rows, outcome = self._catch_up(extend, state, batch, part, ahead)
             _write_rows(draft_input, outcome, part, rows, len(batch.reqs))
@@ -288,7 +289,7 @@ def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, reques
             continue
         if len(plan.rows) < requests:
             others = getattr(draft_input, name)
-            if others is None:  # after a verify pass, where another part of the batch has still to come
+            if others is None:  # after a verify pass; the other part of the batch comes next
                 others = value.new_zeros(requests, *value.shape[1:])
             value = others.index_copy(0, rows, value.to(others.dtype))
         setattr(draft_input, name, value)
