@@ -76,19 +76,26 @@ def build_state(
 
     An empty list captures nothing; None leaves the configured list.
     """
-    arguments = (worker, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)
-    if cuda_graph_bs is None:
-        return build(*arguments)
+    if cuda_graph_bs is not None:
+        sizes = list(cuda_graph_bs)
+        logger.info("adaptive: building %d steps with CUDA graphs for batch sizes %s", speculative_num_steps, sizes)
+    with capturing(cuda_graph_bs):
+        return build(worker, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs)
+
+
+@contextmanager
+def capturing(sizes: list[int] | None) -> Iterator[None]:
+    """Let SGLang capture graphs for the batch *sizes* inside the ``with``: none for an empty list, its own for None."""
+    if sizes is None:
+        yield
+        return
     from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, with_phase
     from sglang.srt.runtime_context import get_exec
 
     graph = get_exec().graph
-    changes: dict[str, Any] = {"bs": list(cuda_graph_bs)} if cuda_graph_bs else {"backend": Backend.DISABLED}
-    logger.info(
-        "adaptive: building %d steps with CUDA graphs for batch sizes %s", speculative_num_steps, list(cuda_graph_bs)
-    )
+    changes: dict[str, Any] = {"bs": list(sizes)} if sizes else {"backend": Backend.DISABLED}
     with graph.override(cuda_graph_config=with_phase(graph.cuda_graph_config, Phase.DECODE, **changes)):
-        return build(*arguments)
+        yield
 
 
 def new_backend(runner: Any) -> Any:
@@ -120,20 +127,17 @@ def target_parts(worker: Any, steps: int, width: int) -> tuple[Any, Any]:
 
 def draft_extend_state(worker: Any, width: int, sizes: list[int] | None) -> SpecRuntimeState:
     """Return a state that only extends the draft, by *width* tokens a request, with graphs for the batch *sizes*."""
-
-    def build(worker: Any, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-        draft = worker._draft_worker
-        with worker._override_worker_state(steps, width, cuda_graph_bs=sizes):
-            draft.init_attention_backend()
-            draft._capture_cuda_graphs()
-            return SpecRuntimeState(
-                steps, width, None, None, None, None, draft.draft_extend_attn_backend,
-                draft.cuda_graph_runner_for_draft_extend,
-            )  # fmt: skip
-
-    with draft_parts_in_their_scope(worker._draft_worker, drafts_nothing=True):
-        state: SpecRuntimeState = build_state(build, worker, width - 1, width, sizes)
-    return state
+    steps, draft = width - 1, worker._draft_worker
+    logger.info("adaptive: building a draft extend of %d tokens with CUDA graphs for batch sizes %s", width, sizes)
+    with (
+        capturing(sizes),
+        draft_parts_in_their_scope(draft, drafts_nothing=True),
+        worker._override_worker_state(steps, width, cuda_graph_bs=sizes),
+    ):
+        draft.init_attention_backend()
+        draft._capture_cuda_graphs()
+        backend, graphs = draft.draft_extend_attn_backend, draft.cuda_graph_runner_for_draft_extend
+    return SpecRuntimeState(steps, width, None, None, None, None, backend, graphs)
 
 
 @contextmanager
