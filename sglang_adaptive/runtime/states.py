@@ -178,7 +178,7 @@ class RuntimeStates:
         self.worker.apply_runtime_state(self._states[self.launch_steps])
 
     def begin_warm_up(self) -> None:
-        """Run all reachable steps in turn from the next round on, without the policy; a second call restarts it."""
+        """Run all reachable steps in turn from the next round on, without the policy; another call restarts it."""
         if self._warm_up_begun is None:
             self._warm_up_begun = time.perf_counter()
         self._keep_warm_up()
