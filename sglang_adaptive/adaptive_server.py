@@ -1,4 +1,4 @@
-"""The adaptive part of a live server, over HTTP, whose depth a command may hold."""
+"""The adaptive state of a live server, over HTTP; a command may hold its depth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sglang_adaptive.client import Client, RequestError, in_words
 
 HOLD_SECONDS = 15.0
-"""A server whose depth a command holds has it back so long after whatever ended the command."""
+"""The server releases a held depth this long after the last renewal, however the command ended."""
 
 
 class NotReady(Exception):
@@ -18,7 +18,7 @@ class NotReady(Exception):
 
 
 class KeyAsked(NotReady):
-    """It asks for a key, or for another one."""
+    """The server asks for a key, or for another one."""
 
 
 class AdaptiveServer:
@@ -33,9 +33,9 @@ class AdaptiveServer:
         self._renew_at = 0.0
 
     def refresh(self) -> dict[str, Any]:
-        """Read and return the ``adaptive`` block of /server_info; of the first replica where there are several.
+        """Read and return the ``adaptive`` block of /server_info, of the first replica if there are several.
 
-        Raises NotReady when the server does not answer or is not adaptive.
+        Raises NotReady if the server does not answer or is not adaptive.
         """
         self.info = read_info(self.client)
         found = self.info["internal_states"][0].get("adaptive")
@@ -52,12 +52,12 @@ class AdaptiveServer:
         self._held, self._renew_at = steps, time.monotonic() + HOLD_SECONDS / 3
 
     def renew(self) -> None:
-        """Hold the steps that are held for longer, if a third of the time is over."""
+        """Renew the current hold if a third of its time is over."""
         if self._held is not None and time.monotonic() >= self._renew_at:
             self.hold(self._held)
 
     def put_back(self) -> None:
-        """Hold or release what was held or released before."""
+        """Restore the previous hold or release."""
         self._held = None
         self._force(self._held_before, None)
 
@@ -71,13 +71,13 @@ class AdaptiveServer:
 
 
 def most_running(info: Mapping[str, Any]) -> int | None:
-    """Return the requests that a replica of the server of *info* runs at once; None where it does not say."""
+    """Return how many requests a replica of the server of *info* runs at once; None if unknown."""
     found: int | None = info["internal_states"][0].get("effective_max_running_requests_per_dp")
     return found
 
 
 def read_info(client: Client) -> dict[str, Any]:
-    """Return /server_info. Raises NotReady when the server refuses, does not answer or is of another kind."""
+    """Return /server_info. Raises NotReady if the server refuses, does not answer or is not SGLang's."""
     try:
         info = client.server_info()
     except (RequestError, OSError, HTTPException) as error:

@@ -1,4 +1,4 @@
-"""The ``sglang-adaptive`` command: finds the subcommand and hands it the rest of the line."""
+"""The ``sglang-adaptive`` command: finds the subcommand and passes it the other arguments."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ COMMANDS = {
     "report": ("sglang_adaptive.report.command", "make an HTML or Markdown report from benchmark results"),
     "completion": ("sglang_adaptive.completion", "print the completion script of a shell"),
 }
-"""Subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and what it does."""
+"""By subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and a summary."""
 
 READER_GONE = 141
-"""128 + SIGPIPE: what a shell reports for a command whose reader went away."""
+"""128 + SIGPIPE: what a shell reports for a command whose reader closed the pipe."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,12 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments)
         finally:
-            sys.stdout.flush()  # here and not as Python ends, so that a reader that went away is noticed
+            sys.stdout.flush()  # here and not at exit, to notice a closed pipe
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # `sglang-adaptive ... | head -1` has what it wants. What is still buffered must not be written again.
+        # As in `sglang-adaptive ... | head -1`. Python must not write the buffered rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
 

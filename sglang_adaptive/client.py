@@ -12,11 +12,11 @@ Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
 
 ADMIN_PATHS = ("/set_internal_state", "/flush_cache", "/abort_request")
-"""Of the paths below, those for which SGLang asks for the administrator's key where it has one."""
+"""Paths for which SGLang asks for the administrator's key if it has one."""
 
 
 class RequestError(RuntimeError):
-    """The server refused a request; the message holds its status and answer."""
+    """The server refused a request; the message has its status and answer."""
 
     def __init__(self, method: str, path: str, status: int, answer: str) -> None:
         super().__init__(f"{method} {path}: {status} {answer}")
@@ -48,7 +48,7 @@ class Client:
         api_key: str | None = None,
         admin_api_key: str | None = None,
     ) -> None:
-        """*admin_api_key* goes to ADMIN_PATHS, *api_key* to all others, and to these as well without the former."""
+        """*admin_api_key* is for ADMIN_PATHS, *api_key* for all other paths, or for all without an admin key."""
         self.host = host
         self.port = port
         self.timeout = timeout
@@ -86,9 +86,9 @@ class Client:
         return self._exchange("POST", path, body)
 
     def server_info(self) -> dict[str, Any]:
-        """Return SGLang's `/server_info`; what the scheduler says of itself is under `internal_states`[0].
+        """Return SGLang's `/server_info`; the scheduler's state is under `internal_states`[0].
 
-        Adaptive replicas stand there in their order, where SGLang lists them as they happen to answer.
+        Adaptive replicas are sorted by rank, because SGLang lists them in the order of their answers.
         """
         info: dict[str, Any] = self.get("/server_info")
         if isinstance(info, dict) and isinstance(info.get("internal_states"), list):
@@ -98,36 +98,36 @@ class Client:
     def configure(self, config: Mapping[str, Any]) -> list[bool]:
         """Replace the server's adaptive configuration from its next round on.
 
-        Returns True for each data-parallel replica. Raises RequestError with the reason when the server refuses it; the
-        old configuration then stays in force.
+        Returns True for each data-parallel replica. Raises RequestError with the reason if the server refuses it and
+        keeps the old configuration.
         """
         return self._set(adaptive_config=dict(config))
 
     def force_steps(self, steps: int | None, seconds: float | None = None) -> list[bool]:
-        """Hold *steps*, or release them with None; with *seconds* for as long, unless another call comes before.
+        """Hold *steps*, or release them with None; with *seconds*, hold for that long unless another call comes first.
 
         Returns True for each data-parallel replica, False for one without adaptive speculation. Raises RequestError
-        with the reason for steps without a runtime state, and where adaptive speculation was requested and is off.
+        with the reason if the steps have no runtime state, or if adaptive speculation was requested but is off.
         """
         more = {} if seconds is None else {"adaptive_force_seconds": seconds}
         return self._set(adaptive_force_steps=steps, **more)
 
     def force_budget(self, budget: int) -> list[bool]:
-        """Verify *budget* drafts a request, on average, while steps are held; 0 verifies all.
+        """Verify *budget* drafts per request on average while steps are held; 0 verifies all.
 
-        Raises RequestError where the server may not.
+        Raises RequestError if the server may not.
         """
         return self._set(adaptive_force_budget=budget)
 
     def flush_cache(self) -> None:
-        """Empty the prefix cache, once the last request has left. Raises RequestError if one is there for a minute."""
+        """Empty the prefix cache once no request runs. Raises RequestError if one still runs after a minute."""
         self.post("/flush_cache?timeout=60", {})
 
     def generate(self, prompt: Prompt, max_new_tokens: int = 64, *, rid: Any = None, **sampling: Any) -> Any:
         """Return SGLang's answer: `text`, `output_ids`, `meta_info`; a list of those for a list of prompts.
 
-        A prompt is text or token ids. Greedy unless `temperature` says otherwise; goes on past the end-of-text token
-        when `ignore_eos=True`. Other keywords are SGLang's sampling parameters.
+        A prompt is text or token ids. Greedy unless `temperature` says otherwise; continues past the end-of-text token
+        if `ignore_eos=True`. Other keywords are SGLang's sampling parameters.
         """
         return self.post("/generate", _request(prompt, max_new_tokens, rid, sampling))
 
@@ -149,7 +149,7 @@ class Client:
         yield from self._events("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
 
     def abort(self, rid: str) -> None:
-        """Abort the request that was sent with this `rid`; nothing happens when there is none."""
+        """Abort the request that was sent with this `rid`, if there is one."""
         self.post("/abort_request", {"rid": rid})
 
     def _set(self, **values: Any) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Shared by all subcommands: the parser, errors of one line, and the exit codes."""
+"""Shared by all subcommands: the parser, one-line errors, and the exit codes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DEFAULT_URL = "http://127.0.0.1:30000"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of ``sglang-adaptive NAME``: help with examples and exit codes, errors of one line.
+    """Parser of ``sglang-adaptive NAME``: help with examples and exit codes, one-line errors.
 
-    *purpose* is made of paragraphs, of which indented ones are kept as they are. *examples* are (arguments after the
-    name, what that does); the tests run every one of them.
+    *purpose* consists of paragraphs; indented ones are kept as they are. *examples* are (arguments after the name, what
+    that does); the tests run all of them.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """End with BAD_INPUT and one line; argparse would print the usage before it."""
+        """Exit with BAD_INPUT and one line; argparse would also print the usage."""
         self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
 
 
 def add_server(parser: argparse.ArgumentParser, *, url: str | None = DEFAULT_URL) -> None:
-    """Add the options that name a running server; without a default *url* the command must be given one."""
+    """Add the options that name a running server; without a default *url*, ``--url`` is required."""
     known = f" (default: {url})" if url else " (required)"
     told = f"the server, as in {DEFAULT_URL}{known}"
     parser.add_argument("--url", type=server_url, default=url, required=url is None, metavar="URL", help=told)
@@ -59,7 +59,7 @@ def add_api_key(parser: argparse.ArgumentParser) -> None:
 
 
 def add_admin_api_key(parser: argparse.ArgumentParser) -> None:
-    """Add the option for a server that asks for another key where it is changed."""
+    """Add the option for a server that asks for another key for changes."""
     _add_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the administrator's key, if the server has one")
 
 
@@ -86,14 +86,14 @@ def port_number(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Return a number of at least 1, for ``type=`` of an argument."""
+    """Return an integer of at least 1, for ``type=`` of an argument."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
     return int(text)
 
 
 def number(what: str, least: float, most: float) -> Callable[[str], float]:
-    """Return what parses *what*, a number from *least* to *most*, for ``type=`` of an argument."""
+    """Return a parser of *what*, a number from *least* to *most*, for ``type=`` of an argument."""
 
     def parsed(text: str) -> float:
         try:
@@ -114,7 +114,7 @@ def failed(name: str, line: str, code: int) -> int:
 
 
 def new_file(text: str) -> Path:
-    """Return the path of a file that is to be written, for ``type=`` of an argument."""
+    """Return the path of a file to write, for ``type=`` of an argument."""
     path = Path(text)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"got {text!r}; expected a file in an existing folder")
@@ -122,7 +122,7 @@ def new_file(text: str) -> Path:
 
 
 def has_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether *stream* may be coloured: a terminal that can, and never against NO_COLOR."""
+    """Return whether *stream* is a terminal that supports color, and NO_COLOR is not set."""
     return stream.isatty() and environment.get("TERM") != "dumb" and not environment.get("NO_COLOR")
 
 
@@ -141,7 +141,7 @@ def _fill(text: str) -> str:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps line breaks, and stays as narrow as can be read."""
+    """Keeps line breaks, and limits the width."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=_columns())

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Return one parser of the whole program, a subparser for each command, with files marked as such."""
+    """Return one parser of the whole program, with a subparser for each command and file arguments marked."""
     import shtab
 
     from sglang_adaptive.cli import COMMANDS

@@ -27,9 +27,9 @@ def versions(*distributions: str) -> dict[str, str | None]:
 
 
 def git_commit() -> str | None:
-    """Return the commit that the package runs from, with "-dirty" when its code was changed since.
+    """Return the commit that the package runs from, with "-dirty" if its code has changed since.
 
-    None outside a checkout of this project, also when the package is installed inside another checkout.
+    None outside a checkout of this project, even if the package is installed inside another checkout.
     """
     try:
         _git("ls-files", "--error-unmatch", "__init__.py")
@@ -55,12 +55,12 @@ def cpu_cores() -> int:
 
 
 def command_line(subcommand: str, argv: Sequence[str]) -> str:
-    """Return the command as typed, less the folders of absolute paths."""
+    """Return the command as typed, without the folders of absolute paths."""
     return pasteable(["sglang-adaptive", subcommand, *argv])
 
 
 def pasteable(command: Sequence[str]) -> str:
-    """Return the words of *command* as a line for a shell, less the folders of absolute paths."""
+    """Return the words of *command* as a shell command line, without the folders of absolute paths."""
     return shlex.join(map(_without_folder, command))
 
 

@@ -29,10 +29,10 @@ _DEFAULTS: tuple[tuple[str, str], ...] = (
     ("--host", "127.0.0.1"),
     # SGLang would size the pool by the machine's memory.
     ("--max-total-tokens", "65536"),
-    # It takes what other programs fill meanwhile for its weights, and ends where that leaves less than the rest.
+    # SGLang mistakes memory that other programs fill meanwhile for its weights, and exits if too little is left.
     ("--mem-fraction-static", "0.95"),
     ("--max-running-requests", "32"),
-    # An idle SGLang scheduler polls without a pause otherwise.
+    # Otherwise an idle SGLang scheduler polls without a pause.
     ("--sleep-on-idle", ""),
 )
 _GRAPH_FLAGS = ("--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
@@ -45,7 +45,7 @@ class LaunchError(Exception):
 def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables to set, on top of `base`, for a process that runs SGLang on the CPU engine.
 
-    Raises LaunchError when this package's plugin is not visible to the running Python.
+    Raises LaunchError if this package's plugin is not visible to the running Python.
     """
     if not entry_points(group="sglang.srt.plugins", name=PLUGIN):
         raise LaunchError(f"plugin {PLUGIN} is not installed in {sys.prefix}: run `pip install .` in the project")
@@ -57,7 +57,7 @@ def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[
         "TORCHDYNAMO_DISABLE": "1",
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(path),
-        # Without cached bytecode every one of the three processes compiles some thousand modules at each start.
+        # Without cached bytecode each of the three processes compiles some thousand modules at each start.
         "PYTHONDONTWRITEBYTECODE": "",
     }
     if not base.get(EXTERNAL_MODELS):
@@ -69,9 +69,9 @@ def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[
 
 
 def default_arguments(given: Sequence[str] = ()) -> list[str]:
-    """Return the SGLang arguments that the CPU engine needs or prefers and that neither `given` nor its file sets.
+    """Return the SGLang arguments that the CPU engine needs or prefers, except those that `given` or its file sets.
 
-    Raises LaunchError when another device is named, or the file of --config cannot be read.
+    Raises LaunchError if another device is named, or the file of --config cannot be read.
     """
     file = from_file(given)
     device = _value(given, "--device") or file.get("--device")
@@ -89,9 +89,9 @@ def default_arguments(given: Sequence[str] = ()) -> list[str]:
 
 
 def from_file(given: Sequence[str]) -> dict[str, Any]:
-    """Return by flag what the file of SGLang's --config sets, which SGLang puts before the command line; {} without.
+    """Return the values in the file of SGLang's --config by flag; SGLang puts them before the command line. {} without.
 
-    Raises LaunchError when it cannot be read.
+    Raises LaunchError if it cannot be read.
     """
     if "--config" not in given:
         return {}
@@ -112,14 +112,14 @@ def from_file(given: Sequence[str]) -> dict[str, Any]:
 
 
 def command(given: Sequence[str]) -> list[str]:
-    """Return the full command line of the server. Raises LaunchError when `given` names no model."""
+    """Return the full command line of the server. Raises LaunchError if `given` names no model."""
     if not any(_has(given, flag) for flag in ("--model-path", "--model", "--config")):
         raise LaunchError("--model-path is missing; see `sglang-adaptive serve-cpu --help`")
     return [sys.executable, "-m", "sglang_adaptive.lab.cpu_engine.start", *given, *default_arguments(given)]
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command's own options, for help and completion; all others are SGLang's to parse."""
+    """Return the parser of the command's own options, for help and completion; SGLang parses all others."""
     added = ", ".join(f"{flag} {value}".rstrip() for flag, value in _DEFAULTS)
     found = CommandParser(
         "serve-cpu",
@@ -143,7 +143,7 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replace this process by the server; returns an exit code only when it cannot be started."""
+    """Replace this process with the server; returns an exit code only if it cannot be started."""
     if "--help" in argv or "-h" in argv:
         parser().print_help()
         return 0
@@ -158,7 +158,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def sglang_arguments(given: Sequence[str]) -> list[str]:
-    """Return *given* without serve-cpu's own options. Raises LaunchError when one of them is wrong."""
+    """Return *given* without serve-cpu's own options. Raises LaunchError if one of them is wrong."""
     return _take_threads(given)[1]
 
 

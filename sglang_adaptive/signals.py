@@ -1,4 +1,4 @@
-"""Turns Ctrl-C and similar signals into one exception, which is deferred inside `StopSignals.held`."""
+"""Turns Ctrl-C and similar signals into one exception, which `StopSignals.held` defers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """The command has to stop because of the signal `signum`."""
+    """The command must stop because of the signal `signum`."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

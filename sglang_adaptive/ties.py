@@ -1,9 +1,9 @@
-"""Ties: two tokens so near that adding in another order decides between them.
+"""Ties: two tokens so close that the order of additions decides between them.
 
-A verify, a plain decode, a prefill in other chunks and another batch size add in other orders. So where a text parts
-from that without speculation, the log-probabilities of both tokens there, without speculation, say which it is. How
-much they move by rounding is seen where a reference differs from itself: alone and in a batch, and where it decodes a
-text and reads it as a prompt, which takes other kernels, as a verify does.
+A verify, a plain decode, a prefill in other chunks and another batch size add in different orders. So where an output
+diverges from the one without speculation, the log-probabilities of both tokens there, without speculation, show whether
+it is a tie. The effect of rounding shows where a reference differs from itself: alone and in a batch, or decoding a
+text and reading it as a prompt, which uses other kernels, as a verify does.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from sglang_adaptive.client import Client, RequestError
 EQUAL, TIE, WRONG = "equal", "tie", "wrong"
 
 TOP = 20
-"""Likeliest tokens that a reference lists after each token. One that is not listed is further away than the last."""
+"""Likeliest tokens that a reference lists at each position. A token that is not listed is less likely than the last."""
 
 FLOOR = 1e-4
-"""Nats: the least width of a tie, where a reference's runs agree to the last bit. Float32 met gaps of 6e-6."""
+"""Nats: the minimum width of a tie, if a reference's runs agree to the last bit. Float32 had gaps of 6e-6."""
 
 CEILING = 1.0
-"""Nats: no rounding of a sound model decides between tokens further apart."""
+"""Nats: rounding in a sound model never decides between tokens further apart."""
 
 Answer = Mapping[str, Any]
-"""An answer of /generate; a reference's has the log-probabilities that `as_reference` asks for."""
+"""An answer of /generate; a reference's has the log-probabilities that `as_reference` requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where a text is no longer that of the reference."""
+    """Where an output diverges from the reference."""
 
     at: int
     """Tokens before it."""
 
     own: int | None
-    """The token there; None where the text ends."""
+    """The token there; None if the output ends."""
 
     other: int | None
-    """The reference's."""
+    """The reference's token there."""
 
     gap: float
-    """Nats that *other* is likelier to the reference than *own*, at least; infinite where one of the texts ends."""
+    """Nats by which the reference prefers *other* to *own*, at least; infinite if one of the texts ends."""
 
 
 def as_reference(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request like *body* whose answer tells how likely every token was, and the TOP likeliest beside it.
+    """Return a request like *body* whose answer has the log-probabilities of each token and of the TOP likeliest.
 
-    These are the log-probabilities that the sampler saw: after penalties, biases and grammars.
+    These are the log-probabilities that the sampler saw, after penalties, biases and grammars.
     """
     asked = {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": TOP}
     return {**body, **asked, "return_prompt_token_ids": True, "stream": False}
 
 
 def as_prompt(prompt: Sequence[int], text: Sequence[int]) -> dict[str, Any]:
-    """Return a request that reads *prompt* and *text* as one prompt, and tells how likely the text's tokens were."""
+    """Return a request that reads *prompt* and *text* as one prompt, and returns the text's log-probabilities."""
     told = {"return_logprob": True, "logprob_start_len": len(prompt) - 1, "top_logprobs_num": TOP}
     sampling = {"temperature": 0, "max_new_tokens": 1}
     return {"input_ids": [*prompt, *text], "sampling_params": sampling, **told, "stream": False}
@@ -66,8 +66,8 @@ def as_prompt(prompt: Sequence[int], text: Sequence[int]) -> dict[str, Any]:
 def noise_of_reading(answer: Answer, read: Answer) -> float:
     """Return how much the log-probability of a likely token differs between decoding and reading, in nats.
 
-    *read* is the answer to ``as_prompt`` of its text; that of a request with penalties or biases, which no prompt has,
-    tells nothing. At most CEILING / 2: a mixture of experts may read a token with other experts.
+    *read* is the answer to ``as_prompt`` of its text. It means nothing for a request with penalties or biases, which
+    no prompt has. At most CEILING / 2: a mixture of experts may read a token with other experts.
     """
     meta, tokens = read["meta_info"], len(answer["output_ids"])
     told = {f"output_{name}": meta[f"input_{name}"][-tokens:] for name in ("token_logprobs", "top_logprobs")}
@@ -75,12 +75,12 @@ def noise_of_reading(answer: Answer, read: Answer) -> float:
 
 
 def is_whole(answer: Any) -> bool:
-    """Return whether an answer came to its end; somebody may have aborted it."""
+    """Return whether an answer is complete and was not aborted."""
     return isinstance(answer, Mapping) and answer["meta_info"]["finish_reason"]["type"] != "abort"
 
 
 def parting(ours: Sequence[int], reference: Answer) -> Parting | None:
-    """Return where *ours* parts from the text of *reference*; None where they are equal."""
+    """Return where *ours* diverges from the text of *reference*; None if they are equal."""
     theirs = reference["output_ids"]
     if list(ours) == list(theirs):
         return None
@@ -94,7 +94,7 @@ def parting(ours: Sequence[int], reference: Answer) -> Parting | None:
 
 
 def nearest(ids: Sequence[int], known: Sequence[Answer]) -> tuple[Parting | None, Answer]:
-    """Return where *ids* part from that one of the reference's answers from which they do last, and this one."""
+    """Return where *ids* diverge from the answer in *known* that they follow the longest, and that answer."""
 
     def order(pair: tuple[Parting | None, Answer]) -> tuple[float, float]:
         parted = pair[0]
@@ -110,7 +110,7 @@ def likely(reference: Answer, at: int) -> dict[int, float]:
 
 
 def chosen_differ(ours: Answer, reference: Answer) -> float:
-    """Return the largest difference between the log-probabilities of two texts' tokens, in nats, until they part."""
+    """Return the largest difference between the log-probabilities of two texts' tokens, in nats, until they diverge."""
     parted = parting(ours["output_ids"], reference)
     common = len(reference["output_ids"]) if parted is None else parted.at
     pairs = ((_nats(_chosen(ours, at)[0]), _nats(_chosen(reference, at)[0])) for at in range(common))
@@ -120,14 +120,14 @@ def chosen_differ(ours: Answer, reference: Answer) -> float:
 def noise(one: Answer, other: Answer) -> float:
     """Return how much the log-probability of a likely token differs between two answers of a reference, in nats.
 
-    It is the largest difference of the two likeliest tokens, as far as the text before them is the same.
+    It is the largest difference over the two likeliest tokens, as long as the text before them is the same.
     """
     parted = parting(one["output_ids"], other)
     same = min(len(one["output_ids"]), len(other["output_ids"])) if parted is None else parted.at
     found = 0.0
     for at in range(same + (parted is not None and not math.isinf(parted.gap))):
         ours, theirs = likely(one, at), likely(other, at)
-        # Where the texts part, the two likeliest are the tokens by which they do.
+        # Where the texts diverge, the two likeliest are the tokens that differ.
         for token in sorted(ours, key=lambda token: -ours[token])[:2]:
             if token in theirs and not math.isinf(ours[token] + theirs[token]):
                 found = max(found, abs(ours[token] - theirs[token]))
@@ -135,12 +135,12 @@ def noise(one: Answer, other: Answer) -> float:
 
 
 def width(largest_noise: float) -> float:
-    """Return the nats between two tokens of a tie: both may move by the noise."""
+    """Return the width of a tie in nats: both tokens may move by the noise."""
     return min(max(FLOOR, 2 * largest_noise), CEILING)
 
 
 def is_tie(reference: Client, body: Mapping[str, Any], ours: Any, nats: float) -> bool:
-    """Return whether *reference*, asked *body* again, parts from the answer *ours* nowhere, or by a tie of *nats*.
+    """Return whether a second answer of *reference* to *body* equals *ours*, or diverges by a tie of *nats*.
 
     *ours* may be a list of answers.
     """

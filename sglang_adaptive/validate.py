@@ -1,4 +1,4 @@
-"""``sglang-adaptive validate``: the check of a configuration that a server makes, and the configuration in words."""
+"""``sglang-adaptive validate``: checks a configuration as a server does, and describes it in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_adaptive.policy.errors import ConfigError
 
 
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
-    """Return policy, steps, behaviour by batch size, and differences from the defaults, as JSON builtins."""
+    """Return policy, steps, behavior by batch size, and differences from the defaults, as JSON builtins."""
     of_policy = config.options.facts()
     return {
         "policy": config.policy,
@@ -29,11 +29,11 @@ def facts(config: AdaptiveConfig) -> dict[str, Any]:
 
 
 WIDTH = 115
-"""Characters of the longest line of a policy's summary."""
+"""Most characters per line of a policy's summary."""
 
 
 def words(found: dict[str, Any]) -> Iterator[str]:
-    """Yield lines about what ``facts`` found."""
+    """Yield lines that describe the result of ``facts``."""
     yield from textwrap.wrap(f'Policy "{found["policy"]}": {found["summary"]}'.rstrip(": "), WIDTH)
     yield _built(found["candidate_steps"])
     yield from _of_slots(found["slots"]) if "slots" in found else _of_options(found["options"])
@@ -141,7 +141,7 @@ def _slots(keys: list[str]) -> str:
 
 
 def batch_sizes(batch_range: list[int | None]) -> str:
-    """Return a range of batch sizes in words; its end is None where it is open."""
+    """Return a range of batch sizes in words; an end of None is open."""
     low, high = batch_range
     if high is None:
         return f"Batch sizes from {low}"
@@ -176,12 +176,12 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0, or 2 when a server would refuse the file."""
+    """Run the command; returns 0, or 2 if a server would refuse the file."""
     arguments = parser().parse_args(argv)
     try:
         found = facts(load_config(arguments.file))
     except ConfigError as error:
-        # Word for word what a server prints before it stops.
+        # The same line that a server prints before it stops.
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         if arguments.json:
             print(json.dumps(_complaint(error), indent=1))

@@ -1,1 +1,1 @@
-"""Drafts looked up in a request's own text: what they are, and what they would have got accepted."""
+"""Drafts looked up in a request's own text: the lookup, and how many of them would have been accepted."""

@@ -1,4 +1,4 @@
-"""Counts what lookups would have got accepted in finished requests, beside the serving thread."""
+"""Counts how many lookup drafts would have been accepted in finished requests, outside the serving thread."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from sglang_adaptive.policy.base import Prices
 logger = logging.getLogger(__name__)
 
 SHARE = 0.05
-"""Share of one core that counting may take: a request is followed by a pause 19 times as long."""
+"""Share of one core that counting may use: a pause 19 times as long follows each request."""
 MOST_WAITING = 1 << 20
-"""Tokens that may wait to be counted, 8 MB. While more do, requests that finish are left out, whatever their length."""
+"""Tokens that may wait to be counted, 8 MB. While more wait, finished requests are left out, whatever their length."""
 LONGEST_TEXT = 1 << 17
-"""Tokens of a request that are looked at; of a longer prompt the last ones."""
+"""Tokens of a request that are examined; of a longer prompt, the last ones."""
 
 
 class LookupCounter:
-    """Looks up the text of each finished request in a thread of its own; its first error ends the counting."""
+    """Looks up the text of each finished request in its own thread; the first error ends the counting."""
 
     def __init__(self, told: Callable[[Tally], None] = lambda tally: None) -> None:
         """*told* gets the tally of each request, in the thread."""
         self.error: str | None = None
-        """What ended the counting."""
+        """The error that ended the counting."""
         self.left_out = 0
-        """Requests that came while too many tokens waited."""
+        """Requests that finished while too many tokens waited."""
         self.tally = Tally()
         self._told = told
         self._waiting: SimpleQueue[tuple[array[int], array[int]] | None] = SimpleQueue()
         self._over = threading.Event()
-        # Each number has one thread that writes it.
+        # Only one thread writes each number.
         self._added = self._done = 0
         self._seconds, self._read = 0.0, 0
         self._thread = threading.Thread(target=self._run, name="lookup-counter", daemon=True)
         self._thread.start()
 
     def add(self, prompt: array[int], output: array[int]) -> None:
-        """Count a finished request; takes a microsecond. The arrays have to stay as they are."""
+        """Count a finished request; takes a microsecond. The arrays must not change afterward."""
         if self.error is not None or len(output) < 2:
             return
         if self._added - self._done > MOST_WAITING:
@@ -56,7 +56,7 @@ class LookupCounter:
         self._waiting.put((prompt, output))
 
     def close(self) -> None:
-        """Count what waits, without pauses, and end."""
+        """Count the waiting requests without pauses, and end."""
         self._over.set()
         self._waiting.put(None)
         self._thread.join()
@@ -64,7 +64,7 @@ class LookupCounter:
     def report(self, policy: object, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any]:
         """Return the counts as JSON builtins; docs/json.md lists them.
 
-        *policy* prices them if it has ``Prices``; *by_position* says what its drafts got accepted, as
+        *policy* prices them if it has ``Prices``; *by_position* is the acceptance of its drafts, as from
         ``Counters.by_position``.
         """
         tally = self.tally
@@ -99,9 +99,9 @@ class LookupCounter:
 
 
 def _priced(tally: Tally, policy: Prices, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any] | None:
-    """Return what lookups are worth on *policy*'s round times; None where it has none without drafts.
+    """Return the gain from lookups at *policy*'s round times; None if it has no time without drafts.
 
-    A round of lookups is taken to need what ROWS requests need without drafts: as many tokens are verified.
+    A lookup round is assumed to take as long as a round of ROWS requests without drafts, which verifies as many tokens.
     """
     alone, wide = policy.prices(1, 0), policy.prices(ROWS, 0)
     if 0 not in wide.seconds:

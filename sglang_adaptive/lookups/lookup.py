@@ -1,11 +1,11 @@
-"""A lookup: drafts copied from an earlier place of a request's own text, its prompt and what it has written.
+"""A lookup: drafts copied from an earlier place in a request's own text, its prompt and output.
 
-At token p, the last one that is known, the lookup is the earlier token q whose latest tokens agree with those at p the
-furthest back, over at least SHORTEST tokens and compared over LONGEST; of several such q the latest. The drafts are the
-DRAFTS tokens behind q. Where they run into p they begin again behind q, as in text with a period of p - q tokens. So a
-round accepts as many as the texts behind q and behind p have in common, at most DRAFTS, and yields one token more. A
-draft that is looked up is right exactly when it is the text that follows, so the finished text of any model gives its
-acceptance without error.
+Token p is the last known token. The lookup finds the earlier token q for which the tokens up to q match those up to p
+the furthest back, over at least SHORTEST tokens and compared over LONGEST; of several such q, it takes the latest. The
+drafts are the DRAFTS tokens after q. If they reach p, they start again after q, as in text with a period of p - q
+tokens. So a round accepts as many drafts as the texts after q and after p have in common, at most DRAFTS, and yields
+one more token. A draft is correct exactly if it equals the following text, so the finished text of any model gives the
+acceptance of lookups without error.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import numpy as np
 import numpy.typing as npt
 
 SHORTEST, LONGEST = 2, 64
-"""Tokens that have to agree, and that are compared."""
+"""Tokens that must match, and the most that are compared."""
 DRAFTS = 32
-"""Drafts of a round."""
+"""Drafts per round."""
 MOST_TOKENS = 1 << 20
-"""Tokens of a text at most: a position takes 20 bits of a sorting key."""
+"""Most tokens of a text: a position takes 20 bits of a sorting key."""
 
 _BITS = 20
 _SORTED = 4
-"""Agreement up to which all tokens are sorted; the few that agree further are compared one round at a time."""
+"""Match up to which all tokens are sorted; the few longer matches are compared one round at a time."""
 _AT_ONCE = 512
-"""Candidates that are compared in one go; bounds memory."""
+"""Candidates that are compared at once; limits memory."""
 
 
 class Round(NamedTuple):
-    """A round of drafts that were looked up."""
+    """A lookup round."""
 
     match: int
-    """Tokens that agree before the drafts, SHORTEST to LONGEST; 0 where nothing was found and nothing is drafted."""
+    """Matching tokens before the drafts, SHORTEST to LONGEST; 0 if nothing was found and nothing is drafted."""
     tokens: int
-    """Output tokens: the accepted drafts and the target's own, at most what is left of the text."""
+    """Output tokens: the accepted drafts and the target's own, at most the rest of the text."""
 
 
 class Text:
-    """The finished text of a request, with an index of where the tokens of its output stood before.
+    """The finished text of a request, with an index of earlier occurrences of its output tokens.
 
-    Indexing takes a few sorts of all tokens, in which numpy releases the interpreter's lock.
+    Indexing takes a few sorts of all tokens, during which numpy releases the GIL.
     """
 
     def __init__(self, tokens: npt.ArrayLike, prompt: int) -> None:
@@ -50,20 +50,20 @@ class Text:
         text = np.ascontiguousarray(tokens, np.int64)
         assert len(text) <= MOST_TOKENS, "a position would not fit its bits"
         if len(text) and not 0 <= int(text.min()) <= int(text.max()) < MOST_TOKENS:
-            text = np.unique(text, return_inverse=True)[1].astype(np.int64)  # images have ids beyond a vocabulary
+            text = np.unique(text, return_inverse=True)[1].astype(np.int64)  # images have ids beyond the vocabulary
         self._text = text
-        self._ids = text.data  # a memoryview, out of which single tokens are read faster
+        self._ids = text.data  # a memoryview reads single tokens faster
         self._prompt = prompt
         behind_nothing = np.concatenate((np.full(LONGEST, -1, np.int32), text.astype(np.int32)))
         self._windows = np.lib.stride_tricks.sliding_window_view(behind_nothing, LONGEST)[1:]
-        """[N, LONGEST]: each token behind those before it; -1 before the text."""
+        """[N, LONGEST]: the window that ends at each token; -1 before the text."""
         self._index()
 
     def __len__(self) -> int:
         return len(self._text)
 
     def rounds(self) -> Iterator[Round]:
-        """Yield the rounds that would have written the output behind its first token, which the prefill yields."""
+        """Yield the rounds that would have produced the output after its first token, which the prefill yields."""
         place = self._prompt
         while place < len(self._text) - 1:
             found = self.at(place)
@@ -71,7 +71,7 @@ class Text:
             place += found.tokens
 
     def at(self, place: int) -> Round:
-        """Return the round that begins with the output token at *place* as the last one known."""
+        """Return the round that begins with the output token at *place* as the last known one."""
         left = len(self._text) - 1 - place
         match, source = self._match(place)
         if not match:
@@ -82,7 +82,7 @@ class Text:
         return Round(match, min(accepted + 1, left))
 
     def _match(self, place: int) -> tuple[int, int]:
-        """Return how many tokens before and at *place* stood elsewhere before, and the last of them there."""
+        """Return the length of the match that ends at *place*, and where its earlier occurrence ends."""
         at = place - self._prompt
         match, source = self._length[at], self._source[at]
         if match < _SORTED:
@@ -100,10 +100,10 @@ class Text:
         return best, source
 
     def _index(self) -> None:
-        """Find for each output token the latest earlier one after the same SHORTEST to _SORTED tokens.
+        """Find, for each output token, the latest earlier one at the end of the same SHORTEST to _SORTED tokens.
 
-        Tokens are sorted by what stands at and before them, a token more each time, and then by position. Those that
-        agree lie side by side; groups without an output token, or with a single one, are left out from then on.
+        Each pass sorts tokens by the tokens up to them, one more per pass, and then by position, so matching ones are
+        adjacent. Groups without an output token, or with a single token, are dropped for the later passes.
         """
         text, prompt = self._text, self._prompt
         outputs = max(0, len(text) - prompt)
@@ -112,7 +112,7 @@ class Text:
         for size in range(SHORTEST, _SORTED + 1):
             kept = place >= size - 1
             place, group = place[kept], group[kept]
-            # The first time the group is the token itself.
+            # In the first pass the group is the token itself.
             key = group << 2 * _BITS | text[place - (size - 1)] << _BITS | place
             key.sort()
             place = key & MOST_TOKENS - 1
@@ -133,6 +133,6 @@ class Text:
         begin[place[mine] - prompt] = begins[group[mine]]
         end[place[mine] - prompt] = mine
         self._candidates = place
-        """Tokens whose _SORTED latest ones stand in the text more than once, grouped by these, then by position."""
+        """Ends of _SORTED tokens that occur in the text more than once, grouped by these tokens, then by position."""
         self._length, self._source = length.data, source.data
         self._begin, self._end = begin.data, end.data

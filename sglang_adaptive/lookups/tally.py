@@ -1,4 +1,4 @@
-"""What lookups would have got accepted, added up over finished requests, and in words what they would bring."""
+"""The would-be acceptance of lookups, summed over finished requests, and a description of their gain in words."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from sglang_adaptive.lookups.lookup import DRAFTS, Round
 
 MATCHES = (0, 2, 4, 8, 16, 32, 64)
-"""Least match of each row of a tally; 0: nothing was found."""
+"""Minimum match of each row of a tally; 0: nothing was found."""
 RUN = 8
 """Accepted drafts from which a round counts as part of a run."""
 ROWS = DRAFTS + 1
-"""Tokens that the target verifies of a request in a round of lookups."""
+"""Tokens per request that the target verifies in a lookup round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Rounds of lookups alone, one after the other, over the decoded tokens of some requests."""
+    """Rounds over the decoded tokens of some requests, if all rounds were lookup rounds."""
 
     requests: int = 0
     rounds: tuple[int, ...] = (0,) * len(MATCHES)
     """By row of MATCHES."""
     tokens: tuple[int, ...] = (0,) * len(MATCHES)
-    """Output tokens of these rounds; the first of a request comes from its prefill and is not among them."""
+    """Output tokens of these rounds, without each request's first token, which comes from its prefill."""
     run_tokens: int = 0
-    """Output tokens of rounds that accept RUN drafts or more."""
+    """Output tokens of rounds that accept RUN or more drafts."""
 
     @classmethod
     def of(cls, found: Iterable[Round]) -> Tally:
@@ -50,7 +50,7 @@ class Tally:
 
     @property
     def tokens_per_round(self) -> float | None:
-        """Output tokens a round; None without a round."""
+        """Output tokens per round; None without a round."""
         rounds = sum(self.rounds)
         return sum(self.tokens) / rounds if rounds else None
 
@@ -61,7 +61,7 @@ class Tally:
         return self.run_tokens / tokens if tokens else None
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """Return (least match, rounds, output tokens) of each row."""
+        """Return (minimum match, rounds, output tokens) of each row."""
         return list(zip(MATCHES, self.rounds, self.tokens, strict=True))
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,14 +80,13 @@ class Tally:
 def worth(
     tally: Tally, seconds: Mapping[int, float], tokens: Mapping[int, float] | Sequence[float], looked_up: float
 ) -> dict[str, Any] | None:
-    """Return what lookups would bring one request at a time, over the best depth; None without a token or a depth.
+    """Return the gain from lookups over the best depth, one request at a time; None without a token or a depth.
 
-    *seconds* are those of a round by draft steps, *tokens* what such a round is expected to yield, and *looked_up* the
-    seconds of a round of lookups. With t = min seconds/tokens, the text now takes t a token. A row of the tally whose
-    rounds take less than that for its tokens is looked up, the rest drafted as before. How well the draft itself does
-    in copied text is not known: ``most`` takes it to be as good as everywhere, ``least`` to get all its drafts
-    accepted there, which leaves min seconds/(steps + 1) a token. Neither has the round that a server may need to find
-    out that text is being copied.
+    *seconds* and *tokens* are the time and expected tokens of a round by draft steps; *looked_up* is the time of a
+    lookup round. The text now takes t = min seconds/tokens per token. A row of the tally whose rounds take less than
+    that for its tokens is looked up; the rest is drafted as before. The draft's own acceptance in copied text is
+    unknown: ``most`` assumes that it is the same as everywhere, ``least`` that all drafts are accepted there, which
+    takes min seconds/(steps + 1) per token. Neither includes the round that a server may need to detect copying.
     """
     depths = [steps for steps in seconds if steps and steps < ROWS] or list(seconds)
     count = sum(tally.tokens)
@@ -105,17 +104,17 @@ def worth(
 
 
 def _gain(tally: Tally, usual: float, copying: float, looked_up: float) -> float:
-    """Return how many times as long the text takes now; *usual* and *copying* are seconds a token without lookups."""
+    """Return the speedup from lookups; *usual* and *copying* are seconds per token without lookups."""
     saved = sum(max(0.0, tokens * copying - rounds * looked_up) for match, rounds, tokens in tally.rows() if match)
     now = sum(tally.tokens) * usual
     return now / (now - saved)
 
 
-# Says in words what lookups would bring, for ``explain`` and ``simulate --trace``.
+# The gain from lookups in words, for ``explain`` and ``simulate --trace``.
 
 
 def lookup_words(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about a tally as a dict, with ``worth``; nothing where nothing was counted."""
+    """Yield lines about a tally as a dict, with ``worth``; nothing if nothing was counted."""
     if not report["rounds"]:
         return
     yield (

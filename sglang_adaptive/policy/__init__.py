@@ -1,8 +1,8 @@
-"""Policies, pure Python: they choose the draft steps from what rounds showed.
+"""Policies in pure Python: they choose the draft steps from the rounds that they observe.
 
-To read them: ``base`` (what a policy is) and ``observation`` (what it is told), then ``throughput.policy``, whose parts
-are ``acceptance``, ``readings``, ``cost``, ``budgets``, ``choice`` and ``probing``. ``options`` and ``config`` say how
-a policy is configured, ``ema`` is SGLang's. Nothing here imports another part of the package.
+Start with ``base`` (the interface) and ``observation`` (its input), then read ``throughput.policy`` and its parts
+``acceptance``, ``readings``, ``cost``, ``budgets``, ``choice`` and ``probing``. ``options`` and ``config`` define the
+configuration, and ``ema`` is SGLang's policy. Nothing here imports another part of the package.
 
 The imports below register the policies that a configuration can name.
 """

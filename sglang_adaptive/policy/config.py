@@ -1,4 +1,4 @@
-"""The configuration: its file, its keys, what it needs of a running server, and how two of them differ."""
+"""The configuration: its file, its keys, what it requires of a running server, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ BUILT_IN = "built-in default"
 """Source of a configuration without a file."""
 MAX_BYTES = 1 << 20
 MOST_SHOWN = 8
-"""Differences of two configurations that a log line lists."""
+"""Differences between two configurations that a log line lists."""
 _EXPECTED_FILE = "a readable JSON file"
 _EXPECTED_OBJECT = 'a JSON object, as in {"1": {"candidate_steps": [1, 3, 7]}}'
 _ABSENT = object()
 AUTO = "auto"
 MAX_LENGTH = 1 << 24
-"""Longest context that an option may speak of, in tokens."""
+"""Largest context length that an option accepts, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """Where the server writes its rounds, and the disk space that they may take."""
+    """Where the server writes its rounds, and how much disk space they may use."""
 
     file: Annotated[
         str, pathname("where rounds are written; beside it, with `.1` at its end, older ones", "a file's path")
@@ -51,12 +51,12 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveConfig:
-    """A configuration in which every value has been checked: the policy's options, and those of the server."""
+    """A configuration with every value checked: the policy's options and the server's."""
 
     policy: str
     options: PolicyOptions
     source: str
-    """The file, or another origin, that errors name."""
+    """The file, or another origin, as named in errors."""
     watch: Annotated[bool, flag("read the file again whenever it changes")] = False
     warm_up: Annotated[
         bool | None,
@@ -113,16 +113,16 @@ class AdaptiveConfig:
 
     @property
     def launch_steps(self) -> int:
-        """The depth that a server starts at whose launch line names none, as SGLang chooses it among the depths."""
+        """The initial depth if the launch line names none; SGLang chooses it the same way."""
         return self.candidate_steps[len(self.candidate_steps) // 2]
 
     @property
     def drafts(self) -> list[int]:
-        """The drafts of every round, ascending: the depths, and what is looked up. SGLang sizes buffers from them."""
+        """Draft counts of all rounds, ascending: the depths and the lookup drafts. SGLang sizes buffers from them."""
         return [*self.candidate_steps, *self.options.lookup_drafts]
 
     def up_to(self, most: int) -> AdaptiveConfig:
-        """Return this configuration without the depths above *most*; a list that has no other gets *most* itself."""
+        """Return this configuration without the depths above *most*; a list that has no others becomes *most*."""
         return replace(self, options=self.options.up_to(most))
 
     def of_block(self, most: int) -> AdaptiveConfig:
@@ -130,14 +130,14 @@ class AdaptiveConfig:
         return replace(self, options=self.options.of_block(most))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a configuration object that means the same, with every default."""
+        """Return an equivalent configuration object, with all defaults."""
         return {"policy": self.policy, **opt.as_dict(self), **self.options.as_dict()}
 
 
 def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
     """Read and check the configuration in *path*; without a path, return the default policy's defaults.
 
-    A process parses a file once, and again only when the file has changed.
+    A process parses a file again only after the file has changed.
 
     Raises:
         ConfigError: With one line that names file, key, value and what is accepted.
@@ -179,7 +179,7 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
 
 
 def _unknown(key: str, source: str) -> ConfigError:
-    """Return the error for a key of the top level that nobody owns."""
+    """Return the error for a top-level key without an owner."""
     for kind in POLICIES.values():
         if (error := kind.options.misplaced(key, source)) is not None:
             return error
@@ -187,13 +187,13 @@ def _unknown(key: str, source: str) -> ConfigError:
 
 
 def top_level_keys() -> tuple[str, ...]:
-    """Return the keys that a file may hold, but for slots."""
+    """Return the top-level keys that a file may have, except slots."""
     kinds = (kind.options for kind in POLICIES.values())
     return ("policy", *opt.options_of(AdaptiveConfig), *(key for kind in kinds for key in kind.listed_keys()))
 
 
 def _policy(cfg: Mapping[str, Any], owners: Mapping[str, str | None], source: str) -> str:
-    """Return the policy that is named, or else the one that a key belongs to."""
+    """Return the named policy, or else one that a key belongs to, or else the default."""
     if "policy" not in cfg:
         meant = set(owners.values())
         return next((name for name in POLICIES if name in meant), DEFAULT_POLICY)
@@ -211,7 +211,7 @@ def _policy(cfg: Mapping[str, Any], owners: Mapping[str, str | None], source: st
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the JSON object in *path*.
 
-    NaN and Infinity come back as floats, so that the check of their key can name it.
+    NaN and Infinity are returned as floats, so that the check can name their key.
 
     Raises:
         ConfigError: The file cannot be read, is not UTF-8 or JSON, repeats a key, or holds no object.
@@ -224,7 +224,7 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_object(source: str, text: str) -> dict[str, Any]:
-    """Return the JSON object in *text*, which came from *source*; as ``read_object``.
+    """Return the JSON object in *text* from *source*, as ``read_object`` does.
 
     Raises:
         ConfigError: *text* is not JSON, repeats a key, or holds no object.
@@ -236,7 +236,7 @@ def parse_object(source: str, text: str) -> dict[str, Any]:
 
 
 def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
-    """Return what changes when the file at *path* does: time, size and inode; None when it is not there."""
+    """Return the time, size and inode of the file at *path*, to detect changes; None if there is no file."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -246,8 +246,8 @@ def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
 
 def _read_text(file: str) -> str:
     try:
-        _require_regular(file, os.stat(file).st_mode)  # before it is opened: to open a device may do something
-        # Not to wait for a writer, should the path have become a pipe meanwhile.
+        _require_regular(file, os.stat(file).st_mode)  # before opening, because opening a device may have effects
+        # Do not wait for a writer if the path has become a pipe meanwhile.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             _require_regular(file, os.fstat(stream.fileno()).st_mode)
             data = stream.read(MAX_BYTES + 1)
@@ -300,17 +300,17 @@ def _parse(file: str, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CapturedSteps:
-    """What start-up built, beyond which a later configuration cannot go: the depths with a runtime state."""
+    """The depths with a runtime state from start-up; a later configuration can use no others."""
 
     graphs: Mapping[int, tuple[int, ...] | None]
-    """By depth, the batch sizes with CUDA graphs; None where graphs are off, or where every size that has any has them
-    for this depth."""
+    """By depth, the batch sizes with CUDA graphs; None if graphs are off, or if this depth has graphs at every size at
+    which any depth has."""
     lookups: frozenset[int] = frozenset()
-    """Those among them that look their drafts up, and draft nothing."""
+    """The depths that look drafts up instead of drafting."""
 
     @property
     def graph_sizes(self) -> list[int]:
-        """Every batch size at which some depth has graphs, ascending; empty when that is not restricted."""
+        """Every batch size at which some depth has graphs, ascending; empty if no depth is restricted."""
         return sorted({size for sizes in self.graphs.values() for size in sizes or ()})
 
     def at(self, batch_size: int) -> frozenset[int]:
@@ -318,11 +318,11 @@ class CapturedSteps:
         return frozenset(steps for steps, sizes in self.graphs.items() if sizes is None or batch_size in sizes)
 
     def require(self, config: AdaptiveConfig) -> None:
-        """Refuse *config* if it needs what was not built.
+        """Reject *config* if it needs something that was not built.
 
-        A depth without graphs would run, and only be slow. Start-up gives graphs to every depth that may run at a
-        batch size, so a configuration that changes later is held to the same. A policy that keeps to the depths with
-        graphs (``TakesOver``) needs one of its own at each size, any other policy all.
+        A depth without graphs would run, only slowly. Start-up gives graphs to every depth that may run at a batch
+        size, and a later configuration must meet the same rule. A policy that keeps to depths with graphs
+        (``TakesOver``) needs graphs for one of its depths at each size; any other policy needs them for all.
 
         Raises:
             ConfigError: With one line that names the key, the depth and those that were built.
@@ -341,7 +341,7 @@ class CapturedSteps:
                     raise ConfigError(config.source, place, problem, f"depths among {_listed(self.at(size))} there")
 
     def as_pairs(self) -> list[list[Any]]:
-        """Return all of it as JSON builtins: [steps, batch sizes or null, whether it looks up] by depth."""
+        """Return it as JSON builtins: [steps, batch sizes or null, whether it looks up] by depth."""
         return [
             [steps, None if sizes is None else list(sizes), steps in self.lookups]
             for steps, sizes in sorted(self.graphs.items())
@@ -349,15 +349,15 @@ class CapturedSteps:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[Any]) -> CapturedSteps:
-        """Return what ``as_pairs`` was made from."""
+        """Return the inverse of ``as_pairs``."""
         graphs = {int(steps): None if sizes is None else tuple(sizes) for steps, sizes, _ in pairs}
         return cls(graphs, frozenset(int(steps) for steps, _, looks_up in pairs if looks_up))
 
 
 def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return "key: old -> new" of every key that differs, as in ``8.ema_alpha: 0.2 -> 0.3``; one line.
+    """Return "key: old -> new" for every key that differs, as in ``8.ema_alpha: 0.2 -> 0.3``; one line.
 
-    Both are what ``AdaptiveConfig.as_dict`` returns, so it makes no difference whether a default was given.
+    Both come from ``AdaptiveConfig.as_dict``, so an explicit default makes no difference.
     """
     found = [f"{key}: {_value(old)} -> {_value(new)}" for key, old, new in _differences(before, after, "")]
     if not found:

@@ -1,8 +1,8 @@
-"""SGLang's documented policy of moving averages: one slot for each range of batch sizes.
+"""SGLang's documented moving-average policy: one slot for each range of batch sizes.
 
-``AdaptiveStepSlot``, ``AdaptiveSpeculativeParams`` and ``resolve_candidate_steps_from_config`` take the place of SGLang
-0.5.23's classes of the same names (``speculative/adaptive_spec_params.py``) and decide as they do. The arithmetic keeps
-SGLang's order of operations, so that averages agree to the last bit and thresholds are crossed in the same round.
+``AdaptiveStepSlot``, ``AdaptiveSpeculativeParams`` and ``resolve_candidate_steps_from_config`` replace the code of the
+same names in SGLang 0.5.23 (``speculative/adaptive_spec_params.py``) and decide alike. The arithmetic keeps SGLang's
+order of operations, so averages agree to the last bit and cross thresholds in the same round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BUILT_IN_EMA: Mapping[str, Any] = {
     "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
     "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
 }
-"""SGLang 0.5.23's own slots: what the EMA policy runs on where no file is given."""
+"""SGLang 0.5.23's own slots, which the EMA policy uses without a file."""
 SLOT_KEY_EXPECTED = f'a batch size from "1" to "{MAX_BATCH_SIZE}" as digits, without sign or leading zero'
 _SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
 _LIKE_A_NUMBER = re.compile(r"\s*[-+]?\.?\d[\d._eE+-]*\s*")
@@ -56,9 +56,9 @@ _SLOT_DEPTHS = Option(
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """What governs the batch sizes from ``batch_size`` up to the next slot; steps ascend without repeats.
+    """Settings for the batch sizes from ``batch_size`` up to the next slot; steps ascend without repeats.
 
-    The keys with a default may also stand at the top level of a file, as SGLang has it: for every slot.
+    As in SGLang, keys with a default may also be at the top level of a file, where they apply to every slot.
     """
 
     batch_size: int
@@ -77,9 +77,9 @@ TUNING: dict[str, Any] = {field.name: field.default for field in fields(SlotConf
 
 @dataclass(frozen=True, slots=True)
 class EmaOptions(PolicyOptions):
-    """The slots, ascending by batch size; their keys stand at the top level of a file, as in SGLang's.
+    """The slots, ascending by batch size; their keys are at the top level of a file, as in SGLang.
 
-    A digit key is a slot, and the tuning keys are the default of every slot.
+    A digit key is a slot, and the tuning keys are defaults for every slot.
     """
 
     slots: tuple[SlotConfig, ...]
@@ -138,13 +138,13 @@ class EmaOptions(PolicyOptions):
         return EmaOptions(tuple(kept))
 
     def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
-        """Yield the key, the depths and the batch sizes of each slot; the first also has what lies below it."""
+        """Yield the key, depths and batch sizes of each slot; the first slot includes smaller batches."""
         starts = [0, *(slot.batch_size for slot in self.slots[1:]), math.inf]
         for slot, start, end in zip(self.slots, starts, starts[1:], strict=False):
             yield f"{slot.batch_size}.candidate_steps", slot.candidate_steps, start, end
 
     def facts(self) -> dict[str, Any]:
-        launch = self.candidate_steps[len(self.candidate_steps) // 2]  # what SGLang starts at when it is not told
+        launch = self.candidate_steps[len(self.candidate_steps) // 2]  # SGLang's default initial steps
         slots = [
             {
                 "batch_range": [max(1, start), None if end == math.inf else end - 1],
@@ -162,7 +162,7 @@ class EmaOptions(PolicyOptions):
 
 
 def _moves(slot: SlotConfig, steps: int) -> dict[str, Any]:
-    """Return the steps that follow *steps* in the slot, and the averages of accepted drafts at which they do."""
+    """Return the slot's next steps below and above *steps*, and the average accepted drafts that trigger each move."""
     ladder, here = (None, *slot.candidate_steps, None), slot.candidate_steps.index(steps)
     drop_at, rise_above = AdaptiveStepSlot(steps, slot).thresholds
     moves = {"down_to": ladder[here], "drop_at": drop_at, "up_to": ladder[here + 2], "rise_above": rise_above}
@@ -175,8 +175,8 @@ def _moves(slot: SlotConfig, steps: int) -> dict[str, Any]:
 class AdaptiveStepSlot:
     """Chooses among ``candidate_steps`` for one range of batch sizes.
 
-    ``current_steps`` is always one of ``candidate_steps``. ``ema_accept_len`` counts accepted drafts per
-    request without the bonus token, so a slot that accepts everything tends to ``current_steps``.
+    ``current_steps`` is always one of ``candidate_steps``. ``ema_accept_len`` counts accepted drafts per request
+    without the bonus token, so it tends to ``current_steps`` if every draft is accepted.
     """
 
     def __init__(self, initial_steps: int, cfg: Mapping[str, Any] | SlotConfig) -> None:
@@ -196,15 +196,15 @@ class AdaptiveStepSlot:
         self.current_steps = initial_steps if initial_steps in self.candidate_steps else middle
         self.ema_accept_len = float(self.current_steps - 1)
         self.batches = 0
-        """Rounds learnt from."""
+        """Rounds learned from."""
         self.stale_rounds = 0
-        """Rounds left out because another depth than the current one had drafted them."""
+        """Rounds ignored because another depth drafted them."""
 
     def observe(self, observation: RoundObservation) -> bool:
         """Learn from *observation* if the current depth drafted it; return whether the depth changed."""
         if observation.steps != self.current_steps:
-            # Accept counts are censored at the depth that drafted: a late round of a shallower tier would
-            # pull the average of a deeper one down, and a deeper tier's would push it up.
+            # Accept counts are censored at the drafting depth: a late round of a shallower depth would lower the
+            # average, and one of a deeper depth would raise it.
             self.stale_rounds += 1
             return False
         return self.update(observation.num_correct_drafts_per_req)
@@ -212,7 +212,7 @@ class AdaptiveStepSlot:
     def update(self, num_correct_drafts_per_req: Sequence[int]) -> bool:
         """Learn from a round drafted at the current depth; return whether the depth changed.
 
-        The counts are of each request, bonus token not counted; a round without requests teaches nothing.
+        The counts are per request, without the bonus token; a round without requests is ignored.
         """
         if not num_correct_drafts_per_req:
             return False
@@ -231,7 +231,7 @@ class AdaptiveStepSlot:
     def _next_steps(self) -> int:
         ladder, top, coeff = self.candidate_steps, len(self.candidate_steps) - 1, self.config.ceiling_coeff
         here = there = ladder.index(self.current_steps)
-        if self.current_steps == 0:  # without drafts nothing is learnt, so every decision tries the next depth
+        if self.current_steps == 0:  # nothing is learned without drafts, so every decision tries the next depth
             probe = ladder[min(here + 1, top)]
             if probe > 0 and self.ema_accept_len < 0:  # a slot that started at zero has no average yet
                 self.ema_accept_len = float(probe - 1)
@@ -241,27 +241,27 @@ class AdaptiveStepSlot:
         if there == here:
             while there < top and self.ema_accept_len > self._rise_threshold(there):
                 there += 1
-        if coeff > 0 and there <= here:  # a rise passes, so that a deeper tier can show what it accepts
+        if coeff > 0 and there <= here:  # a rise is exempt, so that a deeper depth can show what it accepts
             ceiling = max(1, math.ceil(self.ema_accept_len * coeff))
             while there > 0 and ladder[there] > ceiling:
                 there -= 1
         return ladder[there]
 
     def _drop_threshold(self, index: int) -> float:
-        """Return the average at or below which the depth at *index* > 0 gives way to the one before it."""
+        """Return the average at or below which the depth at *index* > 0 drops to the one before it."""
         below = self.candidate_steps[index - 1]
-        # A floor of zero steps is reached from (nearly) no accepted draft, not from a negative number.
+        # A drop to zero steps needs (nearly) no accepted drafts, not a negative average.
         return (below - 0.5 if below else 0.5) + self.config.down_hysteresis
 
     def _rise_threshold(self, index: int) -> float:
-        """Return the average above which the depth at *index* gives way to the next."""
+        """Return the average above which the depth at *index* rises to the next."""
         return self.candidate_steps[index] - 0.5 + self.config.up_hysteresis
 
     @property
     def thresholds(self) -> tuple[float | None, float | None]:
-        """The averages at or below which, and above which, the current depth is left; None at an end.
+        """The averages at or below which the current depth drops, and above which it rises; None at an end.
 
-        At zero steps both are None: every decision there tries the next depth.
+        At zero steps both are None: every decision tries the next depth.
         """
         here = self.candidate_steps.index(self.current_steps)
         if self.current_steps == 0:
@@ -282,8 +282,8 @@ def resolve_candidate_steps_from_config(cfg_path: str | os.PathLike[str] | None 
 class AdaptiveSpeculativeParams:
     """Routes each batch size to its slot.
 
-    A batch is padded to the next CUDA-graph batch size, as the round itself will be, and belongs to the slot
-    with the largest lower bound that does not exceed it; the first slot also takes what lies below it.
+    A batch is padded to the next CUDA-graph batch size, like the round itself. It belongs to the slot with the largest
+    lower bound that does not exceed the padded size; the first slot also takes smaller batches.
     """
 
     name = "ema"
@@ -295,10 +295,10 @@ class AdaptiveSpeculativeParams:
         *,
         config: AdaptiveConfig | None = None,
     ) -> None:
-        """Build the slots of *config*, else of *cfg_path*, else SGLang's; each starts as ``AdaptiveStepSlot`` says.
+        """Build the slots of *config*, else of *cfg_path*, else SGLang's; each starts as in ``AdaptiveStepSlot``.
 
         Raises:
-            ConfigError: The configuration is unusable, or for another policy.
+            ConfigError: The configuration is unusable or for another policy.
         """
         if config is None:
             config = check_config(BUILT_IN_EMA, BUILT_IN) if cfg_path is None else load_config(cfg_path)
@@ -323,7 +323,7 @@ class AdaptiveSpeculativeParams:
         return self._route(batch_size).current_steps
 
     def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
-        """Learn from a round of the live depth, as SGLang calls its own policy; return new steps, or None to stay."""
+        """Learn from a round of the live depth; return new steps or None to stay. SGLang's policy has this method."""
         slot = self._route(batch_size)
         return slot.current_steps if slot.update(num_correct_drafts_per_req) else None
 

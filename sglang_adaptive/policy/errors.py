@@ -1,4 +1,4 @@
-"""The one error that a bad configuration raises, always a single line."""
+"""The error that a bad configuration raises; its message is always a single line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHOWN_VALUE_CHARS = 60
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used: which file, which key, what was found, what is accepted."""
+    """An unusable configuration: which file, which key, what was found, what is accepted."""
 
     def __init__(self, file: str, key: str | None, problem: str, expected: str) -> None:
         self.file = file

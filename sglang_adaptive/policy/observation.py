@@ -1,4 +1,4 @@
-"""What a policy is told about one decode round, and how rounds without drafts are timed."""
+"""What a policy observes of one decode round, and how rounds without drafts are timed."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Shape = tuple[int, int]
-"""Of a round: its draft steps, and how many drafts of a request are verified, on average.
+"""A round's draft steps, and the mean number of drafts verified per request.
 
-The second is the round's verify budget; without one all drafts are verified, and it is the steps again. A round of
-lookups has no draft steps, and verifies the drafts that were looked up.
+The second is the round's verify budget; without one, all drafts are verified and it equals the steps. A lookup round
+has 0 draft steps and verifies the drafts that were looked up.
 """
 
 
 class Lookup(NamedTuple):
-    """What a round says of the drafts looked up in one request's text, whether it verified them or not."""
+    """The lookup of one request in a round, whether the round verified its drafts or not."""
 
     match: int
-    """Tokens that agreed before the drafts when the round began; 0 where nothing was found."""
+    """Matching tokens before the drafts when the round began; 0 if nothing was found."""
     agreed: int
-    """Drafts that were the round's own tokens, from the first one on, as far as the round went."""
+    """Leading drafts that equal the round's own tokens, as far as the round went."""
     now: int
-    """Tokens that agree before the drafts of the next round."""
+    """Matching tokens before the drafts of the next round."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetEvidence:
-    """What smaller budgets would have kept of a round's drafts: sums over its requests, of the same round.
+    """What smaller budgets would have kept of a round's drafts, summed over its requests.
 
-    A budget of ``b`` verifies the likeliest ``b`` drafts a request of the whole batch, by the draft's own chances. What
-    smaller budgets keep is part of what larger ones keep, so one round says it of all budgets below its own.
+    A budget of ``b`` verifies the likeliest drafts of the batch by the draft's own chances, ``b`` per request on
+    average. A smaller budget keeps a subset of a larger one's drafts, so one round covers all budgets below its own.
     """
 
     steps: int
-    """The drafts that it is of: the first so many of each request; at most those of the round."""
+    """How many leading drafts of each request are considered; at most those of the round."""
     whole: int
-    """Accepted of all of them."""
+    """Accepted drafts among all of them."""
     ranked: Mapping[int, int]
-    """By budget, accepted of those that it keeps."""
+    """By budget, accepted drafts among those that it keeps."""
     uniform: Mapping[int, int]
-    """By budget, accepted of the first so many drafts of each request."""
+    """By budget, accepted drafts among the first ``budget`` drafts of each request."""
 
 
 @dataclass(slots=True)
 class RoundObservation:
-    """One verified decode round, as it reaches the CPU; not frozen because that takes three times as long to make.
+    """One verified decode round; not frozen, because a frozen instance takes three times as long to create.
 
-    With overlap scheduling the result arrives one round late, so ``steps`` is the depth that drafted the
-    round; the live depth may have changed since.
+    With overlap scheduling the result arrives one round late. ``steps`` is the depth that drafted the round; the live
+    depth may have changed since.
     """
 
     steps: int
-    """Draft steps of the round, 0 for a round without drafting; of a round of lookups its drafts."""
+    """Draft steps of the round, 0 without drafting; for a lookup round, its number of drafts."""
     num_correct_drafts_per_req: Sequence[int]
-    """Accepted draft tokens of each request, the bonus token not counted; each in ``0..steps``."""
+    """Accepted draft tokens of each request without the bonus token, each in ``0..steps``."""
     batch_size: int
-    """Requests in the round; of ranks that run their rounds together, those of the rank that has most."""
+    """Requests in the round; if ranks run rounds together, those of the rank with the most."""
     seconds: float | None = None
     """Wall time of the round; None when not comparable (mixed with prefill, after a switch or idling)."""
     context_tokens: int | None = None
@@ -64,32 +64,29 @@ class RoundObservation:
     chosen: bool = True
     """Whether the policy chose the depth; False while an operator holds it."""
     shadow_accepts: Sequence[int] = ()
-    """At 0 steps: 1 for each request whose token the draft would have drafted, 0 for one that it would not.
-
-    Requests of which that is not known are left out.
-    """
+    """At 0 steps: 1 for each request whose token the draft would have drafted, else 0; unknown ones are left out."""
     requests: Sequence[Hashable] = ()
-    """Ids of the requests, in the order of the counts; empty when unknown."""
+    """Request ids, in the order of the counts; empty when unknown."""
     extended: bool = True
-    """At 0 steps: whether the round ends a cycle of zero-step rounds, by running the draft's extend for all of it.
+    """At 0 steps: whether the round ends a cycle of zero-step rounds by running the draft extend for the whole cycle.
 
-    True as well where there are no cycles: where every round runs it, or none does.
+    Also True without cycles, when every round runs the extend or none does.
     """
     budget: int | None = None
-    """Mean drafts verified of a request where that was a budget below ``steps``; None where all were verified."""
+    """Mean drafts verified per request if that was a budget below ``steps``; None if all were verified."""
     verified: Sequence[int] = ()
-    """Of a round with a budget: how many drafts of each request were verified."""
+    """With a budget: how many drafts of each request were verified."""
     completed: Sequence[int] = ()
-    """Of a round with a budget: what each request would have accepted of all its drafts.
+    """With a budget: how many of all its drafts each request would have accepted; empty when unknown.
 
-    Where drafts that nobody verified follow accepted ones, their chances are drawn. Empty where that is not known.
+    If unverified drafts follow accepted ones, their acceptance is sampled from the draft's chances.
     """
     evidence: BudgetEvidence | None = None
-    """None in rounds that were not looked at."""
+    """None in rounds that were not examined."""
     looked_up: bool = False
-    """Whether the drafts were looked up, and not drafted."""
+    """Whether the drafts were looked up instead of drafted."""
     lookups: Sequence[Lookup] = ()
-    """In the order of the counts; empty where lookups were not followed."""
+    """In the order of the counts; empty if lookups were not tracked."""
 
     @property
     def shape(self) -> Shape:
@@ -98,16 +95,16 @@ class RoundObservation:
 
     @property
     def of_all_drafts(self) -> Sequence[int]:
-        """What each request accepted, or would have, had all drafts been verified; empty where that is not known."""
+        """How many drafts each request accepts if all are verified; empty when unknown."""
         return self.num_correct_drafts_per_req if self.budget is None else self.completed
 
 
 class ZeroCycle:
-    """Gathers the seconds of zero-step rounds until the draft's extend ends their cycle.
+    """Averages the time of zero-step rounds over a cycle, which ends with a draft extend.
 
-    The round that runs the extend takes longer than the others. How many there are between two changes with
-    ``zero_step_extend_every``, with the batch, and with how much the policy wants to see of the draft. So a cycle ends
-    where the extend ran (``RoundObservation.extended``), and its mean is what a round takes.
+    The round that runs the extend takes longer than the others. The rounds between two of them vary with
+    ``zero_step_extend_every``, the batch, and how many shadow drafts the policy wants. So a cycle ends where the extend
+    ran (``RoundObservation.extended``), and its mean is the time of a round.
     """
 
     __slots__ = ("_rounds", "_seconds", "_whole")
@@ -115,16 +112,15 @@ class ZeroCycle:
     def __init__(self) -> None:
         self._seconds: list[float] = []
         self._rounds = 0
-        """Rounds of the cycle under way, also those that could not be timed."""
+        """Rounds of the current cycle, including untimed ones."""
         self._whole = False
-        """Whether its beginning was seen."""
+        """Whether its start was observed."""
 
     def add(self, seconds: float | None, extended: bool) -> tuple[float, int] | None:
-        """Take in a round of *seconds*, None if it could not be timed; *extended* says whether it ran the extend.
+        """Add a round of *seconds*, None if it could not be timed; *extended* says whether it ran the extend.
 
-        Return the mean of the cycle that it completes, in seconds a round, and how many of its rounds were timed; None
-        if it completes none, or one of which less than half is known. Rounds not timed count as the median of the
-        others.
+        If it completes a cycle, return the cycle's mean in seconds per round and its number of timed rounds; otherwise,
+        or if less than half of the cycle is known, None. Untimed rounds count as the median of the others.
         """
         self._rounds += 1
         if seconds is not None:
@@ -139,9 +135,9 @@ class ZeroCycle:
         return (sum(timed) + (rounds - len(timed)) * usual) / rounds, len(timed)
 
     def begin(self) -> None:
-        """Begin a cycle: the draft has just run, and has nothing to catch up on."""
+        """Begin a cycle: the draft has just run and has nothing to catch up on."""
         self._seconds, self._rounds, self._whole = [], 0, True
 
     def restart(self) -> None:
-        """Take the rounds of the cycle under way as not timed: they were of another batch size."""
+        """Treat the current cycle's rounds as untimed, because they had another batch size."""
         self._seconds = []

@@ -1,9 +1,9 @@
-"""Options as annotated fields: an option is one field of a dataclass, with its default, its kind and its meaning.
+"""Options are annotated dataclass fields that hold the default, the kind and the meaning.
 
     margin: Annotated[float, number("gain in tokens/s that another depth must promise before a switch", 0, 1)] = 0.01
 
-Everything else follows from the field: the check of a file and its error lines, ``as_dict``, the tables of
-docs/configuration.md, and what ``validate`` shows as different from the defaults.
+Everything else is derived from the field: the check of a file and its error lines, ``as_dict``, the tables of
+docs/configuration.md, and the differences from the defaults that ``validate`` shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 from sglang_adaptive.policy.errors import ConfigError, shown
 
 MAX_STEPS = 32
-"""Deepest speculation that a configuration may ask for, in draft steps."""
+"""Most draft steps that a configuration may ask for."""
 MAX_BATCH_SIZE = 1_000_000
 """Largest batch size of a slot or a profile."""
 DEPTHS_EXPECTED = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1, 3, 7]"
@@ -27,26 +27,26 @@ DEPTHS_EXPECTED = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option means and accepts; made by the functions below."""
+    """What an option means and accepts; the functions below create it."""
 
     meaning: str
     expected: str
     """The accepted values, in words."""
     accepts: Callable[[Any], bool]
     read: Callable[[Any, str, str], Any] = lambda value, place, source: value
-    """Turns an accepted value, of the key *place* in *source*, into the field's; may raise ConfigError."""
+    """Converts an accepted value, of the key *place* in *source*, to the field's value; may raise ConfigError."""
     default: str | None = None
-    """The default in words, where the value does not say it."""
+    """The default in words, if the value alone is unclear."""
 
     def check(self, value: Any, place: str, source: str) -> Any:
-        """Return the field's value; raises ConfigError, with one line, for a *value* that is not accepted."""
+        """Return the field's value; raises a one-line ConfigError if *value* is not accepted."""
         if not self.accepts(value):
             raise ConfigError(source, place, f"got {shown(value)}", self.expected)
         return self.read(value, place, source)
 
 
 def number(meaning: str, low: float, high: float, above: bool = False) -> Option:
-    """Return the option of a number from *low*, or *above* it, to *high*; NaN and infinity are refused."""
+    """Return an option for a number from *low*, or *above* it, to *high*; NaN and infinity are rejected."""
     reach = f"above {low:g} up to" if above else f"from {low:g} to"
 
     def accepts(value: Any) -> bool:
@@ -57,35 +57,35 @@ def number(meaning: str, low: float, high: float, above: bool = False) -> Option
 
 
 def integer(meaning: str, low: int, high: int, default: str | None = None) -> Option:
-    """Return the option of a whole number from *low* to *high*."""
+    """Return an option for an integer from *low* to *high*."""
     return Option(
         meaning, f"an integer from {low} to {high}", lambda value: is_integer(value, low, high), default=default
     )
 
 
 def integer_or(word: str, meaning: str, low: int, high: int, default: str) -> Option:
-    """Return the option of a whole number from *low* to *high*, or of *word*."""
+    """Return an option for an integer from *low* to *high*, or *word*."""
     expected = f'an integer from {low} to {high}, or "{word}"'
     return Option(meaning, expected, lambda v: v == word or is_integer(v, low, high), default=default)
 
 
 def flag(meaning: str, default: str | None = None) -> Option:
-    """Return the option of a true or false."""
+    """Return an option for true or false."""
     return Option(meaning, "true or false", lambda value: isinstance(value, bool), default=default)
 
 
 def pathname(meaning: str, expected: str, default: str | None = None) -> Option:
-    """Return the option of a path."""
+    """Return an option for a path."""
     return Option(meaning, expected, lambda v: isinstance(v, str) and bool(v) and "\0" not in v, default=default)
 
 
 def word(meaning: str, *words: str) -> Option:
-    """Return the option of one of *words*."""
+    """Return an option for one of *words*."""
     return Option(meaning, " or ".join(f'"{one}"' for one in words), lambda value: value in words)
 
 
 def depths(meaning: str) -> Option:
-    """Return the option of numbers of steps; the field has them ascending, without repeats."""
+    """Return an option for a list of steps; the field has them ascending, without repeats."""
 
     def accepts(value: Any) -> bool:
         return isinstance(value, list) and bool(value) and all(is_integer(steps, 0, MAX_STEPS) for steps in value)
@@ -94,7 +94,7 @@ def depths(meaning: str) -> Option:
 
 
 def nested(cls: type, meaning: str, expected: str, default: str) -> Option:
-    """Return the option of an object whose keys are the options of *cls*."""
+    """Return an option for an object whose keys are the options of *cls*."""
 
     def read(value: Any, place: str, source: str) -> Any:
         return cls(**checked(cls, value, f"{place}.", source))
@@ -103,16 +103,16 @@ def nested(cls: type, meaning: str, expected: str, default: str) -> Option:
 
 
 def is_integer(value: Any, low: float, high: float) -> bool:
-    """Whether *value* is a whole number from *low* to *high*; booleans are none."""
+    """Whether *value* is an integer from *low* to *high*; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 _OPTIONS: dict[Any, Mapping[str, Option]] = {}
-"""By class; to resolve type hints takes a while."""
+"""By class; resolving type hints is slow."""
 
 
 def options_of(cls: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass by name, in the order of its fields; other fields are left out."""
+    """Return the options of a dataclass by name, in field order; other fields are left out."""
     if cls not in _OPTIONS:
         hints = get_type_hints(cls, include_extras=True)
         marked = [(field.name, getattr(hints[field.name], "__metadata__", ())) for field in fields(cls)]
@@ -121,7 +121,7 @@ def options_of(cls: type) -> Mapping[str, Option]:
 
 
 def checked(cls: type, given: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
-    """Return the values of the options of *cls* in *given*; *prefix* is put before a key that an error names.
+    """Return the values in *given* for the options of *cls*; errors put *prefix* before the key.
 
     Raises:
         ConfigError: With one line that names file, key, value and what is accepted.
@@ -138,23 +138,23 @@ def checked(cls: type, given: Mapping[str, Any], prefix: str, source: str) -> di
 
 
 def unknown_key(source: str, place: str, name: str, known: Sequence[str], intro: str) -> ConfigError:
-    """Return the error for the key *name* at *place*; it names the nearest *known* key when one is near."""
+    """Return the error for the unknown key *name* at *place*; it suggests a similar *known* key, if any."""
     return ConfigError(source, place, "unknown key", f"{intro} {', '.join(known)}{nearest(name, known)}")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Return a remark naming the member of *known* that *name* resembles, or an empty string."""
+    """Return a hint with the member of *known* that *name* resembles, or an empty string."""
     close = difflib.get_close_matches(name[:64].lower(), known, n=1)
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
 def as_dict(options: Any) -> dict[str, Any]:
-    """Return the object that *options* are read from, with every default; an option that is None is left out."""
+    """Return *options* as a configuration object with all defaults; options that are None are left out."""
     return {name: value for name, value in _values(options).items() if value is not None}
 
 
 def changed(options: Any, prefix: str) -> list[dict[str, Any]]:
-    """Return the options that are not at their defaults: key, value, default and meaning, as JSON builtins."""
+    """Return the options that differ from their defaults: key, value, default and meaning, as JSON builtins."""
     values, defaults = _values(options), _defaults(type(options))
     return [
         {"key": f"{prefix}{name}", "value": values[name], "default": defaults[name], "meaning": option.meaning}
@@ -187,46 +187,46 @@ def _builtin(value: Any) -> Any:
 
 
 class PolicyOptions:
-    """The checked options of a policy: a frozen dataclass, read from the object under the policy's name.
+    """A policy's checked options: a frozen dataclass, read from the object under the policy's name.
 
-    A policy whose keys stand elsewhere overrides the methods; ``ema`` does.
+    A policy with keys elsewhere overrides the methods, as ``ema`` does.
     """
 
     policy: ClassVar[str]
     """The policy's name; ``register`` sets it."""
     summary: ClassVar[str] = ""
-    """What the policy does, in a sentence or two that ``validate`` prints behind its name."""
+    """What the policy does, in one or two sentences that ``validate`` prints after its name."""
     verify_budget: bool = False
-    """Whether the server has to be able to verify fewer drafts than it makes."""
+    """Whether the server must be able to verify fewer drafts than it makes."""
     profile_dir: str | None = None
     """Folder of cost profiles; None for the user's cache."""
     lookup: bool = False
-    """Whether rounds may look their drafts up in the requests' own texts."""
+    """Whether rounds may look drafts up in each request's own text."""
     lookup_drafts: ClassVar[Any] = ()
-    """Drafts of such rounds, ascending and more than any depth."""
+    """Draft counts of these rounds, ascending and each larger than any depth."""
     lookup_requests: ClassVar[Any] = 0
-    """The most requests of such a round."""
+    """Largest batch size of these rounds."""
     candidate_steps: tuple[int, ...]
     """Every depth that the policy may choose, ascending."""
 
     @classmethod
     def listed_keys(cls) -> tuple[str, ...]:
-        """Return the keys of the top level of a file that belong to this policy, as an error lists them."""
+        """Return this policy's top-level keys, as an error lists them."""
         return (cls.policy,)
 
     @classmethod
     def owns(cls, key: str) -> bool:
-        """Whether *key* belongs to this policy; more than those listed may."""
+        """Whether *key* belongs to this policy, which may own more keys than it lists."""
         return key in cls.listed_keys()
 
     @classmethod
     def beside(cls, key: str, chosen: str, source: str) -> ConfigError:
-        """Return the error for *key*, one of this policy's, in a file that is for the policy *chosen*."""
+        """Return the error for *key*, one of this policy's, in a file for the policy *chosen*."""
         return ConfigError(source, key, f'not an option of the policy "{chosen}"', "no options of another policy")
 
     @classmethod
     def misplaced(cls, key: str, source: str) -> ConfigError | None:
-        """Return the error for a key that nobody owns, and that was probably meant for this policy."""
+        """Return the error for a key without an owner that was probably meant for this policy."""
         return None
 
     @classmethod
@@ -248,22 +248,22 @@ class PolicyOptions:
         return found
 
     def require_consistent(self, source: str) -> None:
-        """Raise ConfigError, as ``read``, for options that do not go together."""
+        """Raise ConfigError, as ``read`` does, for options that do not fit together."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the policy's part of a configuration that means the same, with every default."""
+        """Return the policy's part of an equivalent configuration, with all defaults."""
         return {self.policy: as_dict(self)}
 
     def up_to(self, most: int) -> Self:
-        """Return the options without lookups and the depths above *most*; *most* itself if no other is left."""
+        """Return the options without lookups and without depths above *most*; only *most* if no depth is left."""
         fewer: Any = {"candidate_steps": depths_up_to(most, self.candidate_steps)}
         return replace(self, **fewer, **({"lookup": False} if self.lookup else {}))  # type: ignore[type-var]
 
     def of_block(self, most: int) -> Self:
-        """Return the options for drafts that come in blocks of *most*: without depths above it.
+        """Return the options for drafts in blocks of *most*, without depths above it.
 
-        The default depths become those of blocks of 1, 2, 4, 8, ... tokens and of the whole one, the last one known
-        among them: nobody who names none should be kept from the block of the launch.
+        The default depths become *most* and those of blocks of 1, 2, 4, 8, ... tokens, including the last known token.
+        So a configuration without depths uses the launch's whole block.
         """
         fewer, default = self.up_to(most), type(self).__dataclass_fields__.get("candidate_steps")  # type: ignore[attr-defined]
         if default is None or self.candidate_steps != default.default:
@@ -272,7 +272,7 @@ class PolicyOptions:
         return replace(fewer, candidate_steps=(*narrower, most))  # type: ignore[type-var]
 
     def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
-        """Yield each list of depths: its key, the list, and the batch sizes it is for, from one to below the other."""
+        """Yield each list of depths: its key, the list, its smallest batch size, and the first one past its range."""
         yield f"{self.policy}.candidate_steps", self.candidate_steps, 0, math.inf
         if self.lookup:
             yield f"{self.policy}.lookup", self.lookup_drafts, 1, self.lookup_requests + 1
@@ -283,5 +283,5 @@ class PolicyOptions:
 
 
 def depths_up_to(most: int, steps: tuple[int, ...]) -> tuple[int, ...]:
-    """Return *steps* without those above *most*; *most* itself if no other is left."""
+    """Return *steps* without those above *most*; only *most* if none is left."""
     return tuple(depth for depth in steps if depth <= most) or (most,)

@@ -1,4 +1,4 @@
-"""Cost profiles: the seconds of one decode round by batch size and draft steps, what they hold for, and their JSON.
+"""Cost profiles: seconds per decode round by batch size and draft steps, their key, and their JSON.
 
 ``runtime.profile_store`` keeps them on disk.
 """
@@ -27,7 +27,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class ProfileKey:
-    """What a round time depends on; profiles are exchanged only between equal keys."""
+    """What a round time depends on; profiles are shared only between equal keys."""
 
     target_model: str
     draft_model: str
@@ -60,19 +60,19 @@ class ProfileCell:
     seconds: float
     """Median wall time of a steady decode round."""
     rounds: int | None = None
-    """Rounds behind the figure; None when they were not counted."""
+    """Rounds measured; None if they were not counted."""
     budget: int | None = None
-    """Mean drafts verified of a request where that was fewer than ``steps``; None where all were."""
+    """Mean drafts verified per request if fewer than ``steps``; None if all were verified."""
     tokens: int | None = None
-    """Of DSPARK, tokens that the verify pass of a round with a budget was padded to; None for any other round."""
+    """For DSPARK, tokens that the verify pass of a round with a budget was padded to; None for any other round."""
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Batch size, the round's ``observation.Shape``, and ``tokens``, 0 without."""
+        """Batch size, the round's ``observation.Shape``, and ``tokens`` or 0."""
         return self.batch_size, self.steps, self.steps if self.budget is None else self.budget, self.tokens or 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cell as JSON builtins; "budget" and "tokens" only where there are some."""
+        """Return the cell as JSON builtins; "budget" and "tokens" only if set."""
         cell = asdict(self)
         for name in ("budget", "tokens"):
             if cell[name] is None:
@@ -82,14 +82,14 @@ class ProfileCell:
 
 @dataclass(frozen=True, slots=True)
 class CostProfile:
-    """Cells of one key, ascending by batch size and steps; ``measured`` says how, in words."""
+    """Cells of one key, ascending by batch size and steps; ``measured`` describes how, in words."""
 
     key: ProfileKey
     cells: tuple[ProfileCell, ...]
     measured: str = ""
 
     def merged(self, other: CostProfile) -> CostProfile:
-        """Return this profile with the cells of *other* put where this one has none."""
+        """Return this profile with the cells of *other* that it lacks."""
         own = {c.place: c for c in self.cells}
         theirs = {c.place: c for c in other.cells}
         return CostProfile(self.key, ordered((theirs | own).values()), self.measured or other.measured)
@@ -105,7 +105,7 @@ class CostProfile:
         }
 
     def dumps(self) -> str:
-        """Return the JSON text, one cell a line."""
+        """Return the JSON text, one cell per line."""
         top = self.as_dict()
         rows = ",\n".join("  " + json.dumps(cell) for cell in top.pop("cells"))
         head = json.dumps(top, indent=1)[:-2]
@@ -113,14 +113,14 @@ class CostProfile:
 
 
 def ordered(cells: Iterable[ProfileCell]) -> tuple[ProfileCell, ...]:
-    """Return *cells* in the order of their places; at most ``MAX_CELLS``, smallest batches first."""
+    """Return *cells* sorted by place, smallest batches first; at most ``MAX_CELLS``."""
     return tuple(sorted(cells, key=lambda cell: cell.place)[:MAX_CELLS])
 
 
 def shipped_config(name: str) -> Path:
     """Return the path of *name* in ``configs/``, as in ``shipped_config("conservative.json")``.
 
-    A wheel carries the folder inside the package; in a checkout it lies beside it.
+    A wheel has the folder inside the package; a checkout has it beside the package.
 
     Raises:
         FileNotFoundError: Nothing of that name is shipped.
@@ -135,7 +135,7 @@ def shipped_config(name: str) -> Path:
 
 
 class ProfileError(ConfigError):
-    """A profile that cannot be used; ``reason`` is "corrupt", "foreign" or "newer"."""
+    """An unusable profile; ``reason`` is "corrupt", "foreign" or "newer"."""
 
     def __init__(self, file: str, key: str | None, problem: str, expected: str, reason: str = "corrupt") -> None:
         super().__init__(file, key, problem, expected)
@@ -160,7 +160,7 @@ def loads_profile(text: str, source: str) -> CostProfile:
 
 
 def parse_profile(value: Any, source: str) -> CostProfile:
-    """Check a decoded JSON value and return the profile it holds; raises as ``loads_profile``."""
+    """Check a decoded JSON value and return its profile; raises as ``loads_profile``."""
     if not isinstance(value, dict):
         raise ProfileError(source, None, f"the top level is {shown(value)}", "a JSON object")
     if value.get("format") != FORMAT:

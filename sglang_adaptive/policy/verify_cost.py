@@ -1,9 +1,9 @@
-"""What rounds of DSPARK cost by requests and by tokens verified, as they were measured, and which rounds to try.
+"""Measured cost of DSPARK rounds by requests and verified tokens, and which rounds to try.
 
-A round pays for its requests and for the tokens that its verify pass is padded to, a *tier* of those with CUDA graphs.
-Times are taken as a sum of a part of each (SGLang's ``SpsAdditiveCostTable``), and where one number of requests was
-measured itself, that counts more. A round that verifies everything is `WHOLE`: it is prepared once and not each time,
-so it is kept apart from one that was planned and happens to verify as much.
+A round pays for its requests and for the tokens that its verify pass is padded to, a *tier* with CUDA graphs. Its time
+is modeled as the sum of both parts (SGLang's ``SpsAdditiveCostTable``); measurements at the same number of requests
+count more. A round that verifies everything is `WHOLE`. It is prepared once instead of each time, so it is kept apart
+from a planned round that happens to verify as much.
 """
 
 from __future__ import annotations
@@ -19,71 +19,71 @@ from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey,
 from sglang_adaptive.policy.throughput.cost import ascending
 
 WHOLE = 0
-"""In place of tokens: all drafts of all requests are verified."""
+"""Instead of tokens: all drafts of all requests are verified."""
 
 KEPT = 31
-"""Latest times of a cell; their median counts, which half of them may miss by any amount."""
+"""Latest times kept per cell; their median is used, which tolerates outliers in up to half of them."""
 ENOUGH = 8
-"""Times of a cell before a decision is based on it."""
+"""Times of a cell before a decision uses it."""
 MOST_CELLS = 1024
 PULL = 0.5
-"""Times that speak for no part of the requests' own, so that what nothing separates goes to the tokens."""
+"""Weight, in times, that pulls the requests' part to 0, so that cost the data cannot separate goes to the tokens."""
 SWEEPS, SWEEPS_AGAIN = 40, 8
-"""Passes over the cells to find the parts: the first time, and from the parts that were found before."""
+"""Passes over the cells to fit the parts: the first time, and starting from an earlier fit."""
 MOST_FITTED = 256
-"""Cells that the parts are found from, those with the most times first: a fit takes milliseconds in the scheduler."""
+"""Cells in a fit, those with the most times first: a fit takes milliseconds in the scheduler."""
 LEAST_GAIN = 0.03
-"""What the smallest verify pass has to save, as a part of its round, before budgets are planned; medians err by 1%."""
+"""Share of its round that the smallest verify pass must save before budgets are planned; medians err by 1%."""
 
 Cell = tuple[int, int]
-"""Requests and tier; or `WHOLE`."""
+"""Requests, and tier or `WHOLE`."""
 Known = Mapping[Cell, tuple[float, int]]
-"""By cell, median seconds and times behind it."""
+"""By cell, median seconds and the number of times behind it."""
 
 
 class Grid:
-    """The tokens that a verify pass can be padded to, and those of a round."""
+    """The tiers that a verify pass can be padded to."""
 
     def __init__(self, tiers: Sequence[int], drafts: int) -> None:
-        """*tiers* are the tokens that have CUDA graphs; *drafts* is how many each request has."""
+        """*tiers* are the token counts with CUDA graphs; *drafts* is the number of drafts per request."""
         self.tiers, self.drafts = sorted(tiers), drafts
 
     def padded(self, tokens: int) -> int | None:
-        """Return the tier that pays for *tokens*; None past the last."""
+        """Return the tier that *tokens* are padded to; None past the last."""
         at = bisect_left(self.tiers, tokens)
         return self.tiers[at] if at < len(self.tiers) else None
 
     def of(self, requests: int) -> list[int]:
-        """Return the tiers of *requests*, from one token each to all; empty where not all fit."""
+        """Return the tiers of *requests*, from one token each to all; empty if not all fit."""
         low, high = self.padded(requests), self.padded(requests * (self.drafts + 1))
         if low is None or high is None:
             return []
         return self.tiers[bisect_left(self.tiers, low) : bisect_left(self.tiers, high) + 1]
 
     def tried(self, requests: int) -> list[int]:
-        """Return at most five tiers of *requests*, the least and the most among them."""
+        """Return at most five tiers of *requests*, including the smallest and the largest."""
         tiers = self.of(requests)
         return sorted({tiers[round(part * (len(tiers) - 1) / 4)] for part in range(5)}) if tiers else []
 
 
 @dataclass(frozen=True, slots=True)
 class Additive:
-    """Seconds of a round: ``requests[r] + tokens[m] + planning``, the last of a round that is not whole."""
+    """Seconds of a round: ``requests[r] + tokens[m] + planning``, the last only if the round is not whole."""
 
     requests: Mapping[int, float]
     tokens: Mapping[int, float]
     planning: float
 
     def seconds(self, requests: int, tokens: int, planned: bool = True) -> float:
-        """Return the time of a round; between measured numbers on a line, past them as at the last."""
+        """Return the time of a round: linear between measured numbers, constant past them."""
         extra = self.planning if planned else 0.0
         return _on_line(self.requests, requests) + _on_line(self.tokens, tokens) + extra
 
 
 def fit(known: Known, grid: Grid, before: Additive | None = None) -> Additive | None:
-    """Return the sum that is nearest to *known* in weighted squares; None without a time.
+    """Return the least-squares fit to *known*, weighted by the times behind each cell; None without a time.
 
-    Weighted by the times behind each cell. No part falls where requests or tokens grow. *before* is where to begin.
+    No part decreases as requests or tokens grow. *before* is the starting point.
     """
     rows: list[tuple[int, int, bool, float, float]] = []
     fitted = sorted(known.items(), key=lambda cell: (-cell[1][1], cell[0]))[:MOST_FITTED]
@@ -130,17 +130,17 @@ def _on_line(known: Mapping[int, float], at: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What is known of rounds of one number of requests."""
+    """Estimated times of rounds with one number of requests."""
 
     requests: int
     seconds: Mapping[int, float]
-    """By tier, ascending; the last one is a round that verifies everything."""
+    """By tier, ascending; the last is a round that verifies everything."""
     why_not: str | None
-    """Why budgets are not planned; None where they are."""
+    """Why budgets are not planned; None if they are."""
 
     @property
     def gain(self) -> float:
-        """What of a whole round the smallest verify pass saves, as a part of the time that is left."""
+        """Time that the smallest verify pass saves against a whole round, as a share of the smaller round."""
         times = list(self.seconds.values())
         return times[-1] / times[0] - 1.0 if times else 0.0
 
@@ -152,19 +152,19 @@ TOO_LITTLE = "the smallest verify pass saves less than 3% of a round"
 
 
 class VerifyCosts:
-    """Measured times of a server's rounds; a ``KeepsProfile``, so it is shared and saved as a policy's times are."""
+    """Measured times of a server's rounds; a ``KeepsProfile``, so they are shared and saved like a policy's times."""
 
     def __init__(self, drafts: int, options: Any, profile: CostProfile | None = None) -> None:
-        """*drafts* is how many each request has; *options* are the throughput policy's."""
+        """*drafts* is the number per request; *options* are the throughput policy's."""
         self.drafts, self.options = drafts, options
         self.rounds = 0
-        """Rounds that were measured."""
+        """Measured rounds."""
         self.from_profile = 0
-        """Cells that were known at the start."""
+        """Cells known at the start."""
         self._recent: dict[Cell, deque[float]] = {}
         self._counts: dict[Cell, int] = {}
         self._known: dict[Cell, tuple[float, int]] = {}
-        """What was shared last, on every rank."""
+        """The table shared last, equal on every rank."""
         self._start: dict[Cell, tuple[float, int]] = {}
         self._model: Additive | None = None
         self._rows: dict[int, Costs] = {}
@@ -175,7 +175,7 @@ class VerifyCosts:
         self.from_profile = len(self._start)
 
     def add(self, requests: int, tokens: int, seconds: float) -> None:
-        """Add the time of a round; *tokens* are the tier that it was padded to, or `WHOLE`."""
+        """Add the time of a round; *tokens* is the tier that it was padded to, or `WHOLE`."""
         at = (requests, tokens)
         recent = self._recent.get(at)
         if recent is None:
@@ -189,7 +189,7 @@ class VerifyCosts:
     # -- shared between ranks ----------------------------------------------------------------------------------------
 
     def export_cost(self) -> list[tuple[int, int, float, int]]:
-        """Return (requests, tokens, median seconds, times) of every cell, for `import_cost` of each rank."""
+        """Return (requests, tokens, median seconds, times) of every cell, for `import_cost` on each rank."""
         found = {at: (median(recent), len(recent)) for at, recent in self._recent.items()}
         for at, cell in self._start.items():
             if at not in found or found[at][1] < ENOUGH:
@@ -197,15 +197,15 @@ class VerifyCosts:
         return [(*at, *cell) for at, cell in sorted(found.items())]
 
     def import_cost(self, shared: Iterable[tuple[int, int, float, int]], grid: Grid) -> None:
-        """Base decisions on *shared*; the same on every rank gives the same decisions."""
+        """Base decisions on *shared*; equal tables give equal decisions on every rank."""
         self._known = {(requests, tokens): (seconds, times) for requests, tokens, seconds, times in shared}
         self._model = fit(self._known, grid, self._model)
         self._rows.clear()
 
-    # -- decisions, from what was shared -------------------------------------------------------------------------------
+    # -- decisions from the shared table -------------------------------------------------------------------------------
 
     def at(self, requests: int, grid: Grid) -> Costs:
-        """Return what rounds of *requests* cost, and why no budgets are planned for them, if so."""
+        """Return the costs of rounds of *requests*."""
         found = self._rows.get(requests)
         if found is None:
             found = self._rows[requests] = self._costs(requests, grid)
@@ -231,7 +231,7 @@ class VerifyCosts:
         return found if found.gain > LEAST_GAIN else Costs(requests, found.seconds, TOO_LITTLE)
 
     def _spans(self, requests: int, tiers: Sequence[int]) -> bool:
-        """Whether times were measured near both ends of *tiers*, and around so many *requests*."""
+        """Whether times were measured near both ends of *tiers* and near this number of *requests*."""
         sure = [at for at, (_, times) in self._known.items() if times >= ENOUGH]
         near = [r for r, _ in sure if requests / 2 <= r <= 2 * requests]
         planned = [tokens for _, tokens in sure if tokens != WHOLE]
@@ -242,7 +242,7 @@ class VerifyCosts:
         return bool(near) and low and high
 
     def table(self, grid: Grid) -> dict[str, Any] | None:
-        """Return the fit in the fields of SGLang's ``SpsAdditiveCostTable``; None before there is one."""
+        """Return the fit in the fields of SGLang's ``SpsAdditiveCostTable``; None before the first fit."""
         if self._model is None:
             return None
         least = min(self._model.tokens.values()) + min(self._model.requests.values())
@@ -259,11 +259,11 @@ class VerifyCosts:
     # -- kept between starts -------------------------------------------------------------------------------------------
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        """Return the times that this server measured; *measured* says how, in words."""
+        """Return the times that this server measured; *measured* describes how, in words."""
         return CostProfile(key, ordered(self._cells({})), measured)
 
     def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        """Return the same, and for what was not measured the times that the server was started with."""
+        """Return the same, completed with the times that the server was started with."""
         return CostProfile(key, ordered(self._cells(self._start)), measured)
 
     def _cells(self, start: Known) -> Iterator[ProfileCell]:
@@ -274,7 +274,7 @@ class VerifyCosts:
 
 
 def steps(seconds: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    """Return *seconds* by tier as points between which SGLang draws lines: all tokens up to a tier cost the same."""
+    """Return *seconds* by tier as points of a line for SGLang, on which all token counts up to a tier cost the same."""
     points: dict[int, float] = {}
     before: int | None = None
     for tier in sorted(seconds):
@@ -286,18 +286,18 @@ def steps(seconds: Mapping[int, float]) -> tuple[list[int], list[float]]:
 
 
 BURST = 4
-"""Rounds in a row that are tried with the same budget: the first ones may wait for what was launched before."""
+"""Consecutive rounds tried with the same budget: the first ones may wait for work launched before."""
 SPACING = 24
-"""Rounds between two bursts, at the least."""
+"""Minimum rounds between two bursts."""
 AT_FIRST, SHARE, SHARE_LATER = 96, 64, 256
-"""Rounds that may be tried at the start of a server, and one in so many of all; later, when each tier was tried."""
+"""Trial rounds allowed at server start, plus one in so many of all rounds; later, once each tier was tried."""
 TRIED = 64
-"""Rounds of a tier after which it was tried."""
+"""Trial rounds after which a tier counts as tried."""
 
 
 @dataclass(slots=True)
 class Trials:
-    """Chooses the rounds that are run with another budget to measure it; equal rounds give equal choices."""
+    """Chooses the rounds that run another budget to measure it; equal rounds give equal choices."""
 
     launched: int = 0
     tried: int = 0
@@ -305,12 +305,12 @@ class Trials:
     _last: int = 0
     _requests: int = 0
     _burst: tuple[int, int] = (0, 0)
-    """Tokens, and rounds left."""
+    """Tokens and rounds left."""
 
     def next(self, requests: int, grid: Grid, runs: int | None) -> int | None:
-        """Return the tier to try in the coming round of *requests*, None for no trial; called once for each round.
+        """Return the tier to try in the coming round of *requests*, None for no trial; called once per round.
 
-        *runs* is the tier of such rounds without a trial, which need none; None where that is not known beforehand.
+        *runs* is the tier of these rounds without a trial, which needs no trial; None if not known in advance.
         """
         self.launched += 1
         steady, self._requests = requests == self._requests, requests

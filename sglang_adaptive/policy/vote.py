@@ -1,29 +1,27 @@
 """One number of steps for ranks that run their rounds together, as with attention DP.
 
-Before a round each rank sends a ballot, a row of integers that is as wide on every rank. With D depths, the built
+Before a round each rank sends a ballot, a row of integers with the same width on every rank. With D depths, the built
 numbers of steps in ascending order, a row has 5 + 2 D columns:
 
     column               unit                    range
-    0  requests          requests that decode    0 to 2^31 - 1; 0: no say (idle, in a prefill, not there)
-    1  failed            -                       1: no say, because the policy failed; else 0
-    2  live              draft steps             agreed on last, a probe's left out
-    3  probe             1 + draft steps         to run this once instead, to learn about it; 0: nothing
-    4  most              1 + draft steps         no deeper round fits its requests' context and KV slots; 0: any does
-    5 ... 4 + D          1/1024 round            rounds of each depth that the texts of all requests take, summed, for
-                                                 one round of the live depth
-    5 + D ... 4 + 2 D    nanoseconds             a round of so many requests at each depth; 0: it cannot run here
+    0  requests          requests that decode    0 to 2^31 - 1; 0: no vote (idle, in a prefill, absent)
+    1  failed            -                       1: no vote, because the policy failed; else 0
+    2  live              draft steps             steps agreed on last, without a probe
+    3  probe             1 + draft steps         steps to probe in this round; 0: none
+    4  most              1 + draft steps         deepest round that fits its requests' context and KV slots; 0: any
+    5 ... 4 + D          1/1024 round            by depth, rounds for the text of one live round, summed over requests
+    5 + D ... 4 + 2 D    nanoseconds             by depth, time of a round of this batch; 0: it cannot run here
 
-Rounds and nanoseconds saturate at 2^40 (a billion rounds, 18 minutes) and are at least 1, but for the 0 above. A row of
-zeros is that of a rank that is not there. From the gathered rows every rank computes the same depth,
+Rounds and nanoseconds saturate at 2^40 (a billion rounds, 18 minutes) and are at least 1, except for the 0 above. A row
+of zeros stands for an absent rank. From the gathered rows every rank computes the same depth,
 
-    depth = argmin_s  nanoseconds_p(s) * sum_r rounds_r(s)            p: the rank with most requests
+    depth = argmin_s  nanoseconds_p(s) * sum_r rounds_r(s)            p: the rank with the most requests
 
-The others wait for p in every layer that exchanges tokens, and its row has the price of a round of its batch size. So
-costs need no exchange of their own, and a clock that is wrong by a factor changes nothing: the factor is in all prices
-of a row. Everything is computed in integers, and nothing is remembered from one round to the next, so ranks that have
-gathered the same rows run the same steps, whatever else they have seen.
+The others wait for p in every layer that exchanges tokens, and p's row has the time of a round of its batch size. So
+costs need no separate exchange, and a clock that is off by a factor changes nothing: the factor applies to the whole
+row. The arithmetic uses integers only and keeps no state between rounds, so equal rows give equal steps on all ranks.
 
-p may also take the round for a probe. Its own policy answers for what that costs.
+p may also use the round for a probe; its own policy accounts for the cost.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MARGIN = 10
-"""Thousandths that another depth must promise above the live one."""
+"""Gain over the live depth, in thousandths, that another depth must promise."""
 ROUND, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
 FIELDS = 5
 """Columns before those of the depths."""
@@ -40,7 +38,7 @@ FIELDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """A row; ``rounds`` and ``nanoseconds`` are in the order of the depths."""
+    """A row; ``rounds`` and ``nanoseconds`` follow the order of the depths."""
 
     requests: int
     failed: bool
@@ -48,14 +46,14 @@ class Ballot:
     rounds: Sequence[int]
     nanoseconds: Sequence[int]
     probe: int | None = None
-    """Steps to run once instead of those that are agreed on."""
+    """Steps to run once instead of the agreed ones."""
 
     most: int | None = None
-    """The most steps that fit the rank's requests; None where all depths do."""
+    """The most steps that fit the rank's requests; None if all depths do."""
 
     @property
     def counts(self) -> bool:
-        """Whether the rank has a say."""
+        """Whether the rank votes."""
         return self.requests > 0 and not self.failed
 
     def row(self) -> list[int]:
@@ -71,13 +69,13 @@ def width(depths: Sequence[int]) -> int:
 
 
 def silent(depths: Sequence[int], live: int = 0, requests: int = 0, failed: bool = False) -> Ballot:
-    """Return the ballot of a rank that has no say: without *requests*, or because its policy *failed*."""
+    """Return the ballot of a rank without a vote: it has no *requests*, or its policy *failed*."""
     nothing = (0,) * len(depths)
     return Ballot(requests, failed, live, nothing, nothing)
 
 
 def forced(depths: Sequence[int], live: int, requests: int, steps: int) -> Ballot:
-    """Return the ballot of a rank that can run *steps* alone, as when an operator holds them."""
+    """Return the ballot of a rank that can run only *steps*, as when an operator holds them."""
     only = tuple(int(depth == steps) for depth in depths)
     return Ballot(requests, False, live, only, only)
 
@@ -90,10 +88,10 @@ def believed(
     seconds: Mapping[int, float],
     probe: int | None = None,
 ) -> Ballot:
-    """Return the ballot of a policy that expects, by depth, *rounds* for one *live* round and *seconds* of a round.
+    """Return the ballot of a policy that expects, by depth, *rounds* per *live* round and *seconds* per round.
 
-    A depth without seconds cannot run, one without rounds is as the live one. Raises ValueError or OverflowError for an
-    expectation that is no number: the policy has failed then.
+    A depth without seconds cannot run; one without rounds counts like the live one. Raises ValueError or OverflowError
+    if an expectation is not a number, which means that the policy has failed.
     """
     return Ballot(
         requests,
@@ -106,7 +104,7 @@ def believed(
 
 
 def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
-    """Return the ballot of a row; ValueError if it is not ``width(depths)`` wide."""
+    """Return the ballot of a row; raises ValueError if it is not ``width(depths)`` wide."""
     if len(row) != width(depths):
         raise ValueError(f"a ballot of {len(row)} columns; expected {width(depths)} for the depths {list(depths)}")
     first = FIELDS + len(depths)
@@ -116,25 +114,24 @@ def read(row: Sequence[int], depths: Sequence[int]) -> Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What gathered rows come to."""
+    """The result of a vote."""
 
     steps: int
-    """Agreed on without a probe; the launch steps where no rank has a say."""
+    """Agreed steps without a probe; the launch steps if no rank votes."""
     running: int
-    """Of the coming round: ``steps``, or those of the leader's probe."""
+    """Steps of the coming round: ``steps``, or those of the leader's probe."""
     leader: int | None
-    """Place of the rank that the others wait for: the first with most requests of those that have a say. None without
-    one."""
+    """Index of the rank that the others wait for: the first voting rank with the most requests. None without one."""
     most: int | None
-    """The most steps that fit the requests of every rank, one without a say too; None where all depths do."""
+    """The most steps that fit the requests of every rank, voting or not; None if all depths do."""
 
 
 def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: int, margin: int = MARGIN) -> Agreement:
-    """Return what the gathered *rows*, in the order of the ranks, come to.
+    """Return the result of the gathered *rows*, which are in rank order.
 
-    *depths* and *launch_steps* are the same on all ranks; the latter run where no rank has a say, and where the leader
-    can run none of *depths*. Of equal depths the shallower runs. The live depth, that of the leader, is left for
-    *margin* thousandths alone. Raises ValueError if a row is not ``width(depths)`` wide.
+    *depths* and *launch_steps* are the same on all ranks. The launch steps run if no rank votes or if the leader can
+    run none of *depths*. Ties go to the shallower depth. The vote leaves the leader's live depth only for a gain of
+    more than *margin* thousandths. Raises ValueError if a row is not ``width(depths)`` wide.
     """
     ballots = [read(row, depths) for row in rows]
     voters = [place for place, ballot in enumerate(ballots) if ballot.counts]

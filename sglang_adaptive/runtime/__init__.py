@@ -1,1 +1,1 @@
-"""Applies the steps that a policy chooses, and counts and times rounds; imports neither torch nor sglang."""
+"""Applies the policy's steps, and counts and times rounds; imports neither torch nor sglang."""

@@ -1,4 +1,4 @@
-"""Verify budgets: which rounds look at smaller ones, how right the draft's chances are, and what came of it."""
+"""Verify budgets: which rounds examine smaller ones, how accurate the draft's chances are, and the results."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 from sglang_adaptive.runtime.counters import Counters
 
-# Which rounds say what smaller budgets would have kept of their drafts, and of how many of their steps.
+# Which rounds examine what smaller budgets would have kept of their drafts, and at how many steps.
 
 
 LOOKS = 4
-"""Rounds from one look to the next."""
+"""Rounds between two looks."""
 LEAST_REQUESTS = 8
-"""Requests from which on rounds are looked at."""
+"""Minimum requests of an examined round."""
 
 
 def looked_steps(count: int, requests: int, steps: int, budget: int | None, ladder: Sequence[int]) -> int:
-    """Return how many steps of round number *count* are looked at, the first ones; 0 for none.
+    """Return how many of the first steps of round number *count* to examine; 0 for none.
 
-    A round of *steps* with a *budget* says what it can of all its steps. One without it, None, is looked at as if it
-    had fewer steps in turn: any of *ladder*, ascending, below which there is a budget.
+    A round with a *budget* is examined at all its *steps*. One without (None) is examined as if it had fewer steps, in
+    turn: any of *ladder*, ascending, that has a smaller budget.
     """
     if count % LOOKS or requests < LEAST_REQUESTS:
         return 0
@@ -31,14 +31,14 @@ def looked_steps(count: int, requests: int, steps: int, budget: int | None, ladd
 
 
 def budgets_seen(ladder: Sequence[int], looked: int, budget: int | None) -> list[int]:
-    """Return the budgets of *ladder* that a look at *looked* steps tells of; at most the *budget* of the round."""
+    """Return the budgets of *ladder* that a look at *looked* steps covers; at most the *budget* of the round."""
     return [rung for rung in ladder if 0 < rung < looked and (budget is None or rung <= budget)]
 
 
-# The draft's own chances against what was accepted, by bins of the chance.
+# The draft's own chances against actual acceptance, in bins by chance.
 #
-# A trial is a draft that was verified and reached, which means that all drafts before it were accepted. Where chances
-# are too low or too high, a power of them is right:
+# A trial is a draft that was verified and reached, which means that all drafts before it were accepted. A power
+# corrects chances that are too low or too high:
 #
 # accepted share = chance ** exponent
 
@@ -46,18 +46,18 @@ def budgets_seen(ladder: Sequence[int], looked: int, budget: int | None) -> list
 BINS = 5
 """Of equal width, from 0 to 1."""
 UNITS = 1000
-"""Chances are added up in thousandths."""
+"""Chances are summed in thousandths."""
 MEMORY_TRIALS = 20_000.0
 """Trials after which one counts half as much in ``exponent``."""
 PRIOR_TRIALS = 50.0
-"""Trials of right chances that each bin starts with."""
+"""Trials with accurate chances that each bin starts with."""
 LEAST, MOST = 0.5, 2.0
 """Bounds of the exponent."""
 _MIDDLES = tuple((at + 0.5) / BINS for at in range(BINS - 1))
 
 
 class Calibration:
-    """Totals by bin, and what they say lately."""
+    """Totals by bin, and the recent exponent."""
 
     def __init__(self) -> None:
         self.trials = [0] * BINS
@@ -65,12 +65,12 @@ class Calibration:
         """Sums of chances, in ``UNITS``."""
         self.accepted = [0] * BINS
         self._recent = [[PRIOR_TRIALS, PRIOR_TRIALS * middle, PRIOR_TRIALS * middle] for middle in _MIDDLES]
-        """Trials, chances and successes lately of all bins but the last, whose drafts are hardly ever left out."""
+        """Recent trials, chances and successes of all bins but the last, whose drafts are rarely left out."""
         self.exponent = 1.0
-        """The power of the chances that was right lately."""
+        """The power that recently corrected the chances."""
 
     def add(self, trials: Sequence[int], believed: Sequence[int], accepted: Sequence[int]) -> None:
-        """Take in the trials of a round, by bin: their number, the sum of their chances in ``UNITS``, and successes."""
+        """Add the trials of a round by bin: their number, the sum of their chances in ``UNITS``, and successes."""
         for mine, more in ((self.trials, trials), (self.believed, believed), (self.accepted, accepted)):
             mine[:] = map(int.__add__, mine, more)
         fade = 0.5 ** (sum(trials[:-1]) / MEMORY_TRIALS)
@@ -79,7 +79,7 @@ class Calibration:
         self.exponent = self._matched()
 
     def _matched(self) -> float:
-        """Return the power by which as many drafts would have been accepted as were, by bisection."""
+        """Return, by bisection, the power at which expected and actual accepted drafts are equal."""
         low, high = LEAST, MOST
         accepted = sum(hits for _, _, hits in self._recent)
         for _ in range(12):
@@ -91,17 +91,17 @@ class Calibration:
         return 0.5 * (low + high)
 
 
-# What rounds with a budget came to, and how right the draft's chances were, for monitoring.
+# Results of rounds with a budget and accuracy of the draft's chances, for monitoring.
 
 
 def budget_report(budget: int | None, counters: Counters, calibration: Calibration) -> dict[str, Any]:
     """Return as JSON builtins
 
-    - ``budget``: of the latest round, None where it verified all drafts;
+    - ``budget``: of the latest round, None if it verified all drafts;
     - ``rounds``: rounds with a budget, by ``steps`` and ``budget``;
-    - ``verified_per_request``: mean drafts verified of a request in all rounds that drafted, None without any;
-    - ``calibration``: by bin of the chance that the draft gives its token, ``from`` and ``to``: the drafts that were
-      verified and reached (``trials``), the mean chance (``believed``) and the share of them that was ``accepted``.
+    - ``verified_per_request``: mean drafts verified per request in all rounds that drafted, None without any;
+    - ``calibration``: by bin of the draft's chance for its token, ``from`` and ``to``: the drafts that were verified
+      and reached (``trials``), their mean chance (``believed``) and the share that was ``accepted``.
     """
     return {
         "budget": budget,

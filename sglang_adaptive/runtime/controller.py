@@ -1,4 +1,4 @@
-"""The controller: chooses the steps of each round, passes its result to the policy, and takes an operator's orders."""
+"""The controller: chooses each round's steps, passes results to the policy, and takes operator commands."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 
 class AdaptiveController(RuntimeStates):
-    """The object that SGLang's worker calls: it asks the policy before every round, and passes it every result.
+    """The object that SGLang's worker calls: it asks the policy before every round and passes it every result.
 
-    - The live state changes in :meth:`activate_step_by_batch` alone, which SGLang calls before a round drafts, so steps
-      never change within a round.
-    - A result is credited to the steps that drafted it, which with overlap scheduling may not be live any more.
-    - A policy that raises is not asked again until another replaces it. The launch steps run, unless an operator holds
-      others. Zero steps run instead where an audit has proved a token wrong.
+    - Only :meth:`activate_step_by_batch` changes the live state. SGLang calls it before a round drafts, so steps never
+      change within a round.
+    - A result is credited to the steps that drafted it. With overlap scheduling they may no longer be live.
+    - A policy that raises is not asked again until it is replaced. The launch steps run unless an operator holds
+      others. After an audit has proved a token wrong, zero steps run instead.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class AdaptiveController(RuntimeStates):
     ) -> None:
         """*share_cost* returns the first tensor-parallel rank's argument on every rank; all call it together.
 
-        Where ranks agree on the steps each decides on its own times, and it returns its argument. *profile_saved_at*
-        returns the Unix time at which the cost profile was last written, None without.
+        If ranks vote on the steps, each uses its own times and *share_cost* returns its argument. *profile_saved_at*
+        returns the Unix time of the last write of the cost profile, or None.
         """
         super().__init__(worker, policy, device)
         self.share_cost = share_cost
@@ -70,18 +70,18 @@ class AdaptiveController(RuntimeStates):
         self.trace: RoundTrace | None = None
         """Records each round; None for no trace."""
         self._looks_up: tuple[bool, int] = False, 0
-        """Whether rounds may look drafts up, and how many rounds are under way when one is chosen."""
+        """Whether rounds may look drafts up, and how many rounds are in flight when one is chosen."""
         self.count_lookups: Callable[[object, list[dict[str, int]]], dict[str, Any]] | None = None
-        """Returns what lookups would have got accepted, priced by a policy and by what its drafts got accepted; None
-        where nobody counts that."""
+        """Returns the would-be acceptance of lookups, priced by a policy and its drafts' acceptance; None if lookups
+        are not counted."""
         self.audits: Callable[[], dict[str, Any]] | None = None
-        """Returns what the audit of finished requests has found; None where there is none."""
+        """Returns the audit results of finished requests; None without an audit."""
         self.audit_round = False
         """Whether all requests of the coming round are decoded again for the audit."""
         self._forced_steps: int | None = None
         self._forced_budget: int | None = None
         self._lease: int | None = None
-        """Whose hold it is, where it ends unless renewed; see :meth:`force_steps`."""
+        """The number of the current hold if it ends unless renewed; see :meth:`force_steps`."""
         self._held_before: int | None = None
         """The steps that were held when the lease began."""
         self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
@@ -92,24 +92,24 @@ class AdaptiveController(RuntimeStates):
         self._probed_from: int | None = None
         """The steps before the current probe; None without a probe."""
         self._limited = False
-        """Whether the last round had no room for the steps that were chosen for it."""
+        """Whether the chosen steps did not fit in the last round."""
         self.calibration = Calibration()
         self._context_lengths = ContextLengths()
         self._adopt(policy)
 
     def allow_budgets(self, allowed: bool = True) -> None:
-        """Let rounds have budgets from now on, or none: whether the worker can verify unequal numbers of drafts."""
+        """Set whether rounds may have budgets, which needs a worker that verifies unequal numbers of drafts."""
         self.budgets_allowed = allowed
         self._adopt(self.params)
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
-        """Let rounds look drafts up from now on, or none; *behind* is as in ``LooksUp``."""
+        """Set whether rounds may look drafts up; *behind* is as in ``LooksUp``."""
         self._looks_up = allowed, behind
         self._adopt(self.params)
 
     @property
     def lookup_requests(self) -> int:
-        """The most requests of a round whose lookups are followed; 0 where none is."""
+        """Largest batch size whose lookups are tracked; 0 for none."""
         return self.params.lookup_requests if isinstance(self.params, LooksUp) else 0
 
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
@@ -131,7 +131,7 @@ class AdaptiveController(RuntimeStates):
         return self._draft_learner.wants_shadow_drafts
 
     def activate_step_by_batch(self, batch_size: int) -> None:
-        """Choose what the next round does, and make its steps live; *batch_size* is its number of requests."""
+        """Choose what the next round does and make its steps live; *batch_size* is its number of requests."""
         if self._warm_up is not None:
             return self._warm(self._warm_up, batch_size)
         wanted = self._choose(batch_size) if self.agreed is None else self._agreed(self.agreed[0], batch_size)
@@ -151,10 +151,10 @@ class AdaptiveController(RuntimeStates):
     def on_verify_complete(
         self, num_correct_drafts_per_req: Sequence[int], batch_size: int, note: RoundNote | None = None
     ) -> None:
-        """Count and time a verified round, and pass it to the policy; the steps change before the next draft at most.
+        """Count and time a verified round, and pass it to the policy; the live steps do not change here.
 
-        ``num_correct_drafts_per_req`` are the accepted drafts of each request, bonus tokens not counted. Without
-        *note* the round counts for the live steps, which is right without overlap.
+        ``num_correct_drafts_per_req`` are the accepted drafts of each request without bonus tokens. Without *note* the
+        round counts for the live steps, which is correct without overlap.
         """
         if self._warm_up is not None:
             return
@@ -177,9 +177,9 @@ class AdaptiveController(RuntimeStates):
                 self.policy_failed(error)
 
     def _complete(self, note: RoundNote, counts: Sequence[int], batch_size: int) -> None:
-        """Fill in what is known of a round now that its accept *counts* are, and count what only its note tells."""
+        """Complete a round's note with its accept *counts*, and count what only the note has."""
         note.num_correct_drafts_per_req = counts
-        # Rounds of several ranks take as long as that of the largest batch.
+        # Rounds of several ranks take as long as the largest batch.
         note.batch_size = note.largest_batch or batch_size
         note.looked_up = note.steps in self.lookups
         note.chosen = self._forced_steps is None
@@ -206,7 +206,7 @@ class AdaptiveController(RuntimeStates):
         if self.audit_round:
             self._pending_cause = "audit"
             return Choice(0, cause="audit")
-        if self._forced_steps is not None:  # an operator's depth needs no policy, and holds without one
+        if self._forced_steps is not None:  # an operator's depth works without a policy
             self._pending_cause = "released"
             return Choice(self._forced_steps, self._forced_budget, "forced")
         if self._degraded is None:
@@ -241,7 +241,7 @@ class AdaptiveController(RuntimeStates):
         return "acceptance" if batch_size == self._last_batch_size else "batch size"
 
     def _hand_over_cost(self, policy: LearnsCost) -> None:
-        """Broadcast the first rank's table."""
+        """Give every rank the first rank's table."""
         policy.import_cost(of_the_first_rank(policy.export_cost, self.share_cost))
 
     def policy_failed(self, error: Exception) -> None:
@@ -249,7 +249,7 @@ class AdaptiveController(RuntimeStates):
         self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
 
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
-        """Stop asking the policy, and log why; *steps* run until another policy replaces it, None for the launch's."""
+        """Stop asking the policy, and log why; *steps*, or else the launch steps, run until it is replaced."""
         self._degraded = why
         self._degraded_steps = self.launch_steps if steps is None else steps
         logger.error("adaptive speculation degraded to %d steps: %s", self._degraded_steps, why, exc_info=error)
@@ -269,16 +269,16 @@ class AdaptiveController(RuntimeStates):
 
     @property
     def forced_steps(self) -> int | None:
-        """The steps that are held; None while the policy decides."""
+        """The steps that an operator holds; None while the policy decides."""
         return self._forced_steps
 
     def force_steps(self, steps: int | None, lease: int | None = None) -> None:
         """Hold *steps* from the next round on, with all drafts verified, or release them with None.
 
-        With *lease*, a number that no other hold has, they are held until :meth:`end_lease` is called with it; another
-        call renews the hold, with another number. No clock is read here, because tensor-parallel ranks decide alike.
+        With *lease*, a number unique to this hold, they are held until :meth:`end_lease` is called with it. A call with
+        another number renews the hold. No clock is read here, because tensor-parallel ranks must decide alike.
 
-        Raises ValueError, which lists the steps with a runtime state, when *steps* have none.
+        Raises ValueError, which lists the steps with a runtime state, if *steps* have none.
         """
         if steps is not None and steps not in self._states:
             built = ", ".join(map(str, self.tiers))
@@ -288,23 +288,23 @@ class AdaptiveController(RuntimeStates):
         self._forced_steps, self._forced_budget, self._lease = steps, None, lease
 
     def end_lease(self, lease: int) -> bool:
-        """Hold what was held before the hold with *lease*; return False where that was renewed or is over."""
+        """Restore what was held before the hold with *lease*; return False if that was renewed or is over."""
         if lease != self._lease:
             return False
         self.force_steps(self._held_before)
         return True
 
     def step_down(self, why: str) -> None:
-        """Run zero steps until another policy replaces this one, because of *why*: a token that was proved wrong.
+        """Run zero steps until the policy is replaced, because a token was proved wrong, as *why* describes.
 
-        Steps that an operator holds go first.
+        Steps that an operator holds take precedence.
         """
         self._degrade(why, steps=0)
 
     def force_budget(self, budget: int | None) -> None:
-        """Verify *budget* drafts a request, on average, while steps are held; None verifies all.
+        """Verify *budget* drafts per request on average while steps are held; None verifies all.
 
-        Raises ValueError where rounds may have no budget, and for one below 1.
+        Raises ValueError if rounds may not have budgets, or if *budget* is below 1.
         """
         if budget is not None and (budget < 1 or not self.budgets_allowed):
             expected = "expected at least 1" if self.budgets_allowed else "all requests verify equally many drafts"
@@ -325,7 +325,7 @@ class AdaptiveController(RuntimeStates):
         flight keeps its steps; its result is credited to them and passed to the new policy. Counts and forced steps
         are kept; a failure of the old policy is cleared.
 
-        *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and changes nothing, when the
+        *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and changes nothing, if the
         policy may choose steps without a runtime state.
         """
         missing = [steps for steps in policy.candidate_steps if steps not in self._states]
@@ -378,11 +378,11 @@ class AdaptiveController(RuntimeStates):
         return None if history is None else history.span(span)
 
     def budget_report(self) -> dict[str, Any]:
-        """Return what rounds with a budget came to, and how right the draft's chances were; see ``budget_report``."""
+        """Return the results of rounds with a budget; see ``budget_report``."""
         return budget_report(self.choice.budget, self._counters, self.calibration)
 
     def lookup_report(self) -> dict[str, Any] | None:
-        """Return what lookups would have got accepted; see ``LookupCounter.report``. None where nobody counts it."""
+        """Return the would-be acceptance of lookups; see ``LookupCounter.report``. None if it is not counted."""
         if self.count_lookups is None:
             return None
         try:
@@ -441,7 +441,7 @@ def _by_steps(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def _forecasts(policy: Forecasts | None, counters: Counters) -> dict[str, Forecast]:
-    """Return what *policy* expects of a round like the latest one of each region, where it has a time for that."""
+    """Return *policy*'s forecast for a round like the latest of each region, where it has a time."""
     if policy is None:
         return {}
     found = {name: policy.forecast(region.batch_size, region.steps) for name, region in counters.regions.items()}

@@ -14,7 +14,7 @@ from sglang_adaptive.runtime.round_times import RoundTimes
 
 @dataclass(slots=True)
 class RoundMix:
-    """Rounds that were drafted with ``steps``, and verified with ``budget``, for ``batch_size`` requests."""
+    """Rounds with the same ``batch_size``, ``steps`` and ``budget``."""
 
     batch_size: int
     steps: int
@@ -22,7 +22,7 @@ class RoundMix:
     """Whether the policy chose the steps; False while an operator holds them."""
 
     budget: int | None = None
-    """Mean drafts verified of a request; None where all were."""
+    """Mean drafts verified per request; None if all were verified."""
 
     rounds: int = 0
     timed: int = 0
@@ -30,16 +30,16 @@ class RoundMix:
 
     timed_seconds: float = 0.0
     accepted: Counter[int] = field(default_factory=Counter)
-    """Requests by their accepted drafts."""
+    """Requests by accepted drafts."""
 
     completed: Counter[int] = field(default_factory=Counter)
-    """Of rounds with a budget: requests by the drafts that they would have had accepted of all."""
+    """With a budget: requests by the drafts that would be accepted if all were verified."""
 
     def add(self, observation: RoundObservation) -> None:
         """Count a round."""
         self.rounds += 1
         accepted = self.accepted
-        for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
+        for count in observation.num_correct_drafts_per_req:  # faster than Counter.update for a few requests
             accepted[count] += 1
         if self.budget is not None:
             self.completed.update(observation.completed or observation.num_correct_drafts_per_req)
@@ -49,7 +49,7 @@ class RoundMix:
 
     @property
     def requests(self) -> int:
-        """Requests of all rounds; each got one bonus token a round."""
+        """Requests of all rounds; each got one bonus token per round."""
         return self.accepted.total()
 
     @property
@@ -58,7 +58,7 @@ class RoundMix:
         return sum((count + 1) * requests for count, requests in self.accepted.items())
 
     def seconds(self, of_a_round: float) -> float:
-        """Return the seconds of all rounds; an untimed one counts as the mean of the others, else *of_a_round*."""
+        """Return the seconds of all rounds; untimed ones count as the mean of the others, or else *of_a_round*."""
         mean = self.timed_seconds / self.timed if self.timed else of_a_round
         return self.timed_seconds + (self.rounds - self.timed) * mean
 
@@ -66,7 +66,7 @@ class RoundMix:
         """Return the tokens that as many rounds of *steps* would have yielded for the same requests.
 
         Up to the drafted steps this follows from the accepted drafts. Beyond them, a request with all drafts accepted
-        continues as *expected*: tokens of one request in a round, indexed by steps from 0.
+        continues as *expected*: tokens per request in a round, indexed by steps from 0.
         """
         accepted = self.accepted if self.budget is None else self.completed
         certain = sum((min(count, steps) + 1) * requests for count, requests in accepted.items())
@@ -77,25 +77,25 @@ class RoundMix:
         return certain + accepted[self.steps] * more
 
 
-# Counts accepted drafts by how long the requests were: a draft that was trained on short texts loses on long ones.
+# Counts accepted drafts by request length: a draft trained on short texts does worse on long ones.
 
 
 SHORTEST = 512
-"""Tokens below which requests are in the first bin; each further bin goes twice as far, and the last has no end."""
+"""End of the first bin, in tokens; each further bin ends at twice as many, and the last has no end."""
 LENGTH_BINS = 8
 CUT_EVERY = 8
-"""Of as many rounds one is counted: to count 64 requests takes tens of microseconds."""
+"""One in this many rounds is counted: counting 64 requests takes tens of microseconds."""
 
 
 class ContextLengths:
-    """Requests of rounds that drafted, with drafts verified and accepted, by the requests' lengths."""
+    """Requests of rounds that drafted, with verified and accepted drafts, by request length."""
 
     def __init__(self) -> None:
         self._rounds = 0
         self._requests, self._verified, self._accepted = [0] * LENGTH_BINS, [0] * LENGTH_BINS, [0] * LENGTH_BINS
 
     def add(self, lengths: Sequence[int], accepted: Sequence[int], verified: Sequence[int]) -> None:
-        """Count a round, or leave it out: by request its length in tokens, its accepted and its verified drafts."""
+        """Count or skip a round, given each request's length in tokens, accepted drafts and verified drafts."""
         self._rounds += 1
         if self._rounds % CUT_EVERY != 1:
             return
@@ -106,7 +106,7 @@ class ContextLengths:
             self._accepted[at] += right
 
     def as_list(self) -> list[dict[str, int]]:
-        """Return JSON builtins by bin: ``from`` and, but for the last, ``to`` in tokens, and the counts."""
+        """Return JSON builtins by bin: ``from`` and, except for the last, ``to`` in tokens, and the counts."""
         ends = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
         counts = zip(self._requests, self._verified, self._accepted, strict=True)
         return [
@@ -126,8 +126,8 @@ CAUSES = (
     *("acceptance", "batch size", "probe", "lookup", "capacity"),
     *("forced", "released", "configuration", "degraded", "audit"),
 )
-"""Causes of a switch; "probe" is a switch to a probe's steps or back, "lookup" one to a round that looks its drafts up,
-or back, "capacity" one to steps that fit, or back, "audit" one to zero steps for the audit, or back."""
+"""Causes of a switch. Four include the switch back: "probe" to a probe's steps, "lookup" to a lookup round, "capacity"
+to steps that fit, and "audit" to zero steps for the audit."""
 
 LARGEST_REGION = 10
 REGIONS = (
@@ -161,7 +161,7 @@ class SwitchRecord:
 
 @dataclass(slots=True)
 class Region:
-    """Totals of the rounds of one batch region; ``seconds`` and ``tokens`` are of the rounds that could be timed."""
+    """Totals of one batch region; ``seconds`` and ``tokens`` include only timed rounds."""
 
     seconds: float = 0.0
     tokens: int = 0
@@ -195,7 +195,7 @@ class Counters:
         self.rounds[steps] += 1
         if observation.budget is None:
             tally = self._accepted[steps, steps, observation.looked_up]
-            for count in observation.num_correct_drafts_per_req:  # for a few requests quicker than Counter.update
+            for count in observation.num_correct_drafts_per_req:  # faster than Counter.update for a few requests
                 tally[count] += 1
         else:
             self.budgets[steps, observation.budget] += 1
@@ -211,7 +211,7 @@ class Counters:
         self.recent_switches.append(switch)
 
     def drafted(self) -> dict[int, int]:
-        """Return drafts that the target verified, by steps."""
+        """Return verified drafts by steps."""
         return self._summed(lambda verified, counts: verified * counts.total())
 
     def accepted(self) -> dict[int, int]:
@@ -219,20 +219,20 @@ class Counters:
         return self._summed(lambda _, counts: sum(accepted * requests for accepted, requests in counts.items()))
 
     def wasted(self) -> dict[int, int]:
-        """Return drafts that the target verified and rejected, or that came after a rejected one, by steps."""
+        """Return verified drafts that were rejected or came after a rejected one, by steps."""
         return self._summed(
             lambda verified, counts: sum((verified - accepted) * requests for accepted, requests in counts.items())
         )
 
     def tokens(self) -> dict[int, int]:
-        """Return output tokens by steps: accepted drafts, and a bonus token for each request of a round.
+        """Return output tokens by steps: accepted drafts, and one bonus token per request and round.
 
-        Includes tokens past the end of a request, where a round verified more than the request needed.
+        Includes tokens past the end of a request, if a round verified more than the request needed.
         """
         return self._summed(lambda _, counts: sum((accepted + 1) * requests for accepted, requests in counts.items()))
 
     def verified_per_request(self) -> float | None:
-        """Return the mean drafts that were verified of a request in rounds that drafted; None without any."""
+        """Return the mean drafts verified per request in rounds that drafted; None without any."""
         drafting = [(verified, counts.total()) for steps, verified, counts in self._drafted() if steps]
         requests = sum(count for _, count in drafting)
         return sum(verified * count for verified, count in drafting) / requests if requests else None
@@ -240,8 +240,7 @@ class Counters:
     def by_position(self) -> list[dict[str, int]]:
         """Return for each position, from 1, how often it was reached and how often accepted.
 
-        A position is reached when a draft was verified there and all before it were accepted. Drafts that were looked
-        up are not among them.
+        A position is reached if a draft was verified there and all before it were accepted. Lookup drafts are excluded.
         """
         drafted = self._drafted()
         deepest = max((verified for _, verified, _ in drafted), default=0)
@@ -258,14 +257,14 @@ class Counters:
         ]
 
     def _summed(self, of: Callable[[int, Counter[int]], int]) -> dict[int, int]:
-        """Return by steps the sum of *of*, which gets how many drafts were verified, and requests by accepted ones."""
+        """Return the sum of *of* by steps; *of* gets the number of verified drafts and requests by accepted drafts."""
         found: Counter[int] = Counter()
         for (steps, verified, _), counts in self._accepted.items():
             found[steps] += of(verified, counts)
         return found
 
     def _drafted(self) -> list[tuple[int, int, Counter[int]]]:
-        """Return steps, verified drafts and requests by accepted drafts, of rounds that did not look drafts up."""
+        """Return steps, verified drafts and requests by accepted drafts, without lookup rounds."""
         return [(steps, verified, n) for (steps, verified, looked_up), n in self._accepted.items() if not looked_up]
 
     def _add_to_region(self, observation: RoundObservation) -> None:

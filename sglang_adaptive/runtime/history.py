@@ -1,9 +1,9 @@
 """The last hour of rounds by batch region and steps, in bounded memory.
 
-Rounds are counted second by second. When a second is over, its rounds are compared with fixed steps and added to three
-rings: the last minute by the second, the last quarter of an hour by 5 seconds, the last hour by 20. Seconds without a
-round take no memory. A full history of two batch regions and eight numbers of steps takes about 300 kB; a test checks
-it.
+Rounds are counted per second. When a second is over, its rounds are compared with fixed steps and added to three rings:
+the last minute by 1 second, the last quarter of an hour by 5 seconds, and the last hour by 20 seconds. Seconds without
+a round take no memory. A full history of two batch regions and eight numbers of steps takes about 300 kB, which a test
+checks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sglang_adaptive.runtime.counters import REGIONS, RoundMix, region_of
 from sglang_adaptive.runtime.speedup import at_fixed_depths, own_seconds
 
 SPANS = {60: 1, 900: 5, 3600: 20}
-"""By seconds that a ring covers: seconds of one of its buckets."""
+"""Seconds that a ring covers: seconds per bucket."""
 HOUR = max(SPANS)
 SPEEDUP_SECONDS = 5
-"""Seconds for which the sum of the hour is reused; computing it takes a fraction of a millisecond."""
+"""Seconds for which the hour's sum is reused; computing it takes a fraction of a millisecond."""
 REQUESTS, TOKENS, SECONDS = range(3)
 HEAD = 3
-"""Columns of a row before those by steps: requests, tokens and seconds of the rounds. By steps there are rounds, their
-seconds, the seconds at fixed steps, and the deviation of these."""
+"""Columns of a row before those by steps: requests, tokens and seconds of the rounds. The columns by steps are rounds,
+seconds, seconds at fixed steps, and their deviation."""
 
 Bucket = dict[int, "array[float]"]
 """A row for each batch region, by its index in REGIONS."""
@@ -37,7 +37,7 @@ class History:
     """Rounds of the last hour; *clock* is monotonic, in seconds."""
 
     def __init__(self, depths: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
-        """*depths* are all steps that rounds may be drafted with, ascending."""
+        """*depths* are all steps that rounds may use, ascending."""
         self.depths = tuple(depths)
         self._place = {steps: place for place, steps in enumerate(self.depths)}
         self._clock = clock
@@ -66,7 +66,7 @@ class History:
             self._file(second, self._rows(mixes.values(), policy if isinstance(policy, Prices) else None))
 
     def speedup(self) -> dict[str, Any] | None:
-        """Return the speedup of the last hour over fixed steps; None where no round had a modelled time.
+        """Return the speedup of the last hour over fixed steps; None if no round had a modeled time.
 
         A dict with ``seconds``, from the first to the last of these rounds, and ``against``: for each number of fixed
         steps ``steps``, ``times`` (the speedup) and ``deviation`` (an upper bound on its standard deviation).
@@ -102,7 +102,7 @@ class History:
             row[TOKENS] += mix.tokens
             row[SECONDS] += taken
             row[HEAD + self._place[mix.steps]] += mix.rounds
-            if prices is not None and mix.chosen:  # forced rounds say nothing of the policy
+            if prices is not None and mix.chosen:  # forced rounds say nothing about the policy
                 for fixed in at_fixed_depths(mix, prices):
                     at = HEAD + count + 3 * self._place[fixed.steps]
                     row[at] += taken
@@ -158,7 +158,7 @@ class History:
         return {"seconds": (kept[-1][0] + 1 - kept[0][0]) * period, "against": against}
 
     def _against(self, rows: list[array[float]]) -> list[dict[str, Any]]:
-        """Return the speedup over all fixed steps with a modelled time for some round, and its standard deviation."""
+        """Return the speedup over all fixed steps with a modeled time for some round, and its standard deviation."""
         found, begin = [], HEAD + len(self.depths)
         for place, steps in enumerate(self.depths):
             at = begin + 3 * place

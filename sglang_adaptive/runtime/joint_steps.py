@@ -1,4 +1,4 @@
-"""One rank's part in steps that several ranks choose together: its ballot, and what the gathered rows come to."""
+"""One rank's part in steps that several ranks choose together: its ballot, and the result of the vote."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ logger = logging.getLogger(__name__)
 
 
 class JointSteps:
-    """Speaks for a controller before each round, and sets the agreed steps in it.
+    """Votes for a controller before each round, and sets the agreed steps in it.
 
-    All ranks have the same depths and launch steps. Until the first gather the launch steps run.
+    All ranks have the same depths and launch steps. The launch steps run until the first gather.
     """
 
     def __init__(self, controller: AdaptiveController, rank: int) -> None:
-        """*controller* has all its runtime states; from now on it runs agreed steps alone.
+        """*controller* has all its runtime states; from now on it runs only agreed steps.
 
-        *rank* is the place of its row among the gathered ones.
+        *rank* is the index of its row among the gathered ones.
         """
         self._controller, self._rank = controller, rank
         self.depths = controller.tiers
         self._agreed = controller.launch_steps
         controller.agreed = self._agreed, None
         self.largest = 0
-        """Requests of the rank with most in the coming round."""
+        """The largest batch of any rank in the coming round."""
 
     def row(self, requests: int) -> list[int]:
-        """Return the columns to send before a round of *requests*, 0 without a decode batch; it never raises."""
+        """Return the columns to send before a round of *requests*, 0 without a decode batch; never raises."""
         try:
             ballot = self._ballot(requests)
         except Exception as error:
@@ -42,12 +42,12 @@ class JointSteps:
         return replace(ballot, most=None if most is None else max(0, most)).row()
 
     def take(self, rows: Sequence[Sequence[int]]) -> None:
-        """Set the steps of the coming round from the *rows* of all ranks, and tell the policy of them; never raises."""
+        """Set the steps of the coming round from the *rows* of all ranks, and inform the policy; never raises."""
         controller = self._controller
         try:
             self.largest = max(requests for requests, *_ in rows)
             found = agree(rows, self.depths, controller.launch_steps)
-        except Exception:  # the rows are the same on all ranks, and so is what goes wrong with them
+        except Exception:  # rows are the same on all ranks, so all ranks fail alike
             controller.agreed = controller.launch_steps, None
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
             return
@@ -58,7 +58,7 @@ class JointSteps:
         if isinstance(policy, Votes) and controller._degraded is None:
             try:
                 policy.follow(self.largest, found.steps, found.running, found.leader == self._rank)
-            except Exception as error:  # this rank's alone: the steps stand
+            except Exception as error:  # only this rank failed, so the steps stay
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -80,7 +80,7 @@ class JointSteps:
         return forced(depths, live, requests, policy.get_steps_for_batch(requests))
 
     def _own_steps(self, requests: int) -> int | None:
-        """Return the steps that this rank wants whatever its policy says: the warm-up's, or an operator's."""
+        """Return the steps that override this rank's policy: the warm-up's or an operator's; None without."""
         controller = self._controller
         if controller._warm_up is not None:
             if not controller._warm_up.overdue:

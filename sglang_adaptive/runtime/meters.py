@@ -21,28 +21,28 @@ class MeterReading:
     degraded: bool
     tiers: tuple[int, ...]
     deepest: int
-    """The most draft steps with a runtime state: rounds that look their drafts up have more drafts."""
+    """The most draft steps with a runtime state; lookup rounds have more drafts."""
     counters: Counters
     forecasts: Mapping[str, Forecast]
-    """By batch region, what the policy expects of a round like its latest; none without a cost model."""
+    """By batch region, the policy's forecast for a round like the latest; empty without a cost model."""
     speedup: float | None
     """Expected rate over no speculation, for a round like the latest; None without a cost model."""
 
     acceptance: tuple[float, ...]
-    """The policy's estimate by position; empty when it has none."""
+    """The policy's estimate by position; empty if it has none."""
 
     probes: ProbeTotals | None
     profile_saved_at: float | None
-    """Unix time in seconds at which this server's cost profile was written to disk; None when there is none."""
+    """Unix time in seconds at which this server's cost profile was written to disk; None without one."""
 
     hour: Mapping[str, Any] | None
     """Speedup of the last hour over fixed steps; see ``History.speedup``."""
 
     verify_budget: Mapping[str, Any] | None
-    """As ``budget_report`` has it; None where rounds may have no budget."""
+    """As in ``budget_report``; None if rounds may not have budgets."""
 
     lookups: Mapping[str, Any] | None
-    """As ``LookupCounter.report`` has it; None where nobody counts lookups."""
+    """As in ``LookupCounter.report``; None if lookups are not counted."""
 
     audit: Mapping[str, Any] | None
-    """What the audit of finished requests has found; None where there is none."""
+    """Audit results of finished requests; None without an audit."""

@@ -1,4 +1,4 @@
-"""The pending rows of deferred draft extends: how many each request has, where they are, and when they are extended."""
+"""Pending rows of deferred draft extends: how many each request has, where they are, and when they are extended."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from dataclasses import dataclass
 # The intervals of the deferred draft extend at zero steps: how many rounds share one output.
 #
 # An output has the draft's next token for each request, which the next round compares with the target's
-# (``RoundObservation.shadow_accepts``). Rows in between stay pending, or a cheaper pass writes their keys and values
-# alone.
+# (``RoundObservation.shadow_accepts``). Rows in between stay pending, or a cheaper pass writes only their KV cache.
 
 
 MOST_WRITES = 3
-"""The most passes between two outputs that write keys and values alone."""
+"""The most KV-only passes between two outputs."""
 LEAST_EVERY = 3
-"""Where fewer rounds than this may be pending, every pass has an output."""
+"""If fewer rounds than this may be pending, every pass has an output."""
 SHADOW_ROUNDS = 4
-"""Rounds between shadow drafts of a request where the policy wants more of them."""
+"""Rounds per shadow draft, over all requests, if the policy wants more of them."""
 
 
 def writes_between(requests: int, every: int) -> int:
-    """Return how many passes between two outputs write keys and values alone, with at most *every* rounds pending.
+    """Return the number of KV-only passes between two outputs, with at most *every* rounds pending.
 
-    With eight rounds a single request yields a shadow draft in 15 rounds; a large batch yields enough at longer
-    intervals. Such a pass leaves one row pending, so it processes *every* - 1 rounds, which has to be more than one.
+    With eight rounds a single request yields a shadow draft every 15 rounds; a large batch yields enough at longer
+    intervals. A KV-only pass leaves one row pending, so it processes *every* - 1 rounds, which must be more than one.
     """
     return min(MOST_WRITES, max(1, requests // 8)) if every >= LEAST_EVERY else 0
 
 
 def extend_schedule(requests: int, every: int, more: bool) -> tuple[int, int]:
-    """Return the most pending rounds, and how many passes between two outputs write keys and values alone.
+    """Return the most pending rounds, and the number of KV-only passes between two outputs.
 
-    With *more*, few requests yield a shadow draft in ``SHADOW_ROUNDS``, or as close to that as *every* allows.
+    With *more*, few requests yield a shadow draft per ``SHADOW_ROUNDS``, or as close to that as *every* allows.
     """
     writes = writes_between(requests, every)
     wanted = SHADOW_ROUNDS * requests
@@ -56,13 +55,13 @@ class CatchUp:
     """Rows of the batch with pending tokens, ascending."""
 
     counts: tuple[int, ...]
-    """Pending tokens of each of them, at least one."""
+    """Pending tokens of each row, at least one."""
 
     sources: tuple[tuple[int, ...], ...]
-    """For each of them, its tokens' places among all pending tokens, oldest first."""
+    """Positions of each row's tokens among all pending tokens, oldest first."""
 
     def split(self, apart: Set[int]) -> Iterator[CatchUp]:
-        """Yield the part of the rows that are not in *apart*, and that of the others, unless it is empty."""
+        """Yield the part with the rows that are not in *apart*, then the rest; empty parts are skipped."""
         each = list(zip(self.rows, self.counts, self.sources, strict=True))
         for inside in (False, True):
             if own := [one for one in each if (one[0] in apart) is inside]:
@@ -70,13 +69,13 @@ class CatchUp:
                 yield CatchUp(rows, counts, sources)
 
     def padded_sources(self, width: int) -> list[int]:
-        """Return the sources at *width* tokens a request, flat; a short one repeats its last token."""
+        """Return the flat sources with *width* tokens per request; a short one repeats its last token."""
         return [place for own in self.sources for place in (*own, *(own[-1],) * (width - len(own)))]
 
     def is_one_of_each(self, held: Sequence[int]) -> bool:
         """Whether all pending rounds had exactly these requests, in this order, with one token each.
 
-        *held* are the tokens of each round.
+        *held* are the token counts of each round.
         """
         requests = len(self.rows)
         if any(tokens != requests for tokens in held):
@@ -84,16 +83,16 @@ class CatchUp:
         return all(own == tuple(range(row, requests * len(held), requests)) for row, own in enumerate(self.sources))
 
     def last_places(self, width: int) -> list[int]:
-        """Return the place of each request's last token in :meth:`padded_sources`."""
+        """Return the index of each request's last token in :meth:`padded_sources`."""
         return [index * width + count - 1 for index, count in enumerate(self.counts)]
 
 
 class PendingDrafts:
     """The tokens of zero-step rounds that the draft has not processed yet.
 
-    Every such round yields one token a request, so the counts are known without a read from a device. A key identifies
-    a request by its row of the pools. Kept are the tokens of the rounds since the last :meth:`settle`, round after
-    round; the caller settles before there are too many.
+    Every zero-step round yields one token per request, so the counts are known without reading from the device. A key
+    identifies a request by its row of the pools. Tokens are kept in the order of rounds since the last :meth:`settle`,
+    which the caller calls before there are too many.
     """
 
     def __init__(self) -> None:
@@ -136,7 +135,7 @@ class PendingDrafts:
         return all(self._places.get(key, (-1,))[-1] >= self._latest for key in keys)
 
     def keep_latest(self, keys: Sequence[Hashable]) -> None:
-        """Drop all but the latest round, which has a token of each of *keys*; the draft's KV has the others."""
+        """Drop all but the latest round, which has a token of each of *keys*; the draft's KV cache has the others."""
         kept = {key: [self._places[key][-1] - self._latest] for key in keys}
         tokens = self._tokens - self._latest
         self.settle(keys)
@@ -145,8 +144,8 @@ class PendingDrafts:
     def settle(self, keys: Sequence[Hashable] = ()) -> None:
         """Drop all pending rounds: the requests of *keys* were extended, and the others are leaving.
 
-        With overlap the scheduler leaves a finished request out of the next round, and releases it only after that
-        round began. So :meth:`owed` still counts such a request until the next call.
+        With overlap the scheduler omits a finished request from the next round, and releases it only after that round
+        began. So :meth:`owed` still counts it until the next call.
         """
         extended = set(keys)
         self._left_out = {key: len(places) for key, places in self._places.items() if key not in extended}

@@ -1,4 +1,4 @@
-"""Cost profiles on disk: one file a key, replaced atomically, shared by servers of one key, and saved at intervals."""
+"""Cost profiles on disk: one file per key, replaced atomically, shared by servers with that key, saved at intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 1 << 20
 LOCK_SECONDS = 2.0
 STALE_SECONDS = 3600.0
-"""Temporary files older than this remain from a server that was killed."""
+"""Temporary files older than this are left over from a killed server."""
 
 
 def default_folder() -> Path:
@@ -32,7 +32,7 @@ def default_folder() -> Path:
 
 
 class ProfileStore:
-    """The profile of one key in a folder. Problems with files are logged, once a cause, and not raised."""
+    """The profile of one key in a folder. File problems are logged once per cause, not raised."""
 
     def __init__(self, key: ProfileKey, folder: Path) -> None:
         self.key, self.folder = key, folder
@@ -47,7 +47,7 @@ class ProfileStore:
         try:
             return self._read()
         except ProfileError:
-            pass  # tried again below with the lock, where no other server can replace the file
+            pass  # retried below with the lock, so that no other server replaces the file
         except OSError as error:
             self._warn("read", f"cost profile {self.path}: cannot be read ({error.strerror}); starting without it")
             return None
@@ -55,10 +55,10 @@ class ProfileStore:
             return self._read_or_set_aside() if locked else None
 
     def save(self, profile: CostProfile) -> bool:
-        """Write *profile*, with the cells that only the file has. Return whether it was written.
+        """Write *profile*, merged with the cells that only the file has; return whether it was written.
 
-        After a crash the file is the old or the new one. Nothing is written when another server holds the lock for
-        ``LOCK_SECONDS``, or the disk fails.
+        After a crash the file is the old or the new one. Nothing is written if another server holds the lock for
+        ``LOCK_SECONDS`` or the disk fails.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class ProfileStore:
 
     def _read(self) -> CostProfile | None:
         try:
-            # Without blocking, because a FIFO would block the start of the server.
+            # Non-blocking, because a FIFO would block server start.
             with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
                 status = os.fstat(stream.fileno())
                 data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
@@ -97,7 +97,7 @@ class ProfileStore:
         return profile
 
     def _read_or_set_aside(self) -> CostProfile | None:
-        """Return the stored profile, and rename a file that cannot be used; the lock must be held."""
+        """Return the stored profile, and rename an unusable file; the lock must be held."""
         try:
             return self._read()
         except ProfileError as error:
@@ -137,7 +137,7 @@ class ProfileStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Hold the key's lock; yield False when another server holds it. The lock ends with its process."""
+        """Hold the key's lock; yield False if another server holds it. The lock ends with its process."""
         try:
             handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -167,7 +167,7 @@ def _acquire(handle: int) -> bool:
             time.sleep(0.02)
 
 
-# Saves a cost profile at intervals, in another thread than the serving one.
+# Saves a cost profile at intervals, outside the serving thread.
 
 
 SAVE_SECONDS = 60.0
@@ -175,7 +175,7 @@ CLOSE_SECONDS = 10.0
 
 
 class ProfileSaver:
-    """Writes a profile at most once in ``SAVE_SECONDS``, and at the end."""
+    """Writes a profile at most once per ``SAVE_SECONDS``, and at the end."""
 
     def __init__(self, store: ProfileStore, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -184,7 +184,7 @@ class ProfileSaver:
         self._thread: threading.Thread | None = None
 
     def offer(self, make: Callable[[], CostProfile]) -> bool:
-        """Write what *make* returns if a save is due; return whether a write was begun.
+        """Write what *make* returns if a save is due; return whether a write was started.
 
         *make* runs in the calling thread, so it may read the serving thread's state. Another thread writes.
         """

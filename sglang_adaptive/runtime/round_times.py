@@ -1,4 +1,4 @@
-"""Recent round times by batch size and steps, and the clock that takes them."""
+"""Recent round times by batch size and steps, and the clock that measures them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 class RoundClock:
     """Turns result arrival times into round times, in seconds.
 
-    In steady decoding, with overlap or without, one result arrives a round, so the time between two arrivals is that
-    of the later round. This holds only between like rounds. The first round after a prefill, an idle period, a switch
-    or a change of batch size or budget includes other work, and is not timed (None). Nor is, with overlap, the round
-    whose result waits until a prefill is launched. A round of lookups is timed after any round of the same batch: it is
-    often alone among others, and the switch is part of its price.
+    In steady decoding, with or without overlap, one result arrives per round, so the time between two arrivals is that
+    of the later round. This holds only between similar rounds. The first round after a prefill, an idle period, a
+    switch or a change of batch size or budget includes other work and is not timed (None). With overlap, a round whose
+    result waits for the launch of a prefill is not timed either. A lookup round is timed after any round of the same
+    batch size: it often runs alone among others, and the switch is part of its cost.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -64,12 +64,12 @@ class _Cell:
 class RoundTimes:
     """Keeps the latest round times of each batch size, steps and budget in bounded memory.
 
-    Of zero steps it keeps the means of whole cycles, and counts their rounds; see ``ZeroCycle``.
+    For zero steps it keeps the means of whole cycles and counts their rounds; see ``ZeroCycle``.
     """
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int, int], _Cell] = {}
-        """By batch size, steps, and drafts verified of a request."""
+        """By batch size, steps, and drafts verified per request."""
         self._cycle = ZeroCycle()
         self._zero_batch_size = 0
 
@@ -107,14 +107,14 @@ class RoundTimes:
         ]
 
 
-# Between ranks, which decide from the first one's times.
+# Shares the first rank's times with the other ranks.
 
 
 def of_the_first_rank(export: Callable[[], T], share: Callable[[T | None], T | None]) -> T:
     """Return what *export* returns on the first rank; *share* gives every rank the first one's argument.
 
     A rank that fails still takes part, because the others wait for it. Raises what its *export* raised, and
-    RuntimeError where the first rank's did.
+    RuntimeError if the first rank's *export* raised.
     """
     try:
         own = export()

@@ -1,13 +1,13 @@
-"""Records each round in a file: steps, and accepted drafts by request; no text, no tokens.
+"""Records each round in a file: steps, and accepted drafts by request; no text and no tokens.
 
-The file is lines of text. The first is a JSON object with ``format`` and ``version``. Then
+The file consists of text lines. The first is a JSON object with ``format`` and ``version``. Then
 
-    @ 3f0c... 91ab...    the requests of the rounds that follow, in this order, under salted ids
+    @ 3f0c... 91ab...    the requests of the following rounds, in this order, as salted ids
     3 20                 a round of 3 steps: the first request had 2 drafts accepted, the second none
     ! 12                 12 rounds were not written: the disk was too slow, or they did not verify all drafts
-    ? 31 0:9:9 16:2:31   a finished request: what drafts from its own text would have brought. Of its output, 31 tokens
-                         would lie in runs of lookups. By the tokens that agree before the drafts, at least 0 and at
-                         least 16, so many rounds would have yielded so many tokens; see ``lookups.tally``
+    ? 31 0:9:9 16:2:31   the would-be lookups of a finished request: 31 output tokens in runs of lookups; 9 rounds with
+                         9 tokens for matches from 0, and 2 rounds with 31 tokens for matches from 16; see
+                         ``lookups.tally``
 
 Accepted drafts are one base-36 digit each. The salt is drawn when the server starts and never written, so ids of two
 starts are unrelated. A file that reaches half of the allowed size replaces ``FILE.1``, and a new file begins; ids stay.
@@ -34,18 +34,18 @@ FORMAT, VERSION = "sglang-adaptive rounds", 2
 WHO, LOST, LOOKED_UP = "@", "!", "?"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 WRITE_SECONDS = 0.5
-"""Seconds between two writes; a killed server loses at most as many."""
+"""Seconds between two writes, and the most that a killed server loses."""
 MOST_WAITING = 4096
-"""The most rounds that wait for the disk, some MB; further ones are lost. Ten seconds of the fastest rounds."""
+"""The most rounds that wait for the disk, a few MB or ten seconds of the fastest rounds; further ones are lost."""
 ID_BYTES = 6
-"""Digits of a salted id: with a million requests, two share one with a probability of 0.2%."""
+"""Bytes of a salted id: with a million requests, two share one with a probability of 0.2%."""
 
 
 class RoundTrace:
-    """A trace of rounds. A thread writes it, so serving never waits for the disk; an error ends only the trace."""
+    """A trace of rounds, written by a thread so that serving never waits for the disk; an error ends only the trace."""
 
     def __init__(self, file: Path, max_bytes: float) -> None:
-        """Begin *file*; an existing one becomes ``FILE.1``. The first error of the disk is logged."""
+        """Begin *file*; an existing one becomes ``FILE.1``. The first disk error is logged."""
         self.file = file
         self._most = max_bytes / 2.0
         self._key = secrets.token_bytes(16)
@@ -60,7 +60,7 @@ class RoundTrace:
         self._thread.start()
 
     def add(self, observation: RoundObservation) -> None:
-        """Add a round; one with unknown requests is left out. What a budget did not verify is not known."""
+        """Add a round; rounds with unknown requests are left out, and rounds with a budget count as lost."""
         if not observation.requests:
             return
         if len(self._waiting) < MOST_WAITING and observation.budget is None:
@@ -74,7 +74,7 @@ class RoundTrace:
         self._looked_up.append(f"{LOOKED_UP} {run_tokens} {told}")
 
     def end(self) -> None:
-        """Accept no more rounds; the thread writes those that wait."""
+        """Accept no more rounds; the thread writes the waiting ones."""
         self._over.set()
 
     def close(self) -> None:

@@ -1,18 +1,18 @@
-"""The speedup of adaptive speculation: the time of its rounds against the modelled time of fixed steps.
+"""The speedup of adaptive speculation: the time of its rounds against the modeled time of fixed steps.
 
 The rounds yielded k tokens in t seconds. With s fixed steps the same tokens would have taken
 
     t(s) = t * T(b, s) / T(b, d) * k / k(s)
 
 where d are the drafted steps, T is the cost model's round time at batch size b, and k(s) are the tokens that as many
-rounds of s steps would have yielded: up to d steps by what was accepted, beyond by what the policy expects. The
-measured time is scaled by a ratio of modelled times, so a disturbance of a round affects both sides. At s = d they are
+rounds of s steps would have yielded: up to d steps from accepted drafts, beyond from the policy's expectation. The
+measured time is scaled by a ratio of modeled times, so a disturbance of a round affects both sides. At s = d they are
 equal. The speedup over s is the sum of t(s) over the sum of t.
 
 The deviation follows from those of T(b, s), T(b, d) and the expected tokens. An error of a cell is the same in every
 round, so the deviations are averaged as if they were fully correlated: an upper bound on the standard deviation.
-Prefill, queueing and switches are in neither side. Of a round of lookups, k(s) takes drafts to have been right where
-they were: the speedup is at least that.
+Neither side includes prefill, queueing and switches. For a lookup round, k(s) assumes that drafts are accepted where
+lookups were, so the speedup is a lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sglang_adaptive.runtime.counters import RoundMix
 
 @dataclass(frozen=True, slots=True)
 class FixedDepth:
-    """The modelled time of some rounds at fixed steps."""
+    """The modeled time of some rounds at fixed steps."""
 
     steps: int
     seconds: float
@@ -36,7 +36,7 @@ class FixedDepth:
 
 
 def own_seconds(mix: RoundMix, prices: RoundPrices) -> float | None:
-    """Return the modelled seconds of a round like those of *mix*; None where it has none."""
+    """Return the modeled seconds of a round like those of *mix*; None without a modeled time."""
     if mix.budget is not None:
         return prices.with_budget.get((mix.steps, mix.budget))
     looked_up = prices.with_budget.get((0, mix.steps))
@@ -44,9 +44,9 @@ def own_seconds(mix: RoundMix, prices: RoundPrices) -> float | None:
 
 
 def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:
-    """Yield the time of the tokens of *mix* at all steps with a modelled round time; nothing if its own have none.
+    """Yield the time of *mix*'s tokens at all steps with a modeled round time; nothing if its own steps have none.
 
-    *prices* are those of the mix's batch size, for rounds of its steps.
+    *prices* are for the mix's batch size and steps.
     """
     own = own_seconds(mix, prices)
     if own is None or not mix.requests:
@@ -62,5 +62,5 @@ def _doubt(prices: RoundPrices, drafted: int, steps: int) -> float:
     if steps == drafted:
         return 0.0
     tokens = prices.tokens_deviation.get(steps, 0.0) if steps > drafted else 0.0
-    own = prices.deviation.get(drafted, prices.deviation[steps])  # none is told of rounds of lookups
+    own = prices.deviation.get(drafted, prices.deviation[steps])  # lookup rounds have none
     return math.sqrt(prices.deviation[steps] ** 2 + own**2 + tokens**2)

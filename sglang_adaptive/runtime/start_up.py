@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-# Chooses the steps and budgets of warm-up rounds: all in turn, so that they have run before a client asks.
+# Warm-up rounds run all steps and budgets in turn, before a client sends requests.
 
 
 Place = tuple[int, int | None]
@@ -24,13 +24,13 @@ class WarmUp:
     """Counts rounds by batch size and place; deterministic, so that tensor-parallel ranks agree."""
 
     def __init__(self, reachable: Callable[[int], Sequence[Place]]) -> None:
-        """*reachable* returns what may run at a batch size, first what is to run first."""
+        """*reachable* returns what may run at a batch size, in the order to run it."""
         self._reachable = reachable
         self._counts: Counter[tuple[int, Place]] = Counter()
         self.rounds = 0
 
     def choose(self, batch_size: int) -> Place:
-        """Return the place that ran least at *batch_size*, the first of those, and count it."""
+        """Return and count the place that ran least at *batch_size*; ties go to the first."""
         place = min(self._reachable(batch_size), key=lambda place: self._counts[batch_size, place])
         self._counts[batch_size, place] += 1
         self.rounds += 1
@@ -66,7 +66,7 @@ class TierBuild:
 
 
 class Device:
-    """Batch sizes to capture and free memory of a device; this base class captures all and knows no memory."""
+    """Batch sizes to capture and free memory of a device; this base class captures all and reports no memory."""
 
     def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
         """Return every batch size with graphs, None when graphs are off; *passed* is SGLang's list."""
@@ -77,7 +77,7 @@ class Device:
         return wanted
 
     def free_gigabytes(self) -> float | None:
-        """Return the free device memory in GB of 2**30 bytes; None where it is not known."""
+        """Return the free device memory in GB of 2**30 bytes; None if unknown."""
         return None
 
 
@@ -94,7 +94,7 @@ class StartUp:
     """Batch sizes at which all reachable steps have run, in the latest pass."""
 
     late_kernel_loads: list[str] | None = None
-    """Names of the first Triton kernels that loaded after start-up; None where that is not watched."""
+    """Names of the first Triton kernels that loaded after start-up; None if not watched."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON builtins."""
@@ -116,7 +116,7 @@ class StartUp:
 
 
 class Progress:
-    """Says every ten seconds what start-up is doing, from a thread of its own; a context manager."""
+    """Reports every ten seconds what start-up is doing, from its own thread; a context manager."""
 
     def __init__(self, say: Callable[[str], None], seconds: float = PROGRESS_SECONDS) -> None:
         """*say* gets a line such as "warm-up: batch size 16, 8 of 12; 21 s"."""
@@ -127,7 +127,7 @@ class Progress:
         self._thread = threading.Thread(target=self._run, name="start-up progress", daemon=True)
 
     def now(self, what: str) -> None:
-        """Note what is being done from here on."""
+        """Set what start-up is doing from now on."""
         self._now = what
 
     def __enter__(self) -> Progress:

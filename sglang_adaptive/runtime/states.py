@@ -27,13 +27,13 @@ GraphRunner: TypeAlias = Any
 class SpecRuntimeState:
     """The attention backends and CUDA graphs of one number of steps, built at start-up and switched as a whole.
 
-    Field names are SGLang 0.5.23's. An unused backend or runner is None: that of the draft at zero steps, and graphs
-    when CUDA graphs are off.
+    Field names are SGLang 0.5.23's. An unused backend or runner is None: the draft's at zero steps, and graphs when
+    CUDA graphs are off.
     """
 
     speculative_num_steps: int
     speculative_num_draft_tokens: int
-    """Draft tokens that a verify pass reads for a request: steps + 1."""
+    """Draft tokens that a verify pass reads per request: steps + 1."""
 
     draft_attn_backend: AttentionBackend | None
     cuda_graph_runner: GraphRunner | None
@@ -51,7 +51,7 @@ class Choice:
 
     steps: int
     budget: int | None = None
-    """Mean drafts to verify of a request; None for all of them."""
+    """Mean drafts to verify per request; None for all of them."""
     cause: str = ""
     """Why the steps change, if they do; empty in the warm-up."""
 
@@ -78,18 +78,18 @@ class RuntimeStates:
         self.params = policy  # the attribute's name in SGLang
         self.startup = StartUp()
         self.choice = Choice(worker.speculative_num_steps)
-        """What the coming round does, or that which runs."""
+        """What the coming or running round does."""
         self.budgets_allowed = False
         """Whether rounds may have budgets."""
         self.most_steps: int | None = None
-        """The most steps that the coming round has room for; None for any."""
+        """The most steps that fit in the coming round; None for any."""
         self.agreed: tuple[int, int | None] | None = None
-        """The steps that several ranks chose together for the coming round, and ``most_steps`` of all of them together;
-        None where this rank chooses alone."""
+        """The steps that several ranks chose together for the coming round, and their common ``most_steps``; None if
+        this rank chooses alone."""
         self.lookups: frozenset[int] = frozenset()
-        """The states whose drafts are looked up, by their number."""
+        """Draft counts of the states that look drafts up."""
         self._lookup_requests = 0
-        """The most requests of their rounds."""
+        """Largest batch size of lookup rounds."""
         self._states: dict[int, SpecRuntimeState] = {}
         self._cuda_graph_bs: list[int] | None = None
         self._graphs: dict[int, tuple[int, ...] | None] = {}
@@ -136,7 +136,7 @@ class RuntimeStates:
 
     @contextmanager
     def states_postponed(self) -> Iterator[None]:
-        """Let `init_states` inside the ``with`` build nothing until its end."""
+        """Postpone `init_states` inside the ``with`` to its end."""
         self._postponed = True
         try:
             yield
@@ -151,7 +151,7 @@ class RuntimeStates:
 
         *cuda_graph_bs* is the list of batch sizes to capture, None when CUDA graphs are off; the device may replace it.
         Graphs are captured for the batch sizes at which the policy may choose the steps. The launch steps, which run
-        after a failure of the policy, have all graphs; SGLang has built them.
+        after a policy failure, have all graphs; SGLang has built them.
         """
         if self._postponed:
             self._asked.append(cuda_graph_bs)
@@ -161,13 +161,13 @@ class RuntimeStates:
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         if isinstance(self.params, LooksUp):
             self.lookups = frozenset(self.params.lookup_drafts)
-            self._lookup_requests = self.params.lookup_requests  # nothing rests before the first round
+            self._lookup_requests = self.params.lookup_requests  # no rest before the first round
         self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
         self.params.set_cuda_graph_bs(every)
         for steps in self._states:  # built by the worker for its own steps, at every size
             self._graphs[steps] = None if every is None else tuple(every)
             self.startup.tiers.append(TierBuild(steps, None, None, self._graphs[steps]))
-        # The most steps first: graphs share one memory pool, and the widest pass allocates enough for the others.
+        # Most steps first: graphs share one memory pool, and the widest pass allocates enough for the others.
         missing = [steps for steps in reversed(self.candidate_steps) if steps not in self._states]
         with Progress(lambda line: logger.info("adaptive: building runtime states: %s", line)) as progress:
             for done, steps in enumerate(missing):
@@ -178,7 +178,7 @@ class RuntimeStates:
         self.worker.apply_runtime_state(self._states[self.launch_steps])
 
     def begin_warm_up(self) -> None:
-        """Run all reachable steps in turn from the next round on, without the policy; again to start a new pass."""
+        """Run all reachable steps in turn from the next round on, without the policy; another call restarts it."""
         if self._warm_up_begun is None:
             self._warm_up_begun = time.perf_counter()
         self._keep_warm_up()
@@ -204,7 +204,7 @@ class RuntimeStates:
         self.end_warm_up()
 
     def _fitting(self, choice: Choice) -> Choice:
-        """Return *choice*, or where it has no room the most steps that do; the fewest where none do."""
+        """Return *choice* if it fits, else the most steps that fit, or the fewest if none do."""
         most = self.most_steps if self.agreed is None else self.agreed[1]
         if most is None or choice.steps <= most:
             return choice
@@ -212,7 +212,7 @@ class RuntimeStates:
         return Choice(max((fewer for fewer in self.tiers if fewer <= most), default=self.tiers[0]), cause="capacity")
 
     def _run(self, choice: Choice) -> None:
-        """Let the coming round do as *choice* says."""
+        """Apply *choice* to the coming round."""
         self.choice = choice
         if self.worker.speculative_num_steps != choice.steps:
             self.worker.apply_runtime_state(self._states[choice.steps])
@@ -229,14 +229,14 @@ class RuntimeStates:
         self.startup.tiers.append(TierBuild(steps, seconds, gigabytes, self._graphs[steps]))
 
     def _reachable(self, batch_size: int) -> list[int]:
-        """Return the steps that a round of *batch_size* may run: those with a graph, where any have one."""
+        """Return the steps that a round of *batch_size* may run: those with a graph, if any have one."""
         padded = next((size for size in self._cuda_graph_bs or () if size >= batch_size), None)
         if padded is None:
             return [steps for steps in self.tiers if steps not in self.lookups or batch_size <= self._lookup_requests]
         return [steps for steps in self.tiers if padded in (self._graphs[steps] or ())]
 
     def _places(self, batch_size: int) -> list[Place]:
-        """Return all reachable steps, and the deepest with each budget: their kernels do not depend on the steps."""
+        """Return all reachable steps, and the most steps with each budget, whose kernels do not depend on the steps."""
         reachable = self._reachable(batch_size)
         budgets = [budget for budget in reachable[:-1] if budget] if self.budgets_allowed else []
         return [*((steps, None) for steps in reachable), *((reachable[-1], budget) for budget in budgets)]

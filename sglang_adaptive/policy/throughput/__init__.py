@@ -1,8 +1,8 @@
-"""The throughput policy: it learns acceptance and round times, and chooses the steps with the most tokens a second.
+"""The throughput policy: it learns acceptance and round times, and chooses the steps with the most tokens per second.
 
-``policy`` holds it together. ``acceptance`` says what steps bring, ``cost`` what they take (from ``readings``),
-``budgets`` what verifying fewer drafts keeps, ``choice`` which steps run, ``probing`` which ones to try, and ``report``
-why.
+``policy`` combines the parts. ``acceptance`` estimates tokens by steps, ``cost`` round times (from ``readings``), and
+``budgets`` the effect of verifying fewer drafts. ``choice`` picks the steps, ``probing`` the steps to try, and
+``report`` explains the choice.
 """
 
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions as ThroughputOptions

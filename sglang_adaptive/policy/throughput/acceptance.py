@@ -1,18 +1,18 @@
-"""Expected tokens of a request's next round by steps, learnt from accepted drafts.
+"""Expected tokens of a request's next round by steps, learned from accepted drafts.
 
-Text comes in stretches, so how well drafts have lately fitted a request says much about its next round. That is its
-*level*, an exponential average of its trials, a draft that was reached counting 1 if it was accepted and 0 if rejected:
+Text comes in stretches, so a request's recent acceptance predicts its next round. Its *level* is an exponential average
+of trials, in which a draft that was reached counts 1 if accepted and 0 if rejected:
 
     level += GAIN * (outcome - level)
 
-Levels are sorted into bins. By bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
+Levels are sorted into bins. For bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
 
-    h_1 = (hits_1 + K * c_b) / (reached_1 + K)               c_b: the middle of the bin, drawn towards the usual level
+    h_1 = (hits_1 + K * c_b) / (reached_1 + K)               c_b: the middle of the bin, pulled toward the usual level
     h_j = (hits_j + K * FALL * h_(j-1)) / (reached_j + K)
     E_b[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
 
-For the text of a batch, rounds of ``s`` steps take ``mean_r E_b(r)[live] / E_b(r)[s]`` times as many rounds as the live
-steps: each request's progress counts over its own pace, for a slow request stays in the batch the longer.
+The text of a batch takes ``mean_r E_b(r)[live] / E_b(r)[s]`` times as many rounds at ``s`` steps as at the live steps.
+Each request's progress is relative to its own pace, because a slow request stays in the batch longer.
 """
 
 from __future__ import annotations
@@ -27,70 +27,70 @@ from typing import Any
 GAIN = 0.1
 """Weight of the latest trial in a level. On recorded text 0.1 forecasts better than 0.05 or 0.2."""
 SHADOW_GAIN = 0.3
-"""The same for a shadow trial, for they are few. With 0.1 four requests whose text has become easy stay at zero steps
-for 100 rounds, with this for 30 (simulated)."""
+"""The same for a shadow trial, because these are few. With 0.1, four requests whose text has become easy stay at zero
+steps for 100 rounds, with 0.3 for 30 (simulated)."""
 EDGES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.94)
-"""Levels that part the bins."""
+"""Levels that separate the bins."""
 BINS = len(EDGES) + 1
 MIDDLES = tuple((low + high) / 2.0 for low, high in zip((0.05, *EDGES), (*EDGES, 0.98), strict=True))
 """Middle of each bin."""
 USUAL = 0.6
-"""Level of a request until any was seen."""
+"""Level of a request before any was observed."""
 USUAL_GAIN = 0.02
-"""Weight of one request's level in the usual one, which new requests begin with."""
+"""Weight of one request's level in the usual level, which new requests start with."""
 _GRID = 255
 _BIN_OF = bytes(bisect_right(EDGES, level / _GRID) for level in range(_GRID + 1))
 
 # Counts by bin and position.
 FALL = 0.965
-"""Acceptance of a position over that of the one before it, until rounds say otherwise: EAGLE-3 drafts on an H200."""
+"""Acceptance of a position over that of the one before it, until rounds show otherwise: EAGLE-3 drafts on an H200."""
 LEAST_SLOPE = 0.5
-"""The least that levels are taken to say: a draft that has always been good may fail at any time. With a slope of 0.7
-for ever steady load at batch 1 sees 72 switches an hour and not 44, where luck leads into a bin without trials
+"""Minimum slope of acceptance over levels: a draft that has always been good may fail at any time. With a constant
+slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44, where luck leads into a bin without trials
 (simulated)."""
 SATURATION = 16.0
-"""A round of ``n`` requests weighs like ``n / (1 + n / 16)``: requests of one batch share their moment."""
+"""A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
 FIRST_ROUNDS = 32
-"""Rounds after which a round brings one bin of the batch up to date, and not all: so none takes long."""
+"""Rounds after which a round updates only one bin of the batch, so that no update takes long."""
 _LARGEST_WEIGHT = 1e9
 
 # Trust in shadow acceptance.
 MEMORY_TRIALS = 24.0
-"""Trials, of both kinds together, after which a trial counts for 1/e. With 48 a text that turned hard was still taken
+"""Trials, of both kinds together, after which a trial counts for 1/e. With 48, text that turned hard was still mistaken
 for a disagreement when zero steps began."""
 LEAST_TRIALS = 8.0
-"""Trials of either kind that a comparison needs: below, the normal approximation does not hold."""
+"""Trials of either kind that a comparison needs; with fewer, the normal approximation does not hold."""
 DISAGREE, AGREE = 3.0, 1.0
-"""|z| above which shadow acceptance is no longer believed, and below which it is believed again."""
+"""|z| above which shadow acceptance is no longer trusted, and below which it is trusted again."""
 TELLING = 0.25
-"""Acceptance from which on agreement says something: a check that never finds a hit agrees with every bad draft."""
+"""Acceptance above which agreement is meaningful: a check that never finds a hit agrees with every bad draft."""
 
 
 class AcceptanceEstimator:
-    """What the batch as it stands promises."""
+    """Estimates the tokens of the current batch."""
 
     def __init__(self, ladder: Sequence[int], memory_rounds: float, shrinkage: float) -> None:
         self.ladder = tuple(ladder)
         self.depth = depth = ladder[-1]
         self.shrinkage = max(shrinkage, 1e-6)
         self.levels = RequestLevels(depth)
-        # Newer rounds weigh more instead of older ones less: a round then touches its own counts only.
+        # Newer rounds get more weight, instead of older ones less, so a round changes only its own counts.
         self._growth = 1.0 / (1.0 - 1.0 / memory_rounds)
         self._weight = 1.0
         self._hits = [[0.0] * depth for _ in range(BINS)]
         self._reached = [[0.0] * depth for _ in range(BINS)]
         self._pending: dict[int, list[list[int]]] = {}
-        """Requests that are not counted yet, by steps, bin and accepted drafts."""
+        """Requests not counted yet, by steps, bin and accepted drafts."""
         self._share = 1.0
         self._rounds = 0
         self._mix: Mapping[int, float] = {bisect_right(EDGES, USUAL): 1.0}
-        """Share of the batch's requests in each bin that has any, ascending."""
+        """Share of the batch's requests in each nonempty bin, ascending."""
         self._chances: list[list[float]] = [[]] * BINS
         """Acceptance by position, by bin."""
         self._tokens: list[list[float]] = [[]] * BINS
         """Expected tokens by steps from 0, by bin."""
         self._slower: list[dict[int, list[float]]] = [{}] * BINS
-        """By bin and live steps, rounds by ladder index."""
+        """By bin and live steps: see ``slower``."""
         self._refresh()
 
     # -- learning --
@@ -98,7 +98,7 @@ class AcceptanceEstimator:
     def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
         """Learn from the accepted drafts of each request in a round of *steps*.
 
-        At zero steps *counts* are the shadow accepts, 1 or 0; they need not be of all *requests*.
+        At zero steps *counts* are the shadow accepts, 1 or 0, possibly not of all *requests*.
         """
         size = len(counts)
         if not size:
@@ -125,7 +125,7 @@ class AcceptanceEstimator:
             self._bring_up_to_date(list(self._mix)[turn])
 
     def cap(self, trials: float) -> None:
-        """Keep no more than *trials* of evidence for any bin, as after new weights."""
+        """Keep at most *trials* of evidence per bin, as after a weight update."""
         self._refresh()
         for hits, reached in zip(self._hits, self._reached, strict=True):
             part = trials * self._weight / max(reached[0], trials * self._weight)
@@ -134,12 +134,12 @@ class AcceptanceEstimator:
         self._refresh()
 
     def set_level(self, level: float) -> None:
-        """Take *level* for that of every request: what the levels were made of was found to be wrong."""
+        """Set the level of every request, because the data behind the levels proved wrong."""
         self.levels.set_all(level)
         self._mix = {bisect_right(EDGES, level): 1.0}
 
     def adopt(self, other: AcceptanceEstimator) -> None:
-        """Begin from what *other* has counted at the positions that both have, and from its requests' levels."""
+        """Start from the counts of *other* at the positions that both have, and from its requests' levels."""
         other._refresh()
         scale, shared = self._weight / other._weight, min(self.depth, other.depth)
         for own, its in ((self._hits, other._hits), (self._reached, other._reached)):
@@ -149,15 +149,15 @@ class AcceptanceEstimator:
         self._mix = other._mix
         self._refresh()
 
-    # -- what it says --
+    # -- estimates --
 
     def slower(self, live: int) -> Sequence[float]:
-        """Return by ladder index the rounds that the text of the batch takes for one round of *live* steps."""
+        """Return, by ladder index, how many rounds produce the text of one round at *live* steps."""
         return self._mean([self._slower[bin].get(live) or self._make_slower(bin, live) for bin in self._mix])
 
     @property
     def tokens(self) -> Sequence[float]:
-        """Expected tokens of a request of the batch in a round, by steps from 0."""
+        """Expected tokens per request of the batch in a round, by steps from 0."""
         return self._mean([self._tokens[bin] for bin in self._mix])
 
     @property
@@ -167,7 +167,7 @@ class AcceptanceEstimator:
 
     @property
     def conditional(self) -> list[float]:
-        """Acceptance by position, of the batch as it stands; 0 where the chance to get there is below any float."""
+        """Acceptance of the current batch by position; 0 if the probability of reaching it underflows."""
         survive, found = list(self._mix.values()), []
         for chances in zip(*(self._chances[bin] for bin in self._mix), strict=True):
             before, survive = sum(survive), [*map(mul, survive, chances)]
@@ -175,7 +175,7 @@ class AcceptanceEstimator:
         return found
 
     def trials(self, position: int) -> float:
-        """Return the trials of 1-based *position* behind the batch's acceptance, forgetting applied."""
+        """Return the trials behind the batch's acceptance at 1-based *position*, after forgetting."""
         return sum(share * self._reached[bin][position - 1] for bin, share in self._mix.items()) / self._weight
 
     def deviation(self, position: int) -> float:
@@ -186,7 +186,7 @@ class AcceptanceEstimator:
     def ratio_deviation(self, first: int, second: int) -> float:
         """Return the standard deviation of ln(E[tokens | second] / E[tokens | first]).
 
-        With ``d_j`` the relative deviation of ``h_j``, it moves by the share of ``E`` that hangs on it, times ``d_j``.
+        Position j contributes the relative deviation of ``h_j`` times the share of ``E`` that depends on ``h_j``.
         """
         low, high = min(first, second), max(first, second)
         variance = 0.0
@@ -200,14 +200,14 @@ class AcceptanceEstimator:
         return math.sqrt(variance)
 
     def by_position(self) -> list[dict[str, Any]]:
-        """Return each position's acceptance as builtins, with its standard deviation and the trials behind it."""
+        """Return each position's acceptance, its standard deviation and the trials behind it, as builtins."""
         return [
             {"position": at, "probability": h, "deviation": self.deviation(at), "trials": self.trials(at)}
             for at, h in enumerate(self.conditional, 1)
         ]
 
     def by_level(self) -> list[dict[str, float]]:
-        """Return as builtins what each bin with trials foretells of the first position, and the requests in it now."""
+        """Return each bin's first-position acceptance, trials and current share of requests, as builtins."""
         rows = [
             (low, self._mix.get(bin, 0.0), self._chances[bin][0], self._reached[bin][0] / self._weight)
             for bin, low in enumerate((0.0, *EDGES))
@@ -215,10 +215,10 @@ class AcceptanceEstimator:
         names = ("from_level", "share", "acceptance", "trials")
         return [dict(zip(names, row, strict=True)) for row in rows if row[1] or row[3]]
 
-    # -- inside --
+    # -- internals --
 
     def _refresh(self) -> None:
-        """Count what is pending, and estimate every bin anew."""
+        """Count pending requests and update every bin's estimate."""
         self._find_slope()
         for bin in range(BINS):
             self._bring_up_to_date(bin)
@@ -228,11 +228,11 @@ class AcceptanceEstimator:
             self._weight = 1.0
 
     def _find_slope(self) -> None:
-        """Find how far levels foretell what they say: a least-squares line through the bins' first positions."""
+        """Fit how well levels predict acceptance: a least-squares line through the bins' first positions."""
         firsts = [(middle, h[0], r[0]) for middle, h, r in zip(MIDDLES, self._hits, self._reached, strict=True) if r[0]]
         trials = self._weight + sum(reached for _, _, reached in firsts)
         usual = (USUAL * self._weight + sum(hits for _, hits, _ in firsts)) / trials
-        along = alike = self._weight  # as many trials of a slope of 1, at a distance of 1
+        along = alike = self._weight  # prior: as many trials with slope 1, at distance 1
         for middle, hits, reached in firsts:
             away = middle - usual
             along += away * (hits - usual * reached)
@@ -240,7 +240,7 @@ class AcceptanceEstimator:
         self._slope = min(1.0, max(LEAST_SLOPE, along / alike))
 
     def _bring_up_to_date(self, bin: int) -> None:
-        """Count what is pending of a bin, and estimate it anew."""
+        """Count a bin's pending requests and update its estimate."""
         hits, reached, weight = self._hits[bin], self._reached[bin], self._weight * self._share
         for steps, pending in self._pending.items():
             counts = pending[bin]
@@ -268,7 +268,7 @@ class AcceptanceEstimator:
         return made
 
     def _mean(self, rows: Sequence[Sequence[float]]) -> Sequence[float]:
-        """Return the mean over the batch of one row for each bin of the mix."""
+        """Return the batch's mean of one row per bin of the mix."""
         if len(rows) == 1:
             return rows[0]
         shares = self._mix.values()
@@ -276,7 +276,7 @@ class AcceptanceEstimator:
 
 
 class RequestLevels:
-    """The levels of the requests in the batch, in the order of the latest round."""
+    """Levels of the requests in the batch, in the order of the latest round."""
 
     def __init__(self, depth: int) -> None:
         """*depth* is the largest number of steps."""
@@ -288,16 +288,15 @@ class RequestLevels:
 
     @property
     def bins(self) -> bytes:
-        """The bin of each request of the latest round, as known now."""
+        """The current bin of each request of the latest round."""
         return self._now.translate(_BIN_OF)
 
     def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
-        """Take in a round of *steps* drafts; return the bins that its requests were in when its steps were chosen.
+        """Learn from a round of *steps* drafts; return the bins of its requests when its steps were chosen.
 
-        At 0 steps *counts* are shadow accepts.
-
-        With overlap scheduling the steps of a round are chosen before the result of the round before has arrived.
-        Without *requests* a place in the batch stands for a request; *counts* may be of fewer than all of them.
+        At 0 steps *counts* are shadow accepts. With overlap scheduling the steps of a round are chosen before the
+        previous result arrives. Without *requests*, the position in the batch identifies a request; *counts* may be
+        shorter than *requests*.
         """
         requests = requests or range(len(counts))
         if requests != self._requests:
@@ -312,12 +311,12 @@ class RequestLevels:
         return bins
 
     def set_all(self, level: float) -> None:
-        """Take *level* for the level of every request."""
+        """Set the level of every request."""
         self.usual = level
         self._now = self._before = bytes([round(level * _GRID)]) * len(self._now)
 
     def adopt(self, other: RequestLevels) -> None:
-        """Begin from the levels of *other*."""
+        """Start from the levels of *other*."""
         self.usual, self._requests, self._now, self._before = other.usual, other._requests, other._now, other._before
 
     def _align(self, requests: list[Hashable]) -> None:
@@ -329,7 +328,7 @@ class RequestLevels:
 
 
 def _moved(steps: int, level: int) -> bytes:
-    """Return where a round of *steps* moves *level*, by accepted drafts; at 0 steps by the shadow accept."""
+    """Return the new level after a round of *steps* by accepted drafts; at 0 steps by the shadow accept."""
     drafted, gain = (steps, GAIN) if steps else (1, SHADOW_GAIN)
     moved, value = bytearray(), level / _GRID
     for accepted in range(drafted + 1):
@@ -340,15 +339,15 @@ def _moved(steps: int, level: int) -> bytes:
 
 
 class ShadowTrust:
-    """Whether shadow acceptance may be believed: it is compared with what is verified.
+    """Whether to trust shadow acceptance, from a comparison with verified acceptance.
 
     At zero steps the first draft is only compared with the text (``RoundObservation.shadow_accepts``); at other steps
-    it is verified. Around a change between the two both speak of the same text. The test is that of two proportions,
-    with the latest trials of either kind:
+    it is verified. Around a change between the two, both apply to the same text. The test compares two proportions over
+    the latest trials of either kind:
 
         z = (shadow - verified) / sqrt(p * (1 - p) * (1 / n_shadow + 1 / n_verified))      p: of both together
 
-    Where they disagree, what is verified counts.
+    If they disagree, verified acceptance counts.
     """
 
     __slots__ = ("_shadow", "_verified", "believed", "disagreements")
@@ -357,21 +356,21 @@ class ShadowTrust:
         self._shadow, self._verified = [0.0, 0.0], [0.0, 0.0]
         """Hits and trials of the first draft."""
         self.believed = True
-        """Whether shadow acceptance may be learnt from."""
+        """Whether to learn from shadow acceptance."""
         self.disagreements = 0
-        """Times that it was found to be wrong."""
+        """How often it proved wrong."""
 
     @property
     def verified_rate(self) -> float:
-        """Acceptance of the first position by the latest verified rounds."""
+        """Acceptance of the first position in the latest verified rounds."""
         return _rate(*self._verified)
 
     def add_shadow(self, accepts: Sequence[int]) -> bool:
-        """Take in a round's shadow accepts, 1 or 0 a request; say whether they are found to be wrong just now."""
+        """Add a round's shadow accepts, 1 or 0 per request; return whether this round proves them wrong."""
         return self._compare(self._shadow, self._verified, accepts)
 
     def add_verified(self, accepted: Sequence[int]) -> bool:
-        """Take in the accepted drafts of each request; say whether shadow acceptance is found wrong just now."""
+        """Add the accepted drafts of each request; return whether this round proves shadow acceptance wrong."""
         return self._compare(self._verified, self._shadow, accepted)
 
     def _compare(self, one: list[float], other: list[float], accepted: Sequence[int]) -> bool:
@@ -396,5 +395,5 @@ class ShadowTrust:
 
 
 def _rate(hits: float, trials: float) -> float:
-    """Return the share of hits, with one of each supposed: no sample proves a 0 or a 1."""
+    """Return the share of hits with one hit and one miss added, because no sample proves a 0 or a 1."""
     return (hits + 1.0) / (trials + 2.0)

@@ -1,20 +1,20 @@
-"""Verify budgets: what a budget keeps of a round's tokens, and which one goes with which steps.
+"""Verify budgets: how many of a round's tokens a budget keeps, and which budget goes with which steps.
 
-Rounds of ``s`` steps that verify ``b`` drafts a request, the same number of each, lose ``E[s] - E[b]`` tokens against
-those that verify all. The likeliest ``b`` a request lose less: the share that they save is learnt by ``s`` and ``b``,
+Rounds of ``s`` steps that verify the first ``b`` drafts of each request lose ``E[s] - E[b]`` tokens against rounds that
+verify all. Verifying the likeliest ``b`` per request loses less. The share saved is learned by ``s`` and ``b``,
 
     share(s, b) = (saved + PRIOR * b / s) / (lost + PRIOR)          E[s, b] = E[b] + share * (E[s] - E[b])
 
-with ``lost`` what the former, ``saved`` what the latter kept of it, counted in the same rounds. It hardly depends on
-the batch or on how hard the text is (on recorded text 0.43 to 0.50 for 5 steps and 2 drafts at batch 8 to 64), so what
-does not run stays known.
+where ``lost`` counts what the uniform cut loses, and ``saved`` how much of it the likeliest drafts keep in the same
+rounds. The share hardly depends on the batch or on how hard the text is (on recorded text 0.43 to 0.50 for 5 steps and
+2 drafts at batch 8 to 64), so it stays valid for combinations that do not run.
 
-Steps ``s`` with a budget ``b`` promise as much as steps ``s`` without one would whose rounds took
+Steps ``s`` with a budget ``b`` are as fast as steps ``s`` without one would be if their rounds took
 
     T(n, s, b) * E[s] / E[s, b]
 
-seconds. The least of these over all budgets stands for ``s`` in a row of round times, and everything that compares
-steps stays as it is.
+seconds. The minimum over all budgets replaces the time of ``s`` in a row of round times, so the code that compares
+steps needs no change.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import RoundTimeRow
 
 PRIOR = 48.0
-"""Lost tokens that the guess ``b / s`` weighs as: as many as one round of 64 requests brings."""
+"""Weight of the guess ``b / s`` in lost tokens: as many as one round of 64 requests yields."""
 MEMORY = 256.0
 """Observations of a budget after which one counts 1/e."""
 FOLD_ROUNDS = 32
-"""Rounds from one folding of a row to the next, while its times stay."""
+"""Rounds between two folds of a row while its times do not change."""
 MARGIN = 0.005
-"""Gain that another budget must promise, for the same steps."""
+"""Gain that another budget must promise for the same steps."""
 LEAST_REQUESTS = 8
-"""Requests from which on a budget may pay: below, a verified token costs next to nothing."""
+"""Minimum batch size at which a budget may pay: below, a verified token costs almost nothing."""
 
 
 class BudgetYields:
@@ -43,10 +43,10 @@ class BudgetYields:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, int], list[float]] = {}
-        """Saved and lost tokens, the latest rounds weighing most."""
+        """Saved and lost tokens, weighted toward the latest rounds."""
 
     def learn(self, evidence: BudgetEvidence) -> None:
-        """Take in what a round says of all budgets below its own."""
+        """Learn from a round about all budgets below its own."""
         for budget, ranked in evidence.ranked.items():
             uniform = evidence.uniform[budget]
             counts = self._counts.setdefault((evidence.steps, budget), [0.0, 0.0])
@@ -54,12 +54,12 @@ class BudgetYields:
                 counts[at] += more - counts[at] / MEMORY
 
     def share(self, steps: int, budget: int) -> float:
-        """Return the part that *budget* saves of what a uniform cut to as many drafts loses."""
+        """Return the share that *budget* saves of the tokens lost by a uniform cut to as many drafts."""
         saved, lost = self._counts.get((steps, budget), (0.0, 0.0))
         return (saved + PRIOR * budget / steps) / (lost + PRIOR)
 
     def as_list(self) -> list[dict[str, float]]:
-        """Return what was seen as builtins: the share that is saved, and the lost tokens behind it."""
+        """Return the shares saved and the lost tokens behind them, as builtins."""
         return [
             {"steps": steps, "budget": budget, "share": self.share(steps, budget), "lost": lost}
             for (steps, budget), (_, lost) in sorted(self._counts.items())
@@ -67,15 +67,15 @@ class BudgetYields:
 
 
 class Budgets:
-    """Folds rows, and remembers which budget each has.
+    """Folds the best budgets into rows of round times.
 
-    A row is folded anew when its times change, and otherwise every ``FOLD_ROUNDS``.
+    A row is folded again when its times change, and otherwise every ``FOLD_ROUNDS`` rounds.
     """
 
     def __init__(self) -> None:
         self.yields = BudgetYields()
         self._folded: dict[int, tuple[RoundTimeRow, int, RoundTimeRow]] = {}
-        """By padded batch size: the row that was folded, when, and what came of it."""
+        """By padded batch size: the row that was folded, the round, and the result."""
 
     def fold(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> RoundTimeRow:
         """Return *row* with the best budget of each number of steps; *now* counts rounds."""
@@ -93,9 +93,9 @@ class Budgets:
         seconds, deviation = dict(row.seconds), dict(row.deviation)
         budgets: dict[int, int] = {}
         for steps in row.allowed:
-            # By budget, the seconds that it stands for, and their doubt; None is a round that verifies all. That one
-            # counts as faster by its standard deviation: if it was never timed it then stands for its steps, is
-            # probed as they are, and from then on compared by what it takes.
+            # By budget, equivalent seconds and their deviation; None is a round that verifies all. It counts as faster
+            # by its standard deviation, so that an untimed one represents its steps and gets probed. Once timed, it is
+            # compared by its actual time.
             found: dict[int | None, tuple[float, float]] = {None: (seconds[steps] * (1.0 - deviation[steps]), 0.0)}
             for budget, took, doubt in row.packed.get(steps, ()):
                 kept = tokens[budget] + self.yields.share(steps, budget) * (tokens[steps] - tokens[budget])

@@ -1,7 +1,7 @@
 """Which steps to run: keep the live ones until others promise enough more, and bound what speculation may lose.
 
-Against zero steps, speculation may cost 1% of the throughput over any 500 rounds. The unit is one round at zero steps:
-a round that takes ``t`` and yields ``m`` tokens a request has lost ``t / t0 - m`` of them.
+Against zero steps, speculation may cost 1% of the throughput over any 500 rounds. Losses are counted in rounds at zero
+steps: a round that takes ``t`` and yields ``m`` tokens per request loses ``t / t0 - m`` rounds.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import RoundTimeRow
 
 HOLD_ROUNDS = 0.1
-"""What staying must have cost, in rounds, until other steps are taken: a switch costs about as much."""
+"""Cost of staying, in rounds, at which the steps change; a switch costs about as much."""
 WINDOW_ROUNDS = 500
-"""Rounds of the bound; a loss is forgotten over as many."""
+"""Rounds of the bound; losses decay over the same number of rounds."""
 ALLOWANCE = 3.5
-"""Rounds that may be lost in a window: 1% of it, less what the rounds lose whose results are under way."""
+"""Rounds that may be lost in a window: 1% of it, minus what the rounds in flight lose."""
 DEVIATIONS_PER_LOST = 0.5
-"""Standard deviations by which speculation must promise more than zero steps, for each round lost. A fixed gain would
-keep it away for good: with one request most of a loss is bad luck. With 0.25 a draft that fails at once costs 1.1% of
-500 rounds at batch 1 (simulated)."""
+"""Standard deviations by which speculation must beat zero steps, per round lost. A fixed gain would disable speculation
+for good: with one request most of a loss is bad luck. With 0.25, a draft that fails at once costs 1.1% of 500 rounds at
+batch 1 (simulated)."""
 MARGIN = 0.01
-"""Gain over zero steps that speculation must promise at least."""
+"""Minimum gain over zero steps that speculation must promise."""
 
 
 class StepChoice:
-    """Decides before every round that no probe has taken."""
+    """Decides before every round that is not a probe."""
 
     def __init__(self, live: int, margin: float) -> None:
-        """Begin at *live* steps; *margin* is the relative gain that other steps must promise."""
+        """Start at *live* steps; *margin* is the relative gain that other steps must promise."""
         self.live = live
-        """The steps that a decision keeps or leaves; a probe does not change them."""
+        """The chosen steps; a probe does not change them."""
         self.lost = 0.0
-        """Rounds lost lately against zero steps and not made up for; probes out of zero steps not counted."""
+        """Rounds recently lost against zero steps and not regained, without probes out of zero steps."""
         self._margin = margin
         self._cost = 0.0
-        """What staying has cost, in rounds, as far as it was more than the margin and chance."""
+        """Cost of staying, in rounds, beyond the margin and chance."""
 
     def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> None:
-        """Keep the live steps or take others."""
+        """Keep the live steps or change them."""
         live, slower = self.live, acceptance.slower(self.live)
         best, least, live_time, paying, soonest = live, math.inf, math.inf, 0, math.inf
         for rung, steps, seconds in row.rungs:
@@ -62,9 +62,9 @@ class StepChoice:
             self.live, self._cost = best, 0.0
 
     def stays(self, gain: float, best: int, acceptance: AcceptanceEstimator) -> bool:
-        """Take in a round in which *best* steps promise *gain* (relative) over the live ones; say whether these stay.
+        """Count a round in which *best* steps promise *gain* (relative) over the live ones; return whether to stay.
 
-        One standard deviation of the gain does not count: under a steady load chance alone often promises something.
+        One standard deviation of the gain does not count, because chance alone often promises a gain under steady load.
         """
         over = gain - self._margin
         if over > 0.0:
@@ -73,15 +73,15 @@ class StepChoice:
         return self._cost < HOLD_ROUNDS
 
     def book(self, loss: float) -> None:
-        """Enter a round's loss against zero steps; negative when it gained."""
+        """Add a round's loss against zero steps; negative for a gain."""
         self.lost = max(0.0, self.lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
 
     def _asked(self, deviation: float) -> float:
-        """Return the gain over zero steps to ask for; *deviation* is that of the promised gain (log)."""
+        """Return the required gain over zero steps; *deviation* is that of the promised gain (log)."""
         return max(MARGIN, DEVIATIONS_PER_LOST * self.lost * deviation)
 
     def _tolerates_loss(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
-        """Whether usual text pays and little is lost yet: hard text may end soon, and zero steps notice that late."""
+        """Whether usual text pays and little is lost yet: hard text may end soon, which zero steps notice late."""
         if row.zero is None or self.lost >= ALLOWANCE:
             return False
         usual = acceptance.usual_tokens

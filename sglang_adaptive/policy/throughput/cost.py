@@ -1,26 +1,26 @@
-"""T(batch, steps): seconds of a round, from a profile and from what this server measured.
+"""T(batch, steps): seconds of a round, from a profile and from this server's measurements.
 
     ln T(n, s) = ln base(n, s) + g + theta(n, s)
 
-The base is a profile's cells, filled out with a parametric form. A slowdown ``g`` that all rounds share cancels
-wherever two depths are compared. Between a cell that was measured, with log-ratio ``e_c`` to the base, and one that was
-not, ``i`` being the index in the ladder,
+The base is a profile's cells, completed by a parametric form. The slowdown ``g``, common to all rounds, cancels when
+two depths are compared. Measured cells have log-ratios ``e_c`` to the base. An unmeasured cell, with ``i`` the index in
+the ladder, gets
 
-    guess(n, s) = m + sum_c k_c * (e_c - m) / (PULL + sum_c k_c)       m: mean of all e_c, drawn to 0
+    guess(n, s) = m + sum_c k_c * (e_c - m) / (PULL + sum_c k_c)       m: mean of all e_c, pulled to 0
     k_c = exp(-|log2(n / n_c)| - |i - i_c| / 2)
 
 A measured cell is averaged with its guess by precision, and no time is below that of fewer steps (``ascending``).
 
-A round that drafts ``s`` steps and verifies ``b`` drafts a request is, until it was measured, taken to need
+Until it is measured, a round that drafts ``s`` steps and verifies ``b`` drafts per request is assumed to take
 
     T(n, s, b) = T(n, b) + (s - b) * draft(n) + packing(n)
 
-A round of ``b`` steps verifies as many tokens; the further drafts cost the draft model's passes, and what is verified
-has to be chosen and packed. At batch 1 a further step costs hardly more than its draft, so ``draft(1)`` is the mean
+A round of ``b`` steps verifies as many tokens; the other drafts cost passes of the draft model, and the verified ones
+must be chosen and packed. At batch 1 an additional step costs little more than its draft, so ``draft(1)`` is the mean
 step there. On an H200 a drafted step of three shapes takes 1.2 to 1.4 times as long for 64 requests, and packing 0.05
 to 0.12 ms (``benchmarks/verify_budget_cost.py``).
 
-A round of ``k`` lookups verifies as many tokens as ``n * (k + 1)`` requests at zero steps do, and runs the draft once:
+A round of ``k`` lookups verifies as many tokens as ``n * (k + 1)`` requests at zero steps, and runs the draft once:
 
     T(n, lookups k) = T(n * (k + 1), 0) + draft(n)
 """
@@ -37,50 +37,50 @@ from sglang_adaptive.policy.observation import Shape
 from sglang_adaptive.policy.profile import CostProfile
 
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Batch sizes at which times are kept, beside a profile's; between them they are interpolated. SGLang captures graphs
+"""Batch sizes at which times are kept, besides a profile's; times between them are interpolated. SGLang captures graphs
 at most of these."""
 MAX_ANCHORS = 64
-"""Bound of the table, whatever a profile holds."""
+"""Limit of the table, whatever a profile holds."""
 FIXED = 0.005
 """Seconds of the form's fixed part: a guess that no decision depends on."""
 PER_STEP, PER_TOKEN = 0.037, 0.00276
-"""Shares of the fixed part for a draft step and for a token to verify."""
+"""Cost of a draft step and of a token to verify, relative to the fixed part."""
 PROFILED, GUESSED = 0.02, 0.15
-"""Relative standard deviation of a time: as profiled or between profiled batch sizes, and else. Profiles of one setup
+"""Relative standard deviation of a time: profiled or between profiled batch sizes, and otherwise. Profiles of one setup
 differ by 2%, the form is off by 12% at worst."""
 DRAFT_GROWTH = 1.0 / 200.0
-"""By how much a drafted step takes longer with each further request, as a share."""
+"""Relative increase in the time of a drafted step per additional request."""
 PACKING, PACKING_A_REQUEST = 5e-5, 8e-7
-"""Seconds of choosing, packing and spreading."""
+"""Seconds to choose, pack and spread drafts: fixed, and per request."""
 DOUBT = 0.3
-"""Relative standard deviation of what a round with a budget is taken to cost beside the round of ``b`` steps."""
+"""Relative standard deviation of the estimated cost of a budget on top of the round of ``b`` steps."""
 PULL = 8.0
-"""Measured cells that the base table counts for: half of an error is taken over from eight neighbours. With 4 the worst
-trace under a profile that is off by 15% loses 1% more (simulated)."""
+"""Weight of the base table in measured cells: eight neighbors pass on half of their error. With 4, the worst trace
+under a profile that is off by 15% loses 1% more (simulated)."""
 READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
-"""Relative standard deviation of a cell, however many readings it has."""
+"""Relative standard deviation that a cell keeps, however many readings it has."""
 NOTICED = 0.002
-"""Smaller changes of a cell (log) are not worth a new table."""
+"""Smaller changes of a cell (log) do not change the table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
-"""Where a time comes from."""
+"""Sources of a time."""
 MOST_ROWS = 512
-"""Rows that are kept: more batch sizes than a server has."""
+"""Rows kept: more than a server has batch sizes."""
 
 
 def form_seconds(batch_size: int, steps: int) -> float:
-    """Return the seconds of a round of *batch_size* requests at *steps*, for where nothing was measured.
+    """Return the seconds of a round of *batch_size* requests at *steps*, to use where nothing was measured.
 
-    A round pays a fixed part, each draft step runs the draft model once, and verification grows with the tokens that go
-    through the target. The ratios are a least-squares fit to a table measured on an H200 (Llama-3.1-8B shape, EAGLE-3,
+    A round has a fixed cost, each draft step runs the draft model once, and verification grows with the tokens that the
+    target processes. The ratios are a least-squares fit to a table measured on an H200 (Llama-3.1-8B shape, EAGLE-3,
     relative error 4% in the mean, 12% at worst).
     """
     return FIXED * (1.0 + PER_STEP * steps + PER_TOKEN * batch_size * (steps + 1))
 
 
 class BaseCost:
-    """Seconds and relative standard deviations before this server measured any, by batch size and candidate steps."""
+    """Seconds and relative standard deviations before any measurement, by batch size and candidate steps."""
 
     def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
         self.ladder = tuple(ladder)
@@ -93,7 +93,7 @@ class BaseCost:
             else:
                 self._with_budget[cell.place[:3]] = cell.seconds
         self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
-        """Batch sizes and steps that come from the profile as they are."""
+        """Batch sizes and steps taken directly from the profile."""
         extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
         self.anchors = tuple(sorted({*ANCHORS, *extra}))
         self._rows = {batch: [_in_row(batch, row, steps) for steps in ladder] for batch, row in known.items()}
@@ -103,7 +103,7 @@ class BaseCost:
         self._drafted_step = drafted_step(ladder, self.seconds(1))
 
     def seconds(self, batch_size: int) -> list[float]:
-        """Return seconds by ladder index: linear between profiled batch sizes, after the form outside them."""
+        """Return seconds by ladder index: linear between profiled batch sizes, scaled by the form outside them."""
         around = _around(batch_size, self._rows)
         if around is None:
             return [form_seconds(batch_size, steps) for steps in self.ladder]
@@ -125,7 +125,7 @@ class BaseCost:
     def shape_seconds(self, batch_size: int, shape: Shape, plain: Sequence[float] | None = None) -> tuple[float, bool]:
         """Return the seconds of a round of *shape*, and whether they are profiled; *plain* is ``seconds(batch_size)``.
 
-        Both of the shape are among the candidate steps.
+        Both numbers of the shape are candidate steps.
         """
         steps, verified = shape
         found = self._with_budget.get((batch_size, steps, verified))
@@ -138,9 +138,9 @@ class BaseCost:
         return least + drafts + packing(batch_size), False
 
     def lookup_seconds(self, batch_size: int, drafts: int) -> float:
-        """Return the seconds of a round that looks up *drafts* of each request."""
+        """Return the seconds of a round that looks up *drafts* per request."""
         fewest = self.ladder[0]
-        # Without zero steps: as many tokens, in rounds of the fewest steps.
+        # Without zero steps: as many tokens in a round of the fewest steps.
         return self.seconds(-(-batch_size * (drafts + 1) // (fewest + 1)))[0] + self._draft(batch_size)
 
     def _draft(self, batch_size: int) -> float:
@@ -148,19 +148,19 @@ class BaseCost:
 
 
 def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
-    """Return the seconds of a drafted step of one request; *alone* are its round times by ladder index."""
+    """Return the seconds of a drafted step at batch 1; *alone* has the round times there by ladder index."""
     first = next(at for at, steps in enumerate(ladder) if steps)
     steps = ladder[-1] - ladder[first]
     return (alone[-1] - alone[first]) / steps if steps else 0.0
 
 
 def packing(batch_size: int) -> float:
-    """Return the seconds that unequal numbers of drafts cost a round of *batch_size* requests."""
+    """Return the extra seconds of a round of *batch_size* requests that verifies unequal numbers of drafts."""
     return PACKING + PACKING_A_REQUEST * batch_size
 
 
 class CostModel:
-    """The table that decisions are made on; it changes in :meth:`load` only."""
+    """The table that decisions use; only :meth:`load` changes it."""
 
     def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
         self.base = BaseCost(ladder, profile)
@@ -169,16 +169,16 @@ class CostModel:
         self._measured: dict[tuple[int, Shape], tuple[float, float]] = {}
         """By anchor and shape: log-ratio to the base, and its relative standard deviation."""
         self._timed: Sequence[tuple[int, int, float, float]] = ()
-        """Of rounds without a budget: anchor, ladder index, log-ratio and deviation."""
+        """Rounds without a budget: anchor, ladder index, log-ratio and deviation."""
         self._mean = self._mean_of_lookups = 0.0
         self._scale = 1.0
-        """How far measured cells lie from the base, against how far they were expected to."""
+        """Actual over expected deviation of measured cells from the base."""
 
     def load(self, drift: float, cells: Sequence[Sequence[float]]) -> bool:
-        """Replace what was measured; return whether any time changed by it.
+        """Replace the measurements; return whether any time changed.
 
-        *drift* is the common slowdown now (log); a cell is (anchor, steps, drafts verified of a request, log-ratio to
-        the base without slowdown, readings behind it).
+        *drift* is the current common slowdown (log). A cell is (anchor, steps, drafts verified per request, log-ratio
+        to the base without slowdown, readings behind it).
         """
         measured: dict[tuple[int, Shape], tuple[float, float]] = {}
         for anchor, steps, verified, ratio, readings in cells:
@@ -234,8 +234,8 @@ class CostModel:
     ) -> tuple[float, float, float]:
         """Return seconds of a round with a budget, their relative standard deviation, and the base's seconds.
 
-        *row* is that of the batch, and *plain* its base. Until it was measured the round is off from its base as much
-        as one of so many steps as it verifies drafts is.
+        *row* is the batch's row, and *plain* its base. An unmeasured round is assumed to deviate from its base as much
+        as a round with as many steps as it verifies drafts.
         """
         base, profiled = self.base.shape_seconds(batch_size, shape, plain)
         rung = self._rung[shape[1]]
@@ -244,7 +244,7 @@ class CostModel:
         return self._with_its_own(batch_size, shape, guess, deviation, base)
 
     def lookup(self, batch_size: int, drafts: int) -> tuple[float, float, float]:
-        """The same of a round that looks up *drafts* of each request."""
+        """Return the same for a round that looks up *drafts* per request."""
         base = self.base.lookup_seconds(batch_size, drafts)
         guess = base * math.exp(self._mean_of_lookups)
         return self._with_its_own(batch_size, (0, drafts), guess, GUESSED * self._scale, base)
@@ -252,7 +252,7 @@ class CostModel:
     def _with_its_own(
         self, batch_size: int, shape: Shape, guess: float, deviation: float, base: float
     ) -> tuple[float, float, float]:
-        """Return *guess*, averaged by precision with the cell of *shape* where that was measured, and the base."""
+        """Return *guess*, averaged by precision with the cell of *shape* if measured, its deviation, and the base."""
         own = self._measured.get((self.anchor(batch_size), shape))
         if own is None:
             return guess, deviation, base
@@ -260,14 +260,14 @@ class CostModel:
         return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part), base
 
     def anchor(self, batch_size: int) -> int:
-        """Return the anchor that readings at *batch_size* are filed under: that of the smaller ratio."""
+        """Return the anchor for readings at *batch_size*: the one nearer in ratio."""
         anchors = self.base.anchors
         at = bisect_left(anchors, batch_size)
         low, high = anchors[max(0, at - 1)], anchors[min(at, len(anchors) - 1)]
         return low if batch_size * batch_size <= low * high else high
 
     def source(self, batch_size: int, shape: Shape) -> str:
-        """Return where the time of a round of *shape* at this batch size comes from."""
+        """Return the source of the time of a round of *shape* at this batch size."""
         if (self.anchor(batch_size), shape) in self._measured:
             return MEASURED
         if shape[0] == shape[1] and (batch_size, shape[0]) in self.base.profiled:
@@ -275,7 +275,7 @@ class CostModel:
         return INTERPOLATED if shape[0] != shape[1] or self._timed or self.base.profiled else PRIOR
 
     def as_dict(self, batch_size: int) -> dict[str, Any]:
-        """Return times and sources by anchor and depth, up to one anchor past *batch_size* and all that is known."""
+        """Return times and sources by anchor and depth, up to one anchor past *batch_size* and all known ones."""
         anchors = self.base.anchors
         known = max((batch for batch, *_ in (*self.base.profiled, *self._timed)), default=1)
         shown = anchors[: bisect_left(anchors, max(known, batch_size)) + 2]
@@ -288,7 +288,7 @@ class CostModel:
 
 
 def ascending(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return the ascending values nearest to *values* in weighted squares: pool adjacent violators (Barlow 1972)."""
+    """Return the ascending weighted least-squares fit to *values*: pool adjacent violators (Barlow 1972)."""
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values, weights, strict=True):
         mean, mass, count = value, weight, 1
@@ -301,35 +301,35 @@ def ascending(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class RoundTimeRow:
-    """What a decision needs to know of round times at one batch size."""
+    """Round times at one batch size, as decisions need them."""
 
     padded: int
-    """The batch size that is paid for."""
+    """The batch size including padding."""
     anchor: int
-    """The batch size that readings are filed under."""
+    """The batch size under which readings are stored."""
     rungs: tuple[tuple[int, int, float], ...]
     """(ladder index, steps, seconds) of the steps that may run here, ascending."""
     allowed: frozenset[int]
     seconds: Mapping[int, float]
-    """By steps, all candidates."""
+    """By steps, for all candidates."""
     deviation: Mapping[int, float]
     """Relative standard deviation of ``seconds``."""
     log_base: Mapping[Shape, float]
-    """Log of the base table's seconds, which readings are compared with."""
+    """Log of the base table's seconds, the reference for readings."""
     zero: float | None
-    """Seconds at zero steps; None when 0 is no candidate."""
+    """Seconds at zero steps; None if 0 is not a candidate."""
     took: Mapping[Shape, float]
     """Seconds of a round."""
     packed: Mapping[int, Sequence[tuple[int, float, float]]]
-    """By steps, (budget, seconds, relative standard deviation) of the budgets that may go with them; empty without."""
+    """By steps, (budget, seconds, relative standard deviation) of the allowed budgets; empty without budgets."""
     budgets: Mapping[int, int]
-    """By steps, the budget that ``rungs``, ``seconds`` and ``deviation`` are of, where there is one."""
+    """By steps, the budget that ``rungs``, ``seconds`` and ``deviation`` assume, if any."""
     lookups: Mapping[int, float]
-    """Seconds of rounds of lookups that may run here, by drafts, ascending."""
+    """Seconds of the lookup rounds that may run here, by drafts, ascending."""
 
 
 class RoundTimeTable:
-    """Rows by batch size, made once and kept until the times change, in bounded memory."""
+    """Rows by batch size, cached until times change, in bounded memory."""
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
@@ -345,7 +345,7 @@ class RoundTimeTable:
         return self._graph_sizes
 
     def at(self, batch_size: int) -> RoundTimeRow:
-        """Return the row of *batch_size*, padded to the next size that has CUDA graphs."""
+        """Return the row of *batch_size*, padded to the next size with CUDA graphs."""
         found = self._rows.get(batch_size)
         if found is None:
             if len(self._rows) >= MOST_ROWS:
@@ -354,38 +354,38 @@ class RoundTimeTable:
         return found
 
     def set_graph_sizes(self, sizes: Sequence[int]) -> None:
-        """Say which batch sizes have CUDA graphs."""
+        """Set the batch sizes that have CUDA graphs."""
         self._graph_sizes = sorted(sizes)
         self._rows.clear()
 
     def set_captured(self, captured: Mapping[int, frozenset[int]]) -> None:
-        """Say which steps have graphs at a batch size, where they were captured before the policy was made."""
+        """Set which steps have graphs at a batch size, if they were captured before the policy was created."""
         self._captured = captured
         self._rows.clear()
 
     def allowed(self, batch_size: int) -> tuple[int, ...]:
-        """Return the steps that may run at *batch_size*: all, or those that have graphs where another policy chose."""
+        """Return the steps that may run at *batch_size*: all, or those with graphs if captured for another policy."""
         captured = self._captured.get(batch_size, self._cost.ladder)
         return tuple(steps for steps in self._cost.ladder if steps in captured)
 
     def allow_budgets(self, allowed: bool) -> None:
-        """Say whether rounds may have budgets."""
+        """Set whether rounds may have budgets."""
         self._with_budgets = allowed
         self._rows.clear()
 
     def allow_lookups(self, drafts: Sequence[int], requests: int) -> None:
-        """Say how many drafts rounds of at most *requests* may look up; empty for none."""
+        """Set the draft counts that rounds of at most *requests* may look up; empty for none."""
         self._lookups = drafts, requests
         self._rows.clear()
 
     def lookups(self, batch_size: int) -> tuple[int, ...]:
-        """Return how many drafts a round of *batch_size* may look up."""
+        """Return the draft counts that a round of *batch_size* may look up."""
         drafts, requests = self._lookups
         captured = self._captured.get(batch_size, drafts)
         return tuple(count for count in drafts if batch_size <= requests and count in captured)
 
     def forget(self) -> None:
-        """Build rows anew: the times have changed."""
+        """Drop all rows, because times have changed."""
         self._rows.clear()
 
     def _make(self, batch_size: int) -> RoundTimeRow:
@@ -398,7 +398,7 @@ class RoundTimeTable:
         packed: dict[int, list[tuple[int, float, float]]] = {}
         for steps in allowed if self._with_budgets else ():
             packed[steps] = []
-            for budget in sorted(allowed):  # one that runs where both have graphs
+            for budget in sorted(allowed):  # needs graphs for both
                 if 0 < budget < steps:
                     shape = steps, budget
                     t, doubt, start = self._cost.with_budget(batch_size, shape, (seconds, deviations), base)
@@ -428,7 +428,7 @@ class RoundTimeTable:
 
 
 def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float] | None:
-    """Return the keys of *known* around *at*, twice the nearest at an edge, and the place between; None without any."""
+    """Return the keys of *known* around *at*, an edge twice, and the fraction between them; None without keys."""
     if not known:
         return None
     keys = sorted(known)
@@ -451,7 +451,7 @@ def _in_row(batch: int, row: Mapping[int, float], steps: int) -> float:
 
 
 def _alike(new: Mapping[Any, tuple[float, float]], old: Mapping[Any, tuple[float, float]]) -> bool:
-    """Whether both have the same cells, and none differs by as much as is worth a new table."""
+    """Whether both have the same cells, none of which differs by ``NOTICED`` or more."""
     return new.keys() == old.keys() and all(
         abs(one - other) < NOTICED for at, cell in new.items() for one, other in zip(cell, old[at], strict=True)
     )

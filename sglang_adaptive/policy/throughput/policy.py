@@ -1,9 +1,9 @@
-"""The throughput policy: choose the depth with the highest expected speed, each request of the batch weighing the same.
+"""The throughput policy: choose the depth with the highest expected speed, with equal weight for each request.
 
     time(s) / time(live) = T(batch, s) / T(batch, live) * rounds(s) / rounds(live)
 
-The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` says how much other steps must promise and
-bounds what speculation may lose against zero steps; ``probing`` spends a budget on learning.
+The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` sets how much other steps must promise and
+limits what speculation may lose against zero steps; ``probing`` spends a budget on learning.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from sglang_adaptive.policy.throughput.probing import PROBE_ROUNDS, Prober
 from sglang_adaptive.policy.throughput.readings import Readings
 
 FIRST_SYNC = 16
-"""Round of the first hand-over of measured times; later ones are ``sync_rounds`` apart, or follow a probe."""
+"""Round at which measured times are first shared; later ones are ``sync_rounds`` apart, or follow a probe."""
 SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
 WELL_SEEN = 32.0
-"""Trials of the first position until which zero steps want more shadow drafts: its acceptance is then known to 0.09."""
+"""Trials of the first position below which zero steps want more shadow drafts; its acceptance is then known to 0.09."""
 NEW_WEIGHTS_TRIALS = 24.0
-"""Evidence kept after an update of weights, a bin: it is outvoted within a second of serving."""
+"""Evidence kept per bin after a weight update; new data outweighs it within a second of serving."""
 LEAST_READINGS = 3
-"""Readings of a time that is kept for the next start: a single outlier cannot have made it."""
+"""Minimum readings of a time that is kept for the next start, so that it is not a single outlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class ThroughputOptions(PolicyOptions):
     )
 
     def require_consistent(self, source: str) -> None:
-        """Raise ConfigError where nothing is ever drafted, or nothing ever leaves zero steps."""
+        """Raise ConfigError for options that never draft, never leave zero steps, or conflict with lookups."""
         ladder, place = self.candidate_steps, f"{self.policy}.candidate_steps"
         if ladder == (0,):
             raise ConfigError(source, place, f"got {shown(list(ladder))}", "at least one depth above 0 to choose")
         if self.probe_budget == 0 and 0 in ladder:
-            # Not every setup has shadow drafts; where it has none, only a probe ever leaves zero steps.
+            # Some setups have no shadow drafts; there only a probe leaves zero steps.
             expected = f"above 0, or {place} without 0: only a probe leads out of zero steps"
             raise ConfigError(source, f"{self.policy}.probe_budget", f"got {shown(self.probe_budget)}", expected)
         if self.lookup and ladder[-1] >= lookups.DRAFTS[0]:
@@ -97,7 +97,7 @@ class ThroughputOptions(PolicyOptions):
 
 @register(ThroughputOptions, build=lambda steps, config, profile: ThroughputPolicy(steps, config.options, profile()))
 class ThroughputPolicy:
-    """Chooses by measured acceptance and measured cost; ``base`` describes the members."""
+    """Chooses by measured acceptance and cost; ``base`` documents the members."""
 
     name = "throughput"
 
@@ -120,13 +120,12 @@ class ThroughputPolicy:
         start = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
         self._choice = StepChoice(start, options.margin)
         self._running = start
-        """What was returned last: the steps of the choice or of a probe, or drafts to look up."""
+        """The last return value: the steps of the choice or of a probe, or drafts to look up."""
         self.budget: int | None = None
-        """Mean drafts to verify of a request in the round that was asked for last; None for all."""
         self._votes = False
         """Whether several ranks agree on the steps; see ``follow``."""
         self._leads = True
-        """Whether this rank's probes are run."""
+        """Whether this rank's probes run."""
         self._batch_size, self._round = 1, 0
         self._next_sync = FIRST_SYNC
 
@@ -160,7 +159,7 @@ class ThroughputPolicy:
         return self._running
 
     def observe(self, observation: RoundObservation) -> None:
-        """Learn from one round; the next ``get_steps_for_batch`` decides, for its own batch."""
+        """Learn from one round; the next ``get_steps_for_batch`` makes the decision."""
         steps, shape = observation.steps, observation.shape
         self._round += 1
         row = self._row(observation.batch_size)
@@ -170,7 +169,7 @@ class ThroughputPolicy:
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
         if shape in row.took:
-            if observation.chosen:  # the accounts answer for this policy's decisions, not for an operator's
+            if observation.chosen:  # the accounts cover this policy's decisions, not an operator's
                 self._book(row, observation, row.took[shape])
             if observation.seconds is None:
                 self._readings.skip(shape, observation.extended)
@@ -194,7 +193,7 @@ class ThroughputPolicy:
                 self._acceptance.set_level(self._trust.verified_rate)
 
     def _learn_shadow(self, observation: RoundObservation) -> None:
-        """Learn the first position from a zero-step round, while verified drafts bear out what it shows."""
+        """Learn the first position from a zero-step round, while verified drafts confirm shadow acceptance."""
         accepts = observation.shadow_accepts
         if self._trust.add_shadow(accepts):
             self._acceptance.set_level(self._trust.verified_rate)
@@ -203,7 +202,7 @@ class ThroughputPolicy:
             self._prober.draft_seen(self._round, at_zero=True)
 
     def _book(self, row: RoundTimeRow, observation: RoundObservation, took: float) -> None:
-        """Enter a round into the accounts; the prober answers for its own rounds."""
+        """Add a round to the accounts; the prober accounts for its own rounds."""
         steps, counts = observation.steps, observation.num_correct_drafts_per_req
         if observation.looked_up:
             self._lookups.book(observation, row, self._choice.live, self._acceptance)
@@ -219,7 +218,7 @@ class ThroughputPolicy:
         elif self._prober.consider(row, self._choice.live, self._acceptance, self._round):
             self._next_sync = self._round + PROBE_ROUNDS + SYNC_LAG
 
-    # -- what else a policy may have (``base``) ---------------------------------------------------------------
+    # -- optional protocols (see ``base``) --------------------------------------------------------------------
 
     def allow_budgets(self, allowed: bool) -> None:
         self._times.allow_budgets(allowed and self.options.verify_budget)
@@ -239,7 +238,7 @@ class ThroughputPolicy:
 
     @property
     def wants_shadow_drafts(self) -> bool:
-        """Whether more shadow drafts at zero steps are worth their price: where little is known of the draft."""
+        """Whether more shadow drafts at zero steps are worth their cost: while little is known about the draft."""
         return self._acceptance.trials(1) < WELL_SEEN
 
     def doubt_acceptance(self) -> None:
@@ -265,9 +264,9 @@ class ThroughputPolicy:
         return learnt if self.profile is None else learnt.merged(self.profile)
 
     def take_over(self, former: AdaptivePolicy, built: CapturedSteps) -> None:
-        """Choose only steps with graphs in *built*, and go on with the acceptance and the accounts of *former*.
+        """Choose only steps with graphs in *built*, and continue with the acceptance and accounts of *former*.
 
-        Its times come as this policy's ``profile``; see ``known_profile``.
+        Its times arrive as this policy's ``profile``; see ``known_profile``.
         """
         self._times.set_captured({size: built.at(size) for size in built.graph_sizes})
         if isinstance(former, ThroughputPolicy):
@@ -321,7 +320,7 @@ class ThroughputPolicy:
         return ProbeTotals(self._prober.started, self._prober.lost_seconds)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return acceptance, rates, measured times, probes and why the steps are what they are, as JSON builtins.
+        """Return acceptance, rates, measured times, probes and the reason for the steps, as JSON builtins.
 
         Rates are for the batch size of the latest round.
         """

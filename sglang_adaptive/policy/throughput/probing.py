@@ -1,13 +1,12 @@
-"""When to run other steps for a few rounds in order to learn about them.
+"""When to run other steps for a few rounds to learn about them.
 
-With ``gap`` the believed shortfall of their rate, as a share, and ``sd`` the doubt about it, a round is expected to
-improve by
+With ``gap`` the estimated relative shortfall of their rate and ``sd`` its uncertainty, a round should improve by
 
     EI = sd * (phi(u) - u * Q(u)),   u = gap / sd          (phi, Q: density and upper tail of the normal)
 
-the expected improvement of Bayesian optimisation (Mockus 1975; Jones, Schonlau and Welch 1998), taken to hold for
-``HORIZON_ROUNDS``. Before a probe starts, the most that it may lose must be in the credit: ``budget`` of the seconds
-served, at most ``ALLOWANCE_ROUNDS`` rounds.
+the expected improvement of Bayesian optimization (Mockus 1975; Jones, Schonlau and Welch 1998), assumed to hold for
+``HORIZON_ROUNDS``. Before a probe starts, a credit must cover what it may lose: ``budget`` of the seconds served, at
+most ``ALLOWANCE_ROUNDS`` rounds.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import READING, RoundTimeRow
 
 HORIZON_ROUNDS = 200.0
-"""Rounds for which what a probe teaches is taken to stay true."""
+"""Rounds for which the result of a probe is assumed to hold."""
 LEAST_GAIN_ROUNDS = 1.0
-"""What a probe must be expected to gain, in rounds of the live steps; going there and back costs a fifth of it."""
+"""Minimum expected gain of a probe, in rounds of the live steps; switching there and back costs a fifth of it."""
 PROBE_ROUNDS, TIMINGS = 5, 3
-"""Rounds of a probe, and the times that it brings at least: its first is never timed, and a median of three outvotes an
-outlier."""
+"""Rounds of a probe, and the minimum number of times it yields: its first round is never timed, and a median of three
+outvotes an outlier."""
 CHECK_ROUNDS = 4
-"""Rounds between two looks for a probe that is worth it, of one number of steps each: to look at all takes long."""
+"""Rounds between two checks for a worthwhile probe, of one number of steps each: checking all takes long."""
 QUIET_ROUNDS = 6
-"""Rounds in a row at one batch size that a probe waits for: while requests come and go hardly a round can be timed.
-Without, steady load at batch 32 sees 67 switches an hour and not 27 (simulated)."""
+"""Consecutive rounds at one batch size that a probe waits for: few rounds can be timed while requests come and go.
+Without this, steady load at batch 32 sees 67 switches per hour instead of 27 (simulated)."""
 ALLOWANCE_ROUNDS = 8.0
-"""Rounds that the credit holds at most, and at the start."""
+"""Maximum and initial credit, in rounds."""
 REST_ROUNDS = 51_200
-"""Rounds between two probes of the same steps at one batch size, ten minutes and more: with 6,400 a steady load is
-probed 30 times an hour, and gains nothing (simulated)."""
+"""Rounds between two probes of the same steps at one batch size, ten minutes or more: with 6,400 a steady load is
+probed 30 times per hour and gains nothing (simulated)."""
 UNSEEN_ROUNDS = 32
-"""Rounds at zero steps without a look at the draft until a probe takes one; with default options shadow accepts come
-every 29 rounds at the latest. Where none come, a draft that recovers is found later with 40 (0.936 of the oracle in the
-worst drawn trace, and not 0.953), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
+"""Rounds at zero steps without a look at the draft before a probe takes one; with default options shadow accepts come
+every 29 rounds at the latest. If none come, a recovering draft is found later with 40 (0.936 instead of 0.953 of the
+oracle in the worst drawn trace), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
 LEAST_UNSEEN_ROUNDS = 8
-"""The fewest rounds between two looks, where a look is expected to lose nothing and zero steps show nothing."""
+"""Minimum rounds between two looks, if a look is expected to lose nothing and zero steps show nothing."""
 ALIKE = 0.05
-"""Share by which a look may take longer than one of the fewest steps, to see further: blocks are drafted whole."""
+"""Share by which a look may take longer than one at the fewest steps, to see more: blocks are drafted whole."""
 _ROOT = math.sqrt(2.0 * math.pi)
 
 
@@ -55,7 +54,7 @@ def expected_improvement(gap: float, deviation: float) -> float:
 
 
 class Prober:
-    """The probe under way, what probes may cost, and where they rest; everything is counted in rounds."""
+    """The current probe, the budget for probes, and where they rest; everything is counted in rounds."""
 
     def __init__(self, budget: float) -> None:
         self.budget = budget
@@ -63,21 +62,21 @@ class Prober:
         self.lost_seconds = self.served_seconds = 0.0
         self._credit: float | None = None
         self._steps = self._anchor = self._left = 0
-        """Of the probe under way: its steps, its anchor batch size, and the rounds that are left."""
+        """The current probe's steps, anchor batch size, and remaining rounds."""
         self._unseen = 0
         """Probe rounds whose result has not arrived yet."""
         self._others = False
-        """Whether these are of another rank's probe."""
+        """Whether these belong to another rank's probe."""
         self._rests: dict[tuple[int, int], int] = {}
         """By anchor and steps, the round at which the rest ends."""
         self._batch_size = self._alike = 0
         self._seen_at = 0
         """Round in which the draft's first position was verified or seen, or a probe out of zero steps began."""
         self._hears = True
-        """Whether zero steps are taken to show the draft: not after ``UNSEEN_ROUNDS`` in which they did not."""
+        """Whether zero steps are assumed to show the draft: not after ``UNSEEN_ROUNDS`` in which they did not."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what probes have cost as builtins."""
+        """Return the cost of probes as builtins."""
         share = self.lost_seconds / self.served_seconds if self.served_seconds else 0.0
         return {
             "started": self.started,
@@ -87,17 +86,17 @@ class Prober:
         }
 
     def inherit_from(self, former: Prober) -> None:
-        """Go on from what *former* has spent; a probe of its own ends."""
+        """Continue from what *former* has spent; its current probe ends."""
         self.started, self.lost_seconds = former.started, former.lost_seconds
         self.served_seconds, self._credit = former.served_seconds, former._credit
 
     def wanted(self, row: RoundTimeRow) -> int | None:
-        """Return the steps that the probe wants for the round about to start, None without a probe."""
+        """Return the steps that the current probe wants for the coming round; None without a probe."""
         runs = self._left and row.anchor == self._anchor and self._steps in row.allowed
         return self._steps if runs else None
 
     def take_round(self, row: RoundTimeRow) -> int | None:
-        """Return the same, and count the round; a probe that cannot run is over."""
+        """Return the same, and count the round; a probe that cannot run ends."""
         steps = self.wanted(row)
         if steps is None:
             self._left = 0
@@ -107,7 +106,7 @@ class Prober:
         return steps
 
     def yield_round(self, steps: int | None, row: RoundTimeRow, now: int) -> None:
-        """Leave the coming round to another rank, and *steps* that it tries, if any; a probe of this rank's is over."""
+        """Leave the coming round to another rank, which probes *steps*, if any; this rank's probe ends."""
         self._left = 0
         if steps is None:
             return
@@ -116,7 +115,7 @@ class Prober:
         self._rests[row.anchor, steps] = now + REST_ROUNDS
 
     def account(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
-        """Take in a verified round, and charge it if it was a probe's; say whether it was."""
+        """Count a verified round, and charge it if it was a probe's; return whether it was."""
         self._alike = self._alike + 1 if row.padded == self._batch_size else 1
         self._batch_size = row.padded
         seconds = row.seconds.get(steps, 0.0)
@@ -136,11 +135,11 @@ class Prober:
         return True
 
     def draft_seen(self, now: int, at_zero: bool = False) -> None:
-        """Take in that the draft's first position was verified, or seen *at zero* steps."""
+        """Note that the draft's first position was verified, or seen at zero steps with *at_zero*."""
         self._seen_at, self._hears = now, self._hears or at_zero
 
     def consider(self, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator, now: int) -> bool:
-        """Start a probe towards the other steps whose turn it is if that is worth it; say whether it was."""
+        """Start a probe of the steps whose turn it is, if worthwhile; return whether it started."""
         if not self.budget or self._left or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
             return False
         steps = row.rungs[now // CHECK_ROUNDS % len(row.rungs)][1]
@@ -151,9 +150,9 @@ class Prober:
         return True
 
     def leave_zero(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
-        """Start a round out of zero steps where the draft was not seen for long.
+        """Start a one-round probe out of zero steps if the draft was not seen for long.
 
-        Where zero steps show nothing of it, that is the sooner the less the round is expected to lose.
+        If zero steps do not show the draft, the wait is shorter the less the round is expected to lose.
         """
         unseen = now - self._seen_at
         if unseen < LEAST_UNSEEN_ROUNDS or self._left or not self.budget or self._credit is None:
@@ -170,7 +169,7 @@ class Prober:
             self._start(steps, 1, row, now)
 
     def _pays(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
-        """Whether a probe is expected to gain enough, and the credit covers what it is expected to lose."""
+        """Whether a probe is expected to gain enough, and the credit covers its expected loss."""
         doubt = row.deviation[steps]
         learnt = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
         if HORIZON_ROUNDS * learnt / _ROOT <= LEAST_GAIN_ROUNDS:  # not even without a gap

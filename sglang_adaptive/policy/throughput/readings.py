@@ -1,11 +1,11 @@
-"""Round times as this server's clock reads them, waiting to be shared.
+"""Round times from this server's clock, waiting to be shared.
 
-A reading is split into what all rounds share and what its cell has of its own (``cost``). The first readings after an
-absence of its batch size and shape are compared with the slowdown that the rounds before them showed, so they teach the
-cell. Later ones teach the slowdown: whatever goes on in one cell, a longer context, a lower clock, work of a neighbour,
-is taken to be common until another cell is timed.
+A reading is split into a part common to all rounds and a part specific to its cell (``cost``). The first readings after
+an absence of a batch size and shape are compared with the slowdown of the rounds before them, so they update the cell.
+Later ones update the slowdown: any change within one cell, such as a longer context, a lower clock or a neighbor's
+work, is assumed to be common until another cell is timed.
 
-Only rank 0's readings count. They change no decision until the exported table comes back through ``CostModel.load``.
+Only rank 0's readings count. They change no decision until the exported table returns through ``CostModel.load``.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from typing import Any
 from sglang_adaptive.policy.observation import Shape, ZeroCycle
 
 FRESH = 16
-"""Readings after an absence that teach the cell: the median of so many is within 1%, single ones scatter by 2.5%."""
+"""Readings after an absence that update the cell: the median of so many is within 1%, single ones scatter by 2.5%."""
 MOST = 31.0
-"""Readings that a cell's value counts for at most, so that a later stay can correct it."""
+"""Maximum weight of a cell's value in readings, so that later ones can correct it."""
 MEDIAN = 7
-"""Readings of a median: it outvotes three in a row that a neighbour or a prefill disturbed."""
+"""Readings of a median: it outvotes three in a row that a neighbor or a prefill disturbed."""
 ABSENT_ROUNDS = 64
-"""Rounds without a reading after which a cell is taught again: by then its context or clock may be another."""
+"""Rounds without a reading after which a cell learns again, because its context or clock may have changed."""
 STALL, STALL_ROUNDS = 0.3, 128
-"""A reading too long by this much (log) is set aside, so many rounds in a row: a host that stalls makes rounds twice as
-long for half a second."""
+"""A reading too long by this much (log) is ignored, for at most this many rounds in a row: a stalling host doubles
+round times for half a second."""
 
 
 class Cell:
-    """Log-ratio to the base table, the common slowdown taken out, of one batch size and shape."""
+    """Log-ratio of one batch size and shape to the base table, without the common slowdown."""
 
     __slots__ = ("_before", "_fresh", "_start", "last_round", "ratio", "readings", "weight")
 
     def __init__(self) -> None:
         self.ratio = self.weight = self._start = self._before = 0.0
-        """Value, and the readings that it counts for; then both as they were before the fresh readings."""
+        """Value and its weight in readings; then both before the fresh readings."""
         self._fresh: list[float] = []
         self.readings = 0
-        """Readings ever taken."""
+        """Total readings."""
         self.last_round = -ABSENT_ROUNDS
 
     def enter(self, round_index: int) -> None:
-        """Be timed in this round; after an absence the first readings teach the cell again."""
+        """Note a timed round; after an absence the next readings update the cell again."""
         if round_index - self.last_round >= ABSENT_ROUNDS:
             self._fresh, self._start, self._before = [], self.ratio, self.weight
         self.last_round = round_index
 
     def learn(self, value: float) -> bool:
-        """Take in a reading, the slowdown taken out; return False when the cell has had its fresh readings."""
+        """Add a reading without the slowdown; return False if the cell already has its fresh readings."""
         fresh = self._fresh
         if len(fresh) >= FRESH:
             return False
@@ -59,7 +59,7 @@ class Cell:
 
 
 class Readings:
-    """The cells that this server has timed, and the slowdown that they share."""
+    """The cells timed on this server, and their common slowdown."""
 
     def __init__(self) -> None:
         self.cells: dict[tuple[int, Shape], Cell] = {}
@@ -73,7 +73,7 @@ class Readings:
         self._cycle = ZeroCycle()
 
     def skip(self, shape: Shape, extended: bool = True) -> None:
-        """Take note of a round of *shape* that could not be timed; *extended* is as in ``RoundObservation``."""
+        """Note a round of *shape* that could not be timed; *extended* is as in ``RoundObservation``."""
         self._round += 1
         if any(shape):
             self._cycle.begin()
@@ -81,7 +81,7 @@ class Readings:
             self._cycle.add(None, extended)
 
     def add(self, anchor: int, shape: Shape, base: float, seconds: float, extended: bool = True) -> None:
-        """Take in a round of *seconds*; *base* is the log of the seconds that the base table says for it."""
+        """Add a round of *seconds*; *base* is the log of its seconds in the base table."""
         self._round += 1
         place = anchor, shape
         cell = self.cells.get(place)
@@ -114,11 +114,11 @@ class Readings:
         return {"drift": self.drift, "cells": cells}
 
     def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:
-        """Whether a reading is set aside because it is so much too long that the host must have stalled."""
+        """Whether to ignore a reading because it is so long that the host must have stalled."""
         self._slow_rounds = self._slow_rounds + rounds if cell.weight >= MEDIAN and error > STALL else 0
         return 0 < self._slow_rounds <= STALL_ROUNDS
 
 
 def _median(values: list[float]) -> float:
-    """Return the lower median, because what disturbs a round makes it longer."""
+    """Return the lower median, because disturbances make rounds longer."""
     return sorted(values)[(len(values) - 1) // 2]

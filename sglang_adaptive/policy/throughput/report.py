@@ -1,4 +1,4 @@
-"""What the throughput policy tells operators: the rate of each depth, why the steps run, and measured times."""
+"""What the throughput policy reports: the rate of each depth, the reason for the steps, and measured times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sglang_adaptive.policy.throughput.readings import Readings
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What runs, and what it came from."""
+    """What runs, and how it was chosen."""
 
     batch_size: int
     """Of the latest round."""
@@ -29,7 +29,7 @@ class Running:
 
 
 def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost: CostModel) -> list[dict[str, Any]]:
-    """Return as builtins what each number of steps promises at the batch size of *now*, which *row* is of."""
+    """Return as builtins the expected rate of each number of steps at the batch size of *now* and *row*."""
     tokens, slower, found = acceptance.tokens, acceptance.slower(now.steps), []
     for rung, (steps, seconds) in enumerate(row.seconds.items()):
         budget = row.budgets.get(steps)
@@ -52,7 +52,7 @@ def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost
 
 
 def measured_cells(base: BaseCost, readings: Readings) -> list[ProfileCell]:
-    """Return the measured cells, ascending by batch size, steps and budget; those of lookups are not kept."""
+    """Return the measured cells without lookups, ascending by batch size, steps and budget."""
     found = []
     for (anchor, (steps, verified)), cell in sorted(readings.cells.items()):
         if verified > steps:
@@ -64,7 +64,7 @@ def measured_cells(base: BaseCost, readings: Readings) -> list[ProfileCell]:
 
 
 def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the reason for the running depth, from what ``rates`` promised: a code, its figures, and words."""
+    """Return the reason for the running depth, from the result of ``rates``: a code, its figures, and words."""
     steps = now.steps
     gains = {rate["steps"]: rate["times_running"] - 1.0 for rate in promised if rate["allowed"]}
     best = max(gains, key=lambda s: (gains[s], -s))
@@ -90,7 +90,7 @@ def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def why_looked_up(drafts: int) -> dict[str, Any]:
-    """Return the reason for a round that looks up *drafts*, as ``why`` does."""
+    """Return the reason for a round that looks up *drafts*, in the form of ``why``."""
     words = f"{drafts} drafts looked up in each request's own text, which copies itself, promise the highest speed"
     return {"code": "lookup", "rival_steps": None, "rival_gain": 0.0, "words": words}
 
@@ -101,5 +101,5 @@ def _steps(count: int, budget: int | None = None) -> str:
 
 
 def _verb(plural: str, count: int) -> str:
-    """Return the verb as it follows so many steps."""
+    """Return the verb form for this number of steps."""
     return {"do": "does"}.get(plural, f"{plural}s") if count == 1 else plural
