@@ -1,10 +1,11 @@
 """The HTTP server's part of the audit: request the text of finished requests again at zero steps, and compare.
 
-It works like the command ``audit``. If a text differs from the zero-step text of its prompt, the verdict is a tie if
-the log-probabilities of both tokens are within rounding noise, and wrong otherwise. The noise is how much zero-step
-answers differ when run alone and several at once. A token that also occurs in a zero-step answer is a tie. Before a
+It works like the command ``audit``. A text that differs from the zero-step text of its prompt is a tie if the
+log-probabilities of both tokens are within rounding noise, and wrong otherwise. The noise is the difference between
+zero-step answers run alone and several at once. A token that also occurs in a zero-step answer is a tie. Before a
 token is called wrong, the noise is measured over more tokens than a short text has, and against the same tokens read as
-a prompt. """
+a prompt.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The scheduler's part of the audit: keep a few finished requests, rerun them at zero steps, and count verdicts.
 
 While the scheduler is idle, the HTTP server takes one, requests its text again, compares, and sends back the verdict
-(``audit_http.py``). The ids of its requests begin with AUDITED. A batch of only these runs at zero steps; its rounds
-are not counted and teach the policy nothing. They are aborted as soon as a round also has a user's request.
+(``audit_http.py``). The ids of its requests begin with AUDITED. A batch of only these requests runs at zero steps; its
+rounds are not counted and teach the policy nothing. The requests are aborted as soon as a round also has a user's
+request.
 """
 
 from __future__ import annotations
