@@ -1,10 +1,10 @@
-"""The only package that uses SGLang's internals (with cpu_engine, which serves without a GPU).
+"""The only package that uses SGLang's internals, besides cpu_engine, which serves without a GPU.
 
 SGLang calls :func:`register` in every process of a server, before it parses arguments. It hooks two functions of
 ``ServerArgs``. In a launcher these check whether adaptive speculation is requested, the configuration, and this
-SGLang's signatures; only then they add the other hooks. Other processes do not call them. A child process adds hooks
-only where its launcher set ACTIVE in the environment. So a server without adaptive speculation runs stock code, except
-these two functions, which call the original unchanged.
+SGLang's signatures; only then do they add the other hooks. Other processes do not call them. A child process adds hooks
+only if its launcher has set ACTIVE in the environment. So a server without adaptive speculation runs stock code, except
+for these two functions, which call the original unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What decides the tokens of a batch, and the acceptance of drafts that are the target's own tokens."""
+"""Whether a batch is plainly greedy, and the acceptance of drafts that match the target's tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def is_plainly_greedy(batch: Any, grammar_mask: Any, watermark_state: Any) -> bool:
-    """Whether each token of *batch* is the likeliest one of its row of logits, whatever else the requests ask for."""
+    """Whether each token of *batch* is simply the likeliest one of its row of logits."""
     from sglang.srt.environ import envs
 
     info = batch.sampling_info
@@ -23,12 +23,12 @@ def is_plainly_greedy(batch: Any, grammar_mask: Any, watermark_state: Any) -> bo
 
 
 def accept(verify_input: Any, chosen: Tensor, first_children: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what SGLang's eagle_sample returns where the target chose *chosen* [requests * width], int64.
+    """Return what SGLang's eagle_sample returns if the target chose *chosen* [requests * width], int64.
 
-    These are the tokens behind each node, int32 [requests * width]; accepted tokens of each request, drafts and one,
-    int32 [requests]; and the nodes of these, -1 behind them, int32 [requests, depth]. Drafts without a link are not
-    accepted, whatever *chosen* says of the nodes before them; *first_children* [requests, width] are other links than
-    those of *verify_input*.
+    These are the token after each node, int32 [requests * width]; the number of accepted tokens of each request, its
+    drafts plus one, int32 [requests]; and their nodes, padded with -1, int32 [requests, depth]. Drafts without a link
+    are not accepted, whatever *chosen* has at the nodes before them. *first_children* [requests, width] replace the
+    links of *verify_input*.
     """
     from sglang.srt.speculative import eagle_utils, spec_utils
 

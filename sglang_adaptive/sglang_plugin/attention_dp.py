@@ -1,4 +1,4 @@
-"""One number of steps a round for all ranks of attention DP, agreed in the gather that SGLang makes before a batch."""
+"""One number of steps per round for all ranks of attention DP, agreed on in SGLang's gather before each batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Around SGLang's adaptive_unsupported_reason: accept attention DP where it can work, unless it is turned off."""
+    """Wrap SGLang's adaptive_unsupported_reason: accept attention DP where it can work, unless it is turned off."""
     from sglang.srt.arg_groups.overrides import resolved_view
     from sglang.srt.environ import envs
 
@@ -37,14 +37,14 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     return None
 
 
-# Each rank's ballot goes along in further columns of SGLang's gather, and all ranks count the same rows.
+# Extra columns of SGLang's gather carry each rank's ballot, and all ranks count the same rows.
 #
-# The gather is made before every batch, by idle ranks too; with speculation first for prefills, then for decodes. The
-# last one before a round decides its steps. SGLang reads its own columns by their index from the left.
+# All ranks, even idle ones, run the gather before every batch; with speculation first for prefills, then for decodes.
+# The last gather before a round decides its steps. SGLang indexes its own columns from the left.
 
 
 def joint_steps(controller: AdaptiveController) -> JointSteps | None:
-    """Return what agrees on the steps of *controller*, which has all its runtime states; None without attention DP."""
+    """Return the `JointSteps` of *controller*, which has all its runtime states; None without attention DP."""
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
@@ -57,7 +57,7 @@ def joint_steps(controller: AdaptiveController) -> JointSteps | None:
 
 
 def appended(row: Any, columns: list[int]) -> Any:
-    """Return *row*, a tensor of one rank, with *columns* after its own."""
+    """Return *row*, a tensor of one rank, with *columns* appended."""
     import torch
 
     return torch.cat([row, torch.tensor(columns, device=row.device, dtype=row.dtype)])

@@ -1,10 +1,10 @@
-"""The HTTP server's part of the audit: it asks for the text of finished requests again, at zero steps, and compares.
+"""The HTTP server's part of the audit: request the text of finished requests again at zero steps, and compare.
 
-It does so as the command ``audit`` does. A text that differs from what zero steps make of its prompt is a tie where
-the log-probabilities of both tokens lie as near as rounding decides, by the differences between zero steps alone and
-several at once, and wrong otherwise. A token that zero steps take themselves in one of their answers is a tie. Before a
-token is called wrong, that difference is measured over more tokens than a short text has, and beside what zero steps
-read there as a prompt.
+It works like the command ``audit``. A text that differs from the zero-step text of its prompt is a tie if the
+log-probabilities of both tokens are within rounding noise, and wrong otherwise. The noise is the difference between
+zero-step answers run alone and several at once. A token that also occurs in a zero-step answer is a tie. Before a
+token is called wrong, the noise is measured over more tokens than a short text has, and against the same tokens read as
+a prompt.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, MOST_TOKENS, 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""Time between two looks for a finished request while there is none."""
+"""Time between checks for a finished request while there is none."""
 MOST_SECONDS = 120.0
-"""For one text, after which it is given up."""
+"""Time limit for one text."""
 READ_SECONDS = 30.0
-"""For the text that is read as a prompt, which is one prefill."""
+"""Time limit for the text that is read as a prompt, which is one prefill."""
 TOGETHER = 8
-"""Answers of zero steps at once beside one alone, where a text differs; fewer for long ones."""
+"""Zero-step answers run at once, besides one alone, where a text differs; fewer for long texts."""
 MEASURED = 256
-"""Tokens after the prompt of which the noise is measured before a token is called wrong."""
+"""Tokens after the prompt over which the noise is measured before a token is called wrong."""
 
 Finished = Mapping[str, Any]
-"""What ``finished.question`` returns, with "epoch" and "replica"."""
+"""What ``audit_scheduler.question`` returns, plus "epoch" and "replica"."""
 
 
 class DecodesAgain:
-    """Decodes finished requests again, one after the other, as long as a scheduler has the audit on."""
+    """Decodes finished requests again, one at a time, while any scheduler has the audit on."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class DecodesAgain:
     ) -> None:
         """*manager* returns SGLang's TokenizerManager.
 
-        *take* returns the answers of ``Audits.take`` of all replicas, each with "dp_rank"; *send* sends them a report.
+        *take* returns the ``Audits.take`` of every replica, each with "dp_rank"; *send* sends them a report.
         """
         self._manager, self._take, self._send = manager, take, send
         self._task: asyncio.Task[None] | None = None
         self._noise = 0.0
-        """Largest difference between two answers of zero steps so far, in nats."""
+        """Largest difference between answers at zero steps so far, in nats."""
         self._failed = False
 
     def begin(self) -> None:
-        """Begin, in the running event loop. It ends by itself, and at once, when no scheduler has the audit on."""
+        """Start in the running event loop. The task ends by itself when no scheduler has the audit on."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -73,7 +73,7 @@ class DecodesAgain:
             logger.exception("adaptive: no finished request is audited from here on")
 
     async def _audited(self, finished: Finished) -> Report:
-        """Return what comes of one finished request."""
+        """Return the report on one finished request."""
         about = (finished["replica"], finished["epoch"], finished["request"])
         body = {"input_ids": finished["prompt"], "sampling_params": finished["sampling"]}
         ours = finished["output"]
@@ -96,13 +96,13 @@ class DecodesAgain:
         return Report(*about, verdict, self._noise, parted.at, gap)
 
     async def _measured(self, finished: Finished) -> float | None:
-        """Return how much zero steps differ from themselves after the prompt, in nats; None where they did not answer.
+        """Return the noise of zero steps after the prompt, in nats; None if they did not answer.
 
-        The text itself may be too short to say, and prompts in the cache were computed in other chunks.
+        The text itself may be too short to measure it, and prompts in the cache were computed in other chunks.
         """
         sampling = {"temperature": 0, "max_new_tokens": MEASURED, "ignore_eos": True}
         body = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
-        known = await self._references(finished, body, extra_key=uuid4().hex)  # of no other prompt in the cache
+        known = await self._references(finished, body, extra_key=uuid4().hex)  # shares no cached prompt
         if known is None:
             return None
         body = ties.as_prompt(finished["prompt"], known[0]["output_ids"])
@@ -114,7 +114,7 @@ class DecodesAgain:
     async def _references(
         self, finished: Finished, body: Mapping[str, Any], **more_alone: str
     ) -> list[ties.Answer] | None:
-        """Return the answers of zero steps alone, with *more_alone* in its body, and of several at once."""
+        """Return one zero-step answer run alone, with *more_alone* in its body, and several run at once."""
         together = max(2, min(TOGETHER, MOST_TOKENS // (len(finished["prompt"]) + len(finished["output"]))))
         alone = await self._answers(finished, {**body, **more_alone}, 1)
         more = None if alone is None else await self._answers(finished, body, together)
@@ -123,7 +123,7 @@ class DecodesAgain:
     async def _answers(
         self, finished: Finished, body: Mapping[str, Any], at_once: int, seconds: float = MOST_SECONDS
     ) -> list[ties.Answer] | None:
-        """Return so many answers to *body*; None where one did not come to its end, or not in *seconds*."""
+        """Return *at_once* answers to *body*; None if one is incomplete or takes longer than *seconds*."""
         try:
             async with asyncio.timeout(seconds):
                 found = await asyncio.gather(*(self._answer(finished["replica"], body) for _ in range(at_once)))
@@ -137,7 +137,7 @@ class DecodesAgain:
     async def _answer(self, replica: int, body: Mapping[str, Any]) -> ties.Answer:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        # Neither the server's figures of requests nor its log have it.
+        # Keep it out of the server's request metrics and log.
         hidden = {"log_metrics": False, "no_logs": True}
         request = GenerateReqInput(rid=f"{AUDITED}{uuid4().hex}", routed_dp_rank=replica, **hidden, **body)
         (answer,) = [answer async for answer in self._manager().generate_request(request)]
@@ -145,10 +145,10 @@ class DecodesAgain:
 
 
 def _compared(ours: Sequence[int], known: Sequence[ties.Answer]) -> tuple[ties.Parting | None, float]:
-    """Return where *ours* part from the nearest answer, and the noise of all."""
+    """Return where *ours* diverges from the nearest answer, and the noise of all answers."""
     return ties.nearest(ours, known)[0], _noise(known)
 
 
 def _noise(known: Sequence[ties.Answer]) -> float:
-    """Return the most by which the first answer differs from the others, in nats."""
+    """Return the largest difference between the first answer and the others, in nats."""
     return max(ties.noise(known[0], one) for one in known[1:])

@@ -1,9 +1,9 @@
-"""The scheduler's part of the audit: it keeps a few finished requests, runs them at zero steps, and counts verdicts.
+"""The scheduler's part of the audit: keep a few finished requests, rerun them at zero steps, and count verdicts.
 
-The HTTP server fetches one while the scheduler is idle, asks for its text again, compares, and sends the verdict back
-(``audit_http.py``). Requests that it asks for have an id of their own, AUDITED. A batch of nothing else runs at zero
-steps, and no round of it is counted or teaches the policy. As soon as a round has a user's request as well, they are
-ended.
+While the scheduler is idle, the HTTP server takes one, requests its text again, compares, and sends back the verdict
+(``audit_http.py``). The ids of its requests begin with AUDITED. A batch of only these requests runs at zero steps; its
+rounds are not counted and teach the policy nothing. The requests are aborted as soon as a round also has a user's
+request.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 logger = logging.getLogger(__name__)
 
 AUDITED = "sglang-adaptive audit "
-"""Beginning of the id of a request that is decoded again."""
+"""Id prefix of a request that is decoded again."""
 TAKE = "sglang-adaptive audit"
-"""Id of a request for the internal state that takes a finished request out."""
+"""Id of an internal-state request that takes out a finished request."""
 REPORT_KEY = "adaptive_audit"
 
 UNFINISHED = "unfinished"
 VERDICTS = (ties.EQUAL, ties.TIE, ties.WRONG, UNFINISHED)
-"""The last is of requests that were chosen and not compared: users came, the server was never idle, or it refused."""
+"""The last is for requests that were chosen but not compared: users came, the server was never idle, or it refused."""
 
 MOST_WAITING = 8
 MOST_TOKENS = 1 << 15
-"""Of prompt and text together; longer requests are not chosen."""
+"""Of prompt and output together; longer requests are not chosen."""
 COMPARED = 1024
-"""Tokens of a text that are decoded again, its first ones."""
+"""Number of output tokens that are decoded again, from the first one."""
 
 _MORE_THAN_TOKENS = ("json_schema", "regex", "ebnf", "structural_tag", "custom_params", "watermark")
-"""Sampling parameters with which a request is not chosen."""
+"""Sampling parameters that exclude a request."""
 _ON_REQUESTS = ("grammar", "custom_logit_processor", "lora_id", "session", "multimodal_inputs", "input_embeds")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of one finished request. Nothing of its text."""
+    """The verdict on one finished request, without its text."""
 
     replica: int
     epoch: int
-    """Updates of weights before the request was taken out."""
+    """Weight updates before the request was taken out."""
 
     request: str
     """Its id."""
@@ -61,31 +61,31 @@ class Report:
     """One of VERDICTS."""
 
     noise: float = 0.0
-    """How much zero steps have differed from themselves so far, in nats."""
+    """Largest difference between answers at zero steps so far, in nats."""
 
     at: int = 0
-    """Tokens before the one that differs."""
+    """Number of tokens before the first difference."""
 
     gap: float | None = None
-    """Nats by which that of zero steps is likelier; None where the texts are equal, or one ends there."""
+    """Nats by which the zero-step token is likelier; None if the texts are equal or one ends there."""
 
     def words(self) -> str:
-        """Return what was found, as a phrase."""
+        """Return the finding as a phrase."""
         how = "one text ends there" if self.gap is None else f"{self.gap:.3g} nats less likely than that of zero steps"
         return f"token {self.at} of request {self.request}: {how}"
 
 
 class Audits:
-    """The audit of what one scheduler's requests have got."""
+    """The audit of one scheduler's output."""
 
     def __init__(self, controller: AdaptiveController, options: AuditOptions | None) -> None:
-        """Let *controller* report it."""
+        """*controller* reports the audit."""
         self.guard = Guard("adaptive: no finished request is audited from here on")
         self._rounds = Guard("adaptive: audited requests run as others do from here on", ranks_alike=True)
         self._controller = controller
         self._draw = random.Random()
         self._proved: dict[str, Any] | None = None
-        """The wrong token for which the server has stepped down."""
+        """The wrong token that made the server step down."""
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MOST_WAITING)
         self._counts = dict.fromkeys(VERDICTS, 0)
         self._noise = 0.0
@@ -93,11 +93,11 @@ class Audits:
         """Requests of the latest round."""
         self._epoch = 0
         self._may_be_older = False
-        """Whether requests that run may have begun with the weights before the latest update."""
+        """Whether running requests may have begun with the weights before the latest update."""
         self.change(options)
 
     def change(self, options: AuditOptions | None) -> None:
-        """Audit as *options* say from now on; None ends it. What was found so far stays counted."""
+        """Audit with *options* from now on; None ends the audit. Earlier counts stay."""
         self._options, self._why_not = options, None
         self._proved = None
         self._waiting.clear()
@@ -115,7 +115,7 @@ class Audits:
         return self._options is not None and self._why_not is None and self._proved is None and not self.guard.closed
 
     def report(self) -> dict[str, Any]:
-        """Return what was found, as JSON builtins; docs/json.md lists the fields."""
+        """Return the findings as JSON builtins; docs/json.md lists the fields."""
         assert self._options is not None
         return {
             **asdict(self._options),
@@ -129,7 +129,7 @@ class Audits:
     # -- finished requests ----------------------------------------------------------------------------------------
 
     def add(self, req: Any) -> None:
-        """Keep SGLang's *req* for the audit if it is done and comes to be chosen."""
+        """Keep SGLang's *req* for the audit if it is finished and gets chosen."""
         if self.is_on:
             self.guard.attempt(self._add, req)
 
@@ -142,18 +142,18 @@ class Audits:
         chosen = question(req)
         if chosen is None:
             return
-        if len(self._waiting) == MOST_WAITING:  # the oldest makes room
+        if len(self._waiting) == MOST_WAITING:  # drops the oldest
             self._counts[UNFINISHED] += 1
         self._waiting.append(chosen)
 
     def weights_change(self) -> None:
-        """Forget requests that were decoded with other weights than would decode them again."""
+        """Forget requests that were decoded with the old weights."""
         self._epoch += 1
         self._may_be_older = True
         self._waiting.clear()
 
     def take(self, is_idle: bool) -> dict[str, Any]:
-        """Return whether the audit is on, and one finished request if the scheduler has nothing else to do."""
+        """Return whether the audit is on, and one finished request if the scheduler is idle."""
         if is_idle:
             self._may_be_older = False
         found = self._waiting.popleft() if is_idle and self.is_on and self._waiting else None
@@ -162,9 +162,9 @@ class Audits:
     # -- decoded again --------------------------------------------------------------------------------------------
 
     def before_round(self, batch: Any) -> None:
-        """Run a round of audited requests alone at zero steps; end them where *batch* has others."""
+        """Run a round of only audited requests at zero steps; abort them if *batch* has others."""
         self._controller.audit_round = self.has_all(batch.reqs)
-        # Who joins a batch nearly always changes its size; one that takes another's place is found at the next change.
+        # A joining request nearly always changes the batch size; one that replaces another is found at the next change.
         if self._options is not None and len(batch.reqs) != self._size:
             self._size = len(batch.reqs)
             if not self._controller.audit_round:
@@ -172,7 +172,7 @@ class Audits:
 
     def has_all(self, reqs: Sequence[Any]) -> bool:
         """Whether all of a round's *reqs* are decoded again for the audit."""
-        # The first one says no in all other rounds but a few.
+        # In nearly all other rounds, the first request decides.
         return self._options is not None and bool(reqs) and all(req.rid.startswith(AUDITED) for req in reqs)
 
     def _make_room(self, reqs: Sequence[Any]) -> None:
@@ -184,7 +184,7 @@ class Audits:
                 req.to_finish = FINISH_ABORT("the audit makes room for a request")
 
     def count(self, report: Report) -> None:
-        """Count a verdict, and step down for a wrong token; every rank does at the same round."""
+        """Count a verdict, and step down for a wrong token; every rank does so at the same round."""
         if self._options is None or self._proved is not None or report.epoch != self._epoch:
             return
         if report.replica == ranks.replica():
@@ -198,9 +198,9 @@ class Audits:
 
 
 def question(req: Any) -> dict[str, Any] | None:
-    """Return a finished request as token ids, with what decodes it again; None for one that is not audited.
+    """Return a finished request as token ids with parameters to decode it again; None if it is not audited.
 
-    It is audited if it is greedy, and its prompt, penalties, biases and stop tokens say all there is to its text.
+    It is audited if it is greedy and its text depends only on its prompt, penalties, biases and stop tokens.
     """
     how = req.sampling_params
     if how.top_k != 1 or (how.beam_width or 1) > 1 or any(getattr(how, name) for name in _MORE_THAN_TOKENS):
@@ -226,7 +226,7 @@ def question(req: Any) -> dict[str, Any] | None:
 
 
 def why_not() -> str | None:
-    """Return what of the launch rules the audit out; None where nothing does."""
+    """Return why this launch cannot audit; None if it can."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
     if get_parallel().attn_dp_size > 1:

@@ -1,7 +1,7 @@
-"""The bodies of the functions that this package hooks, read from SGLang's source files and told apart by hashes.
+"""Hashes of the bodies of hooked functions, read from SGLang's source files.
 
-Nothing is imported, so what only a CUDA device can load is read as well, and a release that is merely unpacked.
-`make bodies` records the hashes of every release that is served in ``bodies.json``.
+Nothing is imported, so this also works for CUDA-only modules and for a release that is only unpacked. `make bodies`
+records the hashes of every supported release in ``bodies.json``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def recorded() -> dict[str, dict[str, str]]:
 
 
 def changed(targets: Iterable[str]) -> list[str]:
-    """Return those of *targets* whose body in the installed SGLang is that of no release in the record."""
+    """Return the *targets* whose body in the installed SGLang matches no recorded release."""
     record, now = recorded(), hashes(targets)
     return [target for target, body in now.items() if body not in record.get(target, {}).values()]
 
 
 def hashes(targets: Iterable[str], root: Path | None = None) -> dict[str, str]:
-    """Return a hash of each function or class; those without a definition in SGLang's source are left out.
+    """Return a hash of each function or class, except those without a definition in SGLang's source.
 
-    *root* is the folder that has the package ``sglang``, by default the installed one. Comments, docstrings and layout
-    do not count.
+    *root* is the folder that contains the package ``sglang``, by default the installed one. Comments, docstrings and
+    layout do not count.
     """
     root = installed() if root is None else root
     found = ((target, definitions(target, root)) for target in targets)
@@ -44,7 +44,7 @@ def hashes(targets: Iterable[str], root: Path | None = None) -> dict[str, str]:
 
 
 def installed() -> Path:
-    """Return the folder that has the installed package ``sglang``."""
+    """Return the folder that contains the installed package ``sglang``."""
     spec = find_spec("sglang")
     assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]).parent
@@ -57,7 +57,7 @@ def definitions(target: str, root: Path) -> list[ast.stmt]:
 
 
 def _split(target: str, root: Path) -> tuple[str, list[str]]:
-    """Return the longest module in *target*, and the names behind it."""
+    """Return the longest module in *target*, and the names after it."""
     parts = target.split(".")
     for end in range(len(parts), 0, -1):
         if _source(root, ".".join(parts[:end])) is not None:
@@ -76,7 +76,7 @@ def _statements(file: Path) -> tuple[ast.stmt, ...]:
 
 
 def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module or class, those below conditions included."""
+    """Yield the statements of a module or class, including those inside conditions."""
     for statement in body:
         yield statement
         if isinstance(statement, _BRANCHES):
@@ -103,7 +103,7 @@ def _in_module(root: Path, module: str, names: list[str]) -> list[ast.stmt]:
 
 
 def _in_class(root: Path, module: str, cls: ast.ClassDef, names: list[str]) -> list[ast.stmt]:
-    """Return what defines a member of a class, or of the first of its bases that has it."""
+    """Return the statements that define a class member, in the class or the first base that has it."""
     if found := _defined(_flat(cls.body), names[0]):
         return found if len(names) == 1 else []
     for base in cls.bases:
@@ -133,7 +133,7 @@ def _hash(bodies: list[ast.stmt]) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """Return a syntax tree as lists; what is empty is left out, so every version of Python gives the same."""
+    """Return a syntax tree as lists without empty fields, so that every version of Python gives the same."""
     if isinstance(node, list):
         return [_plain(part) for part in node]
     if not isinstance(node, ast.AST):

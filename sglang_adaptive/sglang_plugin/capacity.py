@@ -1,13 +1,13 @@
-"""Serves what the launch line serves with fixed steps, near the end of a request's context and of the KV cache.
+"""Accepts the same requests as fixed steps, near the end of a request's context and of the KV cache.
 
-SGLang 0.5.23 takes a round's draft tokens off every request's context, and twice as many KV slots must be free for
-each request. With adaptive speculation both are those of the most steps. So prompts would be refused, and requests
-aborted, that the same line serves without it. Here both are those of the launch steps, and a round is only as deep as
-its requests have room for.
+SGLang 0.5.23 subtracts a round's draft tokens from every request's context, and requires twice as many free KV slots
+per request. With adaptive speculation both are based on the most steps, so SGLang would refuse prompts and abort
+requests that the same launch line serves without it. Here both are based on the launch steps, and a round has only as
+many steps as its requests have room for.
 
-The row of slots that SGLang keeps for a request was too short, besides: with pages of one token it has 4 + n places
-beyond the context for n draft tokens, and gets slots for up to 2 n - 4. From 9 draft tokens on the last ones went into
-the next request's row; on a CPU that ended the scheduler.
+SGLang's row of slots for a request is also too short: with pages of one token it has 4 + n places beyond the context
+for n draft tokens, and gets slots for up to 2 n - 4. From 9 draft tokens on, the last slots went into the next
+request's row; on a CPU that ended the scheduler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 
 
 def reserved_tokens(original: Callable[[], int]) -> int:
-    """Return the tokens taken off a request's context, by SGLang's *original*: the draft tokens of the launch."""
+    """Return the tokens that SGLang's *original* subtracts from a request's context, for the draft tokens at launch."""
     from sglang.srt.runtime_context import get_spec
 
     spec = get_spec()
@@ -33,7 +33,7 @@ def reserved_tokens(original: Callable[[], int]) -> int:
 def write_for_tokenizer_workers(
     original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Tell HTTP workers, which load no plugins, the draft tokens of the launch as the most, by SGLang's *original*."""
+    """Let SGLang's *original* tell HTTP workers, which load no plugins, the launch's draft tokens as the most."""
     from sglang.srt.arg_groups.overrides import max_speculative_num_draft_tokens, resolving_view
 
     most = max_speculative_num_draft_tokens(server_args)
@@ -45,7 +45,7 @@ def write_for_tokenizer_workers(
 
 
 def places_beyond_context(original: Callable[[], int]) -> int:
-    """Return the places of a row behind the context: as many as a request near its end may get slots for."""
+    """Return the places of a row beyond the context: as many as a request near its end may get slots for."""
     from sglang.srt.mem_cache import allocation_sizing
 
     slots = allocation_sizing.get_alloc_reserve_per_decode() + allocation_sizing.get_alloc_page_size()
@@ -53,7 +53,7 @@ def places_beyond_context(original: Callable[[], int]) -> int:
 
 
 def slots_of_a_round(batch: Any, width: int) -> Any:
-    """Return the KV slots of the next *width* tokens of each request of *batch*, [requests * width], on the device."""
+    """Return the KV slots of the next *width* tokens of each request in *batch*, [requests * width], on the device."""
     from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
 
     return assign_extend_cache_locs_uniform_func(
@@ -67,22 +67,22 @@ def slots_of_a_round(batch: Any, width: int) -> Any:
 
 
 class Capacity:
-    """Keeps the rounds of one scheduler within what their requests have room for."""
+    """Limits the rounds of one scheduler to the room that their requests have."""
 
     def __init__(self, controller: AdaptiveController) -> None:
         self._controller = controller
         self._slots: int | None = None
-        """KV slots to reserve for each request of the coming round beyond its tokens; None for SGLang's number."""
+        """KV slots to reserve for each request of the next round beyond its tokens; None for SGLang's number."""
         self.guard = Guard(
             "adaptive: rounds are as deep at the end of a context as elsewhere from now on", ranks_alike=True
         )
 
     def reserve(self, original: Callable[[], int]) -> int:
-        """Return the slots to reserve, by SGLang's *original*; a round that must be shallow needs fewer."""
+        """Return the slots to reserve: SGLang's *original* number, or fewer for a round with limited steps."""
         return original() if self._slots is None else self._slots
 
     def prepare(self, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-        """Note the most steps that the coming round of *batch* has room for, and prepare it by SGLang's *original*."""
+        """Note the most steps that the next round of *batch* has room for, and prepare it with SGLang's *original*."""
         self._controller.most_steps, slots = None, None
         if not batch.is_empty():
             self._controller.most_steps, slots = self.guard.attempt(self._room, scheduler, batch) or (None, None)
@@ -92,14 +92,14 @@ class Capacity:
     def _room(self, scheduler: Any, batch: Any) -> tuple[int | None, int | None]:
         """Return the most steps for a round of *batch*, and the KV slots that each request needs beyond its tokens.
 
-        None stands for any steps, and for SGLang's number.
+        None means any steps, and SGLang's number.
         """
         controller = self._controller
         live = controller.worker.speculative_num_steps
         # SGLang fills in the mask of a grammar for each row, on the host.
         widest = controller.deepest if batch.has_grammar else controller.widest(len(batch.reqs))
-        # With overlap the round before may be running, and its tokens are not counted yet. The last place stays free
-        # for the round that may follow a request's last one before its end is known.
+        # With overlap the previous round may still be running, and its tokens are not counted yet. The last place stays
+        # free for the round that may follow a request's last one before its end is known.
         behind = live + 1 if batch.enable_overlap else 0
         longest = max([req.kv.kv_committed_len for req in batch.reqs]) + behind
         room = scheduler.model_config.context_len - 2 - longest
@@ -112,7 +112,7 @@ class Capacity:
         return launch if most is None else min(most, launch), 2 * (max(live, launch) + 1)
 
     def _fits(self, batch: Any, slots: int) -> bool:
-        """Whether each request of *batch* can have *slots* more KV slots; True with a pool of several kinds of layers.
+        """Whether each request of *batch* can get *slots* more KV slots; True for a pool with several kinds of layers.
 
         After a round of the most steps, three times its draft tokens leave enough for rounds of the launch steps.
         """
@@ -127,7 +127,7 @@ class Capacity:
 
     @contextmanager
     def _reserving(self, slots: int | None) -> Iterator[None]:
-        """Let SGLang reserve *slots* for each request beyond its tokens; None for its own number."""
+        """Let SGLang reserve *slots* per request beyond its tokens; None for its own number."""
         self._slots = slots
         try:
             yield

@@ -1,23 +1,22 @@
 """Captures CUDA graphs faster than SGLang 0.5.23, and lets them share buffers.
 
-- SGLang collects garbage over the whole process before and after each kind of graph, 0.5 s each: five kinds at start-up
-  and three more for each further runtime state. Here what lives is frozen before each kind, until start-up is over, so
-  that the next collection looks at newer objects alone.
-- SGLang runs the model twice before each capture, to load kernels and to create objects that are needed once. The
-  capture of the launch steps has done that. The kernels for another number of draft tokens load in one run, before
-  the first and largest graph of a kind; the smaller ones are captured without a run.
+- SGLang runs a full garbage collection before and after each kind of graph, 0.5 s each: five kinds at start-up and
+  three more for each further runtime state. Here live objects are frozen before each kind, until start-up is over, so
+  the next collection scans only newer objects.
+- SGLang runs the model twice before each capture, to load kernels and create one-time objects. Capturing the launch
+  steps has already done that. For another number of draft tokens, one run before the first and largest graph of a kind
+  loads the kernels; smaller graphs are captured without a run.
 
-An 8B model on an H100, graphs to batch 64: five further states take 5.1 s and not 11.7 s, and SGLang's own captures
-take 5 s less.
+With an 8B model on an H100 and graphs up to batch size 64, five further states take 5.1 s instead of 11.7 s, and
+SGLang's own captures take 5 s less.
 
-- An EAGLE-3 draft reads hidden states of three of the target's layers, which are joined at the end of a verify pass. A
-  graph keeps its output, (requests, steps + 1, 3 x hidden size) numbers: 0.36 GB for six numbers of steps of an 8B
-  Llama with 27 sizes up to 64 requests. The draft extend reads them before another verify pass runs, so every graph
-  writes to the same rows.
-- Each attention backend of fa3 keeps four page tables of (largest batch, pages of the longest context) int32 numbers:
-  0.13 GB at batch 64 and 131,072 tokens. A state of n steps has n + 1 backends. Only one state runs at a time, and a
-  table is filled again before each graph that reads it, so all states share them. The draft passes of a round are
-  filled together and then run; a request's row has the same entries for each, and each reads up to its own length.
+- An EAGLE-3 draft reads hidden states of three target layers, joined at the end of a verify pass. Each graph keeps its
+  output, (requests, steps + 1, 3 x hidden size) numbers: 0.36 GB for six numbers of steps of an 8B Llama with 27 batch
+  sizes up to 64. The draft extend reads them before the next verify pass, so all graphs write to the same rows.
+- Each fa3 attention backend keeps four page tables of (largest batch, pages of the longest context) int32 numbers: 0.13
+  GB at batch size 64 and 131,072 tokens. A state of n steps has n + 1 backends. Only one state runs at a time, and a
+  table is refilled before each graph that reads it, so all states share them. A round's draft passes are filled
+  together and then run; a request's row has the same entries for each, and each pass reads up to its own length.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Captures:
 
     @contextmanager
     def of_a_further_state(self) -> Iterator[None]:
-        """Leave out runs of the model inside the ``with``."""
+        """Skip model runs before captures inside the ``with``."""
         self._further = True
         try:
             yield
@@ -68,9 +67,9 @@ class Captures:
     def freeze_gc(
         self, original: Callable[[bool], AbstractContextManager[None]], enable: bool
     ) -> AbstractContextManager[None]:
-        """Return what stands around the capture of one kind of graph: collect what is newer than the one before.
+        """Collect garbage newer than the previous kind of graph; return the context for capturing this kind.
 
-        With *enable* garbage is collected during the capture, too, and SGLang does that.
+        With *enable*, SGLang also collects garbage during the capture.
         """
         if enable:
             return original(enable)
@@ -82,10 +81,10 @@ class Captures:
         self, original: Callable[..., None], backend: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any,
         **kwargs: Any,
     ) -> None:  # fmt: skip
-        """Capture one graph by SGLang's *original*, which calls *forward_fn* three times, the last to be captured.
+        """Capture one graph with SGLang's *original*, which calls *forward_fn* three times and captures the last call.
 
-        With several ranks there is one run before each capture: one that fails on a single rank could not be repeated
-        there.
+        With several ranks, each capture has one run before it, because a capture that fails on one rank cannot be
+        repeated.
         """
         runner = backend._cuda_graph_runner
         mode = getattr(runner, "capture_forward_mode", None)
@@ -102,12 +101,12 @@ class Captures:
             self._verifying = False
 
     def join_hidden_states(self, original: Callable[[Any], Any], hidden_states: Any) -> Any:
-        """Join a list of [tokens, hidden size], into the shared rows while a verify pass is being captured."""
+        """Join a list of [tokens, hidden size]; while a verify pass is being captured, into the shared rows."""
         joined = self.shared_rows.attempt(self._joined, hidden_states) if self._verifying else None
         return original(hidden_states) if joined is None else joined
 
     def share_page_tables(self, runner: Any) -> None:
-        """Replace the page tables of the backends of *runner*, before its capture, by those of the first backends."""
+        """Before a capture, replace the page tables of *runner*'s backends with those of the first backends."""
         try:
             for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
                 if type(backend).__name__ == "FlashAttentionBackend":
@@ -140,7 +139,7 @@ class Captures:
 
 
 def thaw() -> None:
-    """Let collections look at all objects again; once start-up is over."""
+    """Unfreeze all objects, once start-up is over."""
     gc.unfreeze()
 
 
@@ -152,7 +151,7 @@ def _captured(
 
 
 def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:
-    """Return *forward* with a second call that returns the first call's result and runs nothing."""
+    """Wrap *forward* so that its second call returns the first call's result without running."""
     kept: list[Any] = []
     calls = 0
 
@@ -170,7 +169,7 @@ def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _third_alone(forward: Callable[[], Any]) -> Callable[[], Any]:
-    """Return *forward* with two calls before it that run nothing."""
+    """Wrap *forward* so that its first two calls run nothing."""
     calls = 0
 
     def call() -> Any:

@@ -1,7 +1,7 @@
-"""What SGLang has to have for this package: functions with parameters, and classes with attributes.
+"""What this package needs from SGLang: functions with parameters, and classes with attributes.
 
-SGLang logs and swallows errors while it applies hooks. Without a check at launch, a renamed function would turn
-adaptive speculation off without a message.
+SGLang logs and swallows errors while it applies hooks. Without a check at launch, a renamed function would silently
+turn adaptive speculation off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 STORE_ATTR = opmap["STORE_ATTR"]
 
 RELEASES = ("0.5.22", "0.5.23")
-"""The releases of SGLang that this package serves, the oldest first."""
+"""The supported releases of SGLang, oldest first."""
 
 
 class ContractError(RuntimeError):
@@ -26,12 +26,12 @@ class ContractError(RuntimeError):
 
 
 def supported() -> str:
-    """Name the releases that are served."""
+    """Name the supported releases."""
     return " and ".join(f"sglang {release}" for release in RELEASES)
 
 
 def verdict(release: str, missing: Sequence[str], changed: Sequence[str]) -> str:
-    """Say in one line how a *release* of SGLang fits: what is *missing* in it, which hooked bodies have *changed*."""
+    """Say in one line how a *release* of SGLang fits: what is *missing*, and which hooked bodies have *changed*."""
     if missing:
         return f"{release} does not fit, this package supports {supported()}: {'; '.join(missing)}"
     if changed:
@@ -53,16 +53,16 @@ class Need:
     """Fields, annotations, class attributes, and what a method assigns."""
 
     patched: str | None = None
-    """A parameter that only a source with this project's patches has; use the plugin or the patches, not both."""
+    """A parameter that exists only with this project's patches; use the plugin or the patches, not both."""
 
     on_cuda: bool = False
     """Whether its module can be imported only with a CUDA device."""
 
     since: str | None = None
-    """The first of `RELEASES` that has it; on those before, ``releases.py`` goes another way."""
+    """The first of `RELEASES` that has it; ``releases.py`` handles the earlier ones."""
 
     def problem(self) -> str | None:
-        """Return what is wrong with the installed SGLang's, or None."""
+        """Return the problem with the installed SGLang, or None."""
         if self.since is not None and _installed() in RELEASES[: RELEASES.index(self.since)]:
             return None
         try:
@@ -95,7 +95,7 @@ def parameters_of(function: Any) -> set[str]:
 
 @cache
 def attributes_of(cls: Any) -> frozenset[str]:
-    """Return the names of what instances of *cls* have, as far as the class and the code of its methods say."""
+    """Return the attribute names of *cls* instances, as far as the class and the code of its methods show."""
     found = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
     for base in getattr(cls, "__mro__", ()):
         if base is not object:
@@ -105,7 +105,7 @@ def attributes_of(cls: Any) -> frozenset[str]:
 
 
 def _assigned(method: Any) -> Iterator[str]:
-    """Yield the attributes that the code of *method* assigns; none where it is no function."""
+    """Yield the attributes that the code of *method* assigns; none if it is not a function."""
     code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
     if code is not None:
         place = 0

@@ -1,4 +1,4 @@
-"""The one `Round` of a scheduler's process. Hooks find it here, because SGLang's functions do not know it."""
+"""The one `Round` of a scheduler process. Hooks find it here, because SGLang's functions do not carry it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def current() -> Round | None:
 
 
 def begin(worker: Any, policy: AdaptivePolicy) -> Round:
-    """Make the round of this process, with a controller on SGLang's *worker* that starts with *policy*."""
+    """Create the round of this process, with a controller for SGLang's *worker* that starts with *policy*."""
     from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
     from sglang_adaptive.sglang_plugin.configuration import configuration
     from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
@@ -35,17 +35,17 @@ def begin(worker: Any, policy: AdaptivePolicy) -> Round:
 
 
 def use(made: Round | None) -> None:
-    """Make *made* the round of this process, None for no round. Tests replace one by another; a server does not."""
+    """Set the round of this process, or None. Tests replace one round with another; a server does not."""
     global _round
     _round = made
 
 
 def learnt_table() -> LearntTable | None:
-    """Return what this process learns for DSPARK's planner; None with any other drafts."""
+    """Return the table that this process learns for DSPARK's planner; None with any other drafts."""
     return _learnt_table
 
 
 def learns(table: LearntTable | None) -> None:
-    """Make *table* the one of this process, None for none."""
+    """Set the learned table of this process, or None."""
     global _learnt_table
     _learnt_table = table

@@ -1,7 +1,7 @@
-"""Every environment variable of the package that a server reads, in one place.
+"""All environment variables of the package that a server reads.
 
-A switch turns a part of the package off with "0": SGLang's own code runs instead. It is for finding out whether that
-part is at fault, and needs a restart.
+Setting a switch to "0" turns a part of the package off, and SGLang's own code runs instead. Switches help to find out
+whether that part is at fault; they need a restart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What happens when code of this package fails: SGLang's own code runs instead, from then on.
+"""When code of this package fails, SGLang's own code runs instead from then on.
 
-With several tensor-parallel ranks some parts have to fall back on all of them or on none: where one rank leaves out a
-pass of the draft that the others run, they wait for it in a collective that never ends. An error that comes from what
-all ranks share is met by all at the same place, and there they agree. An error on one rank alone ends the server within
-seconds, with a line that names the rank.
+With several tensor-parallel ranks, some parts must fall back on all ranks or on none: if one rank skips a draft pass
+that the others run, they wait for it forever in a collective. An error caused by shared input occurs on all ranks at
+the same place, and there they agree. An error on only one rank ends the server within seconds, with a line that names
+the rank.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from sglang_adaptive.sglang_plugin.env import Switch
 logger = logging.getLogger(__name__)
 
 AGREE_WITHIN = timedelta(seconds=10)
-"""How long a rank that has met an error waits for the others to meet it."""
+"""How long a rank with an error waits for the others to have it too."""
 
 T = TypeVar("T")
 
 
 class FailedAloneError(RuntimeError):
-    """A part failed on this rank and on no other, where all ranks have to do the same."""
+    """A part failed on this rank but not on another, although all ranks must do the same."""
 
 
 class Guard:
-    """One part of this package with SGLang's own code behind it. It closes at the first error and stays closed."""
+    """One part of this package that SGLang's own code can replace. It closes at the first error and stays closed."""
 
     def __init__(self, otherwise: str, switch: Switch | None = None, *, ranks_alike: bool = False) -> None:
-        """*otherwise* says what happens from the first error on, for the log; *switch* may close it from the start.
+        """*otherwise* is the log line for the first error; *switch* may close it from the start.
 
-        *ranks_alike* says whether all ranks that run the same batch have to be closed or none.
+        *ranks_alike* says whether all ranks that run the same batch must close together.
         """
         self.closed = switch is not None and switch.is_off
         self.error: str | None = None
-        """The error that closed it, in a line."""
+        """The error that closed it, in one line."""
         self._otherwise = otherwise
         self._ranks_alike = ranks_alike
 
     def attempt(self, part: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
-        """Return what *part* returns; None where the guard is closed, or closes now because *part* raised."""
+        """Return what *part* returns; None if the guard is closed, or closes now because *part* raised."""
         if self.closed:
             return None
         try:
@@ -53,7 +53,7 @@ class Guard:
             return None
 
     def close(self, error: Exception) -> None:
-        """Run SGLang's code from now on, because of *error*. Raises FailedAloneError where other ranks go on."""
+        """Run SGLang's code from now on, because of *error*. Raises FailedAloneError if other ranks go on."""
         self.closed = True
         self.error = f"{type(error).__name__}: {error}"
         logger.error(self._otherwise, exc_info=error)
@@ -62,9 +62,9 @@ class Guard:
 
 
 def require_of_all(error: Exception, within: timedelta = AGREE_WITHIN) -> None:
-    """Wait until every rank that runs the same batch has met an error here, as this one has met *error*.
+    """Wait until every rank that runs the same batch has failed here, as this one has with *error*.
 
-    Raises FailedAloneError where one has not after *within*.
+    Raises FailedAloneError if one has not failed after *within*.
     """
     import torch.distributed
 

@@ -1,14 +1,14 @@
-"""Declares hooks on SGLang's functions where they stand, and installs them through SGLang's registry.
+"""Declares hooks on SGLang's functions and installs them through SGLang's registry.
 
-A hook is a small function in ``seams/`` that runs around one function of SGLang, or instead of it:
+A hook is a small function in ``seams/`` that wraps or replaces one function of SGLang:
 
     @around(WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "speculative_num_steps")
     def build_state(original, worker, *args, **kwargs): ...
 
-The decorator names SGLang's function and the parameters that ours relies on. An *event* is a hook that hands on what it
-gets to the `Round` of its process, which is its first argument; where speculation is static there is none, and
-SGLang's function runs alone. Each function of SGLang has one hook at most, so the order in which things happen stands
-in one function and not in the order of registrations.
+The decorator names SGLang's function and the parameters that the hook relies on. An *event* is a hook whose first
+argument is the process's `Round`. Where speculation is static there is no round, and only SGLang's function runs. Each
+function of SGLang has at most one hook, so that function, not the registration order, decides what happens in which
+order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ON_CUDA = {Process.SCHEDULER_CUDA, Process.SCHEDULER_CUDA_VERIFY_BUDGET}
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function of this package that runs around one of SGLang's, or instead of it."""
+    """A function of this package that wraps or replaces one of SGLang's."""
 
     target: str
     """SGLang's function, as a dotted path."""
@@ -75,7 +75,7 @@ class Hook:
     """The parameters of SGLang's function that ours relies on."""
 
     processes: tuple[Process, ...]
-    """Those that install it."""
+    """The processes that install it."""
 
     @property
     def need(self) -> Need:
@@ -85,7 +85,7 @@ class Hook:
 
 _hooks: list[Hook] = []
 _needs: list[Need] = []
-"""What the modules of ``seams/`` declare as they are imported."""
+"""Filled by the modules of ``seams/`` on import."""
 
 
 def _declare(kind: str, target: str, parameters: tuple[str, ...], process: Processes) -> Callable[[F], F]:
@@ -100,7 +100,7 @@ def _declare(kind: str, target: str, parameters: tuple[str, ...], process: Proce
 
 
 def around(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
-    """Declare a function that gets *target* and its arguments, and returns the result."""
+    """Declare a function that gets *target* and its arguments and returns the result."""
     return _declare("around", target, parameters, process)
 
 
@@ -110,7 +110,7 @@ def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULE
 
 
 def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
-    """Declare an event of a round: a function that gets the `Round`, *target* and its arguments, returns the result."""
+    """Declare a round event: a function that gets the `Round`, *target* and its arguments and returns the result."""
 
     def declare(function: F) -> F:
         @functools.wraps(function)
@@ -125,12 +125,12 @@ def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER)
 
 
 def needs(*found: Need) -> None:
-    """Declare what the functions of a seam read of SGLang beside the functions that they hook."""
+    """Declare what a seam uses of SGLang besides the functions that it hooks."""
     _needs.extend(found)
 
 
 def hooks(*processes: Process) -> tuple[Hook, ...]:
-    """Return the hooks that any of *processes* installs, in the order of their declarations."""
+    """Return the hooks that any of *processes* installs, in order of declaration."""
     _import_seams()
     return tuple(hook for hook in _hooks if not set(processes).isdisjoint(hook.processes))
 
@@ -141,7 +141,7 @@ def of_launcher() -> tuple[Hook, ...]:
 
 
 def of_scheduler() -> tuple[Hook, ...]:
-    """Return the hooks of this process, a scheduler, by its device and its environment."""
+    """Return the hooks of this scheduler process, depending on its device and environment."""
     from sglang.srt.environ import envs
     from sglang.srt.utils import is_cuda
 
@@ -158,7 +158,7 @@ def of_scheduler() -> tuple[Hook, ...]:
 
 
 def all_needs(on_cuda: bool) -> tuple[Need, ...]:
-    """Return everything that is needed of SGLang: what only a CUDA device lets one import, or all the rest."""
+    """Return what is needed of SGLang: what can be imported only with a CUDA device, or everything else."""
     _import_seams()
     found = (*(hook.need for hook in _hooks), *_needs)
     return tuple(need for need in found if need.on_cuda is on_cuda)
@@ -171,13 +171,13 @@ def problems(on_cuda: bool = False) -> list[str]:
 
 
 def targets() -> list[str]:
-    """Return every function of SGLang that is hooked."""
+    """Return every hooked function of SGLang."""
     _import_seams()
     return [hook.target for hook in _hooks]
 
 
 def changed() -> list[str]:
-    """Return the hooked functions whose body in the installed SGLang is that of no release that is served."""
+    """Return the hooked functions whose body in the installed SGLang matches no supported release."""
     return bodies.changed(targets())
 
 
@@ -190,7 +190,7 @@ def require(found: Iterable[str]) -> None:
 
 
 def warn_when_untested() -> None:
-    """Log how the installed SGLang fits, if it is not a release that is served."""
+    """Log how the installed SGLang fits, if it is not a supported release."""
     import sglang
 
     if sglang.__version__ not in RELEASES:
@@ -206,9 +206,9 @@ def install(wanted: Iterable[Hook]) -> None:
 
 
 def place_at_once() -> Importers:
-    """Let SGLang's registry find by an index of all modules where the functions that it hooks next were imported.
+    """Let SGLang's registry use an index of all modules to find who imported the functions that it hooks next.
 
-    Returns the index, which may have been there before.
+    Returns the index, which may already exist.
     """
     from sglang.srt.plugins import hook_registry
 
@@ -218,7 +218,7 @@ def place_at_once() -> Importers:
 
 
 def install_now(wanted: Iterable[Hook]) -> None:
-    """Register hooks and apply them now, once a process; used after SGLang has applied the plugins' hooks.
+    """Register hooks and apply them now, once per process; used after SGLang has applied the plugins' hooks.
 
     Raises ContractError when one is not applied.
     """
@@ -232,7 +232,7 @@ def install_now(wanted: Iterable[Hook]) -> None:
 
 
 def require_installed(wanted: Iterable[Hook]) -> None:
-    """Raise ContractError unless every hook is applied in this process; what finds importers is given back."""
+    """Raise ContractError unless every hook is applied in this process; free the index of importers."""
     from sglang.srt.plugins import hook_registry
     from sglang.srt.plugins.hook_registry import HookRegistry
 

@@ -1,7 +1,7 @@
-"""SGLang's HTTP application with this package in it, as each of several HTTP workers imports it.
+"""SGLang's HTTP application with this package added, for HTTP workers to import.
 
-An HTTP worker (``--tokenizer-worker-num``) loads no plugins. What the launcher adds to its own application where it
-serves alone, this module adds in the worker, before uvicorn starts the application.
+An HTTP worker (``--tokenizer-worker-num``) loads no plugins. Before uvicorn starts the application, this module adds
+what the launcher adds to its own application when it serves without workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _add_all() -> None:
         shared = workers.read_from_shared_memory(f"multi_tokenizer_args_{workers.get_main_process_id()}")
         _, server_args, scheduler_info = shared
         if not hasattr(server_args, NOTE):
-            return  # a later server of the same launcher, which was not asked to adapt
+            return  # a later server of the same launcher, without adaptive speculation
         hooks.install_now(hooks.hooks(Process.HTTP))
         route.add_layer(server_args, scheduler_info)
         routes.install()
@@ -38,7 +38,7 @@ def _add_all() -> None:
 
 
 def _check_admin_key(server_args: Any) -> None:
-    """Ask for the administrator's key, which SGLang 0.5.23 does not do in workers."""
+    """Require the administrator's key, which SGLang 0.5.23 does not do in workers."""
     from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.entrypoints.http_server import app
     from sglang.srt.utils import auth

@@ -1,6 +1,6 @@
-"""Finds at once where the modules of a process hold the functions that are about to be hooked.
+"""An index of where the modules of a process hold functions that are about to be hooked.
 
-For each hook SGLang goes through every attribute of every module, for ``from X import f`` copies a reference: 235,000
+``from X import f`` copies a reference, so for each hook SGLang scans every attribute of every module: 235,000
 attributes of 7,000 modules in a server's process, for each of the 80 hooks of a scheduler. An index needs one pass.
 """
 
@@ -12,17 +12,17 @@ from types import ModuleType
 
 
 class Importers:
-    """Instead of SGLang's `hook_registry._propagate_patch`, for hooks that are applied together."""
+    """Replaces SGLang's `hook_registry._propagate_patch` for hooks that are applied together."""
 
     def __init__(self) -> None:
         self._places: dict[int, list[tuple[ModuleType, str]]] = {}
-        """Where each function and class is held, by its id."""
+        """The modules and names that hold each function and class, by its id."""
         self._seen: dict[str, tuple[ModuleType, int]] = {}
-        """The modules that are in the index, and how many attributes they had."""
+        """The indexed modules, and how many attributes they had."""
         self._shared = False
 
     def __call__(self, original: object, wrapped: object, source_module: object) -> int:
-        """Put *wrapped* wherever a module but *source_module* holds *original*; return in how many places."""
+        """Replace *original* with *wrapped* in all modules but *source_module*; return the number of replacements."""
         self._look()
         if isinstance(source_module, ModuleType):  # another hook may find it there
             self._places.setdefault(id(wrapped), []).extend(
@@ -38,19 +38,19 @@ class Importers:
         return replaced
 
     def share(self) -> None:
-        """Take in all modules that there are, for the forks of this process, which have no copy and keep it."""
+        """Index all modules for the forks of this process, which share the index and keep it."""
         self._look()
         self._shared = True
 
     def forget(self) -> None:
-        """Give the index back, some 20 MB in a scheduler, unless it is shared; the next hook makes it anew."""
+        """Free the index, some 20 MB in a scheduler, unless it is shared; the next hook rebuilds it."""
         if self._shared:
             return
         self._places.clear()
         self._seen.clear()
 
     def _look(self) -> None:
-        """Take into the index the modules that are new since the last look, or hold more: a hook may import some."""
+        """Index modules that are new or have grown since the last look; a hook may import some."""
         if len(sys.modules) == len(self._seen):
             return
         for key, module in list(sys.modules.items()):

@@ -1,12 +1,12 @@
-"""The one attribute that this package puts on SGLang's objects, where what it says has to travel with them.
+"""The one attribute that this package sets on SGLang's objects, for data that must travel with them.
 
-- On ServerArgs: what the launcher found, a dict. "reason" says why adaptive speculation is off, None where it is on;
-  then "stamp" is the ``file_stamp`` of the configuration's file just before it was read. LEARNS says whether DSPARK's
-  planner, which chooses widths of its own, learns what rounds cost.
+- On ServerArgs: the launcher's findings, a dict. "reason" says why adaptive speculation is off, or is None if it is on;
+  then "stamp" is the ``file_stamp`` of the configuration file just before it was read. LEARNS says whether round costs
+  are learned for DSPARK's planner, which chooses its own widths.
 - On a result: the `RoundNote` of its round.
-- On a batch: what its penalizers have `Counted`, for the round that follows.
+- On a batch: what its penalizers have `Counted`, for the next round.
 """
 
 NOTE = "_adaptive_note"
-"""ServerArgs takes new attributes with a leading underscore alone."""
+"""ServerArgs accepts new attributes only with a leading underscore."""
 LEARNS = "learns"

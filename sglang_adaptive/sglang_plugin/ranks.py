@@ -1,4 +1,4 @@
-"""Where the scheduler of this process stands among those of its server."""
+"""The rank of this process's scheduler among those of its server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def of_the_batch() -> Any:
 
 
 def is_first() -> bool:
-    """Whether this rank speaks for the tensor-parallel ranks of its replica."""
+    """Whether this is the first tensor-parallel rank of its replica."""
     from sglang.srt.runtime_context import get_parallel
 
     return bool(get_parallel().tp_group.rank_in_group == 0)
 
 
 def replica() -> int:
-    """Return the data-parallel rank; 0 where there is one replica."""
+    """Return the data-parallel rank; 0 with one replica."""
     from sglang.srt.runtime_context import get_parallel
 
     return get_parallel().dp_rank or 0

@@ -1,4 +1,4 @@
-"""What differs between the releases of SGLang that are served, where one way does not fit all of them."""
+"""Differences between the supported releases of SGLang."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 def draft_placement(drafter: Any) -> AbstractContextManager[None]:
-    """Return SGLang's context for tensor parallelism in which the parts of a draft worker are built."""
+    """Return SGLang's tensor-parallel context for building the parts of a draft worker."""
     from sglang.srt.speculative.spec_utils import draft_tp_context
 
-    for layout in ("parallel_layout", "draft_parallel_layout"):  # the latter is DFLASH's
+    for layout in ("parallel_layout", "draft_parallel_layout"):  # the second is DFLASH's
         if hasattr(drafter, layout):
             return draft_tp_context(getattr(drafter, layout))  # type: ignore[no-any-return]
     return draft_tp_context(drafter.draft_owns_attention)  # type: ignore[no-any-return]  # SGLang 0.5.22
 
 
 def import_in_workers(application: str) -> str:
-    """Let SGLang's HTTP workers import *application*, "module:name"; return the one that they would have imported."""
+    """Make SGLang's HTTP workers import *application*, "module:name"; return what they would have imported."""
     from sglang.srt.environ import envs
 
     if hasattr(envs, "SGLANG_HTTP_SERVER_APP_PATH"):
@@ -33,14 +33,14 @@ def import_in_workers(application: str) -> str:
 
 
 def worker_of_platform(algorithm: Any) -> type | None:
-    """Return the class with which a platform outside SGLang serves *algorithm*; None for SGLang's own."""
+    """Return the worker class of a platform outside SGLang for *algorithm*; None for SGLang's own."""
     if not hasattr(algorithm, "get_platform_worker_cls"):
         return None  # SGLang 0.5.22 knows none
     return algorithm.get_platform_worker_cls()  # type: ignore[no-any-return]
 
 
 def plans_from_learnt_tables() -> bool:
-    """Whether DSPARK's planner is the one that ``workers/dspark.py`` was made for, and not SGLang 0.5.22's."""
+    """Whether ``workers/dspark.py`` supports this SGLang's DSPARK planner; it does not support 0.5.22's."""
     import sglang
 
     return str(sglang.__version__) != "0.5.22"

@@ -1,23 +1,23 @@
-"""Repairs of defects of SGLang that adaptive speculation meets; patches/ has the same as patches."""
+"""Fixes for SGLang defects that affect adaptive speculation; patches/ has the same fixes as patches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Hybrid models, which keep a recurrent state beside the KV cache: whether their steps may change.
+# Whether steps may change for hybrid models, which keep a recurrent state next to the KV cache.
 #
-# A verify pass writes the state after each draft token to a scratch buffer, and the commit reads that of the last
-# accepted token. SGLang 0.5.23 allocates the buffer for the most draft tokens. Its Triton kernel of Mamba2 uses the
-# round's draft tokens as the distance between two requests; the commit uses the buffer's width. So with fewer draft
-# tokens all requests but the first would continue from a wrong state. GDN and KDA kernels use the buffer's width, and
-# ``mamba2_width_of_the_buffer`` makes the Mamba2 kernel do so; reproduced and fixed on an H200.
+# A verify pass writes the state after each draft token to a scratch buffer, and the commit reads the state of the last
+# accepted token. SGLang 0.5.23 allocates the buffer for the most draft tokens. Its Triton kernel for Mamba2 uses the
+# round's draft tokens as the stride between requests, but the commit uses the buffer's width. So with fewer draft
+# tokens, all requests but the first would continue from a wrong state. GDN and KDA kernels use the buffer's width, and
+# ``mamba2_width_of_the_buffer`` makes the Mamba2 kernel do so too; reproduced and fixed on an H200.
 
 
 def hybrid_obstacle(server_args: Any) -> str | None:
-    """Return why the steps of a server of this model may not change; None where they may, or nothing is known.
+    """Return why the steps of a server of this model may not change; None if they may, or if nothing is known.
 
-    *server_args* name the model by a path or by a name whose configuration SGLang can load.
+    *server_args* name the model by path, or by a name whose configuration SGLang can load.
     """
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolved_view
@@ -49,10 +49,10 @@ def _runs_mamba2(model: Any) -> bool:
 
 
 def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the *arguments* of the kernel with ``cache_steps`` as the steps that the buffer has for a request.
+    """Return the kernel's *arguments* with ``cache_steps`` set to the buffer's steps per request.
 
-    The buffer is [requests, steps, heads, head size, state size]. SGLang passes the draft tokens of the round.
-    FlashInfer's kernel takes ``cache_steps`` as these, reads the distance from the tensor, and is left alone.
+    The buffer is [requests, steps, heads, head size, state size]. SGLang passes the round's draft tokens. FlashInfer's
+    kernel reads ``cache_steps`` as draft tokens and takes the stride from the tensor, so it is left unchanged.
     """
     buffer = arguments.get("intermediate_states_buffer")
     if buffer is None:
@@ -62,10 +62,10 @@ def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 # Lets a mixed batch see the tokens that its grammars have accepted.
 #
-# With ``--enable-mixed-chunk`` SGLang 0.5.23 puts running requests into a prefill batch. With overlap that batch is
-# launched while the results of the round before it are pending, and its grammar mask is built at once. A verify
-# advances the grammars over pending results first, a mixed batch does not: a running request gets a token that its
-# grammar allowed a round ago, and SGLang ends it with "Tokens not accepted". It does so at one depth as well.
+# With ``--enable-mixed-chunk`` SGLang 0.5.23 puts running requests into a prefill batch. With overlap, it launches that
+# batch while the previous round's results are pending, and builds its grammar mask at once. A verify pass first
+# advances the grammars over pending results; a mixed batch does not. So a running request gets a token that its grammar
+# allowed one round earlier, and SGLang ends it with "Tokens not accepted". This also happens with fixed steps.
 
 
 def mixed_batch_waits(scheduler: Any, batch: Any) -> bool:
@@ -79,21 +79,21 @@ def mixed_batch_waits(scheduler: Any, batch: Any) -> bool:
     )
 
 
-# Ends a text where it ends token by token.
+# Ends output where token-by-token decoding would end it.
 #
-# A round brings several tokens. SGLang 0.5.23 looks for each stop string in all of them, in the order in which the
-# request lists them, then for each regex, and for tokens that end a text last. So of two ends in one round's tokens it
-# may take the later one, which a token at a time nobody reaches.
+# A round yields several tokens. SGLang 0.5.23 searches all of them for each stop string, in the request's order, then
+# for each regex, and last for stop tokens. So if a round's tokens contain two ends, it may take the later one, which
+# token-by-token decoding never reaches.
 
 
 def first_end(original: Callable[..., int | None], req: Any, new_accepted_len: int, **stop: Any) -> int | None:
-    """Return the length of *req*'s output where its first end is, after *stop* was found in its latest tokens.
+    """Return the output length of *req* at its first end, after *stop* was found in its latest tokens.
 
-    *original* returns it for *stop* alone. A stop string whose turn it is has ended the request already, and gives way
-    to an end before it. A regex has not: None leaves the request to whatever comes first.
+    *original* returns the length for *stop* only. If *stop* is a string, the request is already marked as finished, and
+    an earlier end replaces it. If it is a regex, the request is not, and None leaves it to the end that comes first.
     """
     found = original(req, new_accepted_len, **stop)
-    if found is None or new_accepted_len < 2 or req.grammar is not None:  # a grammar is of all tokens already
+    if found is None or new_accepted_len < 2 or req.grammar is not None:  # a grammar has consumed all tokens already
         return found
     written, reason = req.output_ids, req.finished_reason
     length, first = None, None
@@ -116,12 +116,11 @@ def first_end(original: Callable[..., int | None], req: Any, new_accepted_len: i
 
 # Keeps SGLang's log of overrides short, however often the steps change.
 #
-# Every switch of SGLang 0.5.23 appends an entry, and every /server_info replays all of them; only the last one has an
-# effect.
+# Every switch of SGLang 0.5.23 appends an entry, and every /server_info replays them all. Only the last one matters.
 
 
 SWITCH = "adaptive_spec.restore"
-"""The source that SGLang names in the entry of a switch."""
+"""SGLang's name for the source of a switch entry."""
 
 
 def keep_latest_switch() -> None:
@@ -136,9 +135,9 @@ def keep_latest_switch() -> None:
 
 # Enables SGLang's plan stream on attention backends that lack its last step.
 #
-# With ``SGLANG_ENABLE_OVERLAP_PLAN_STREAM=1`` SGLang prepares a verify pass on a second CUDA stream, and then calls
-# the target's attention backend to correct the plan by the drafts. fa3 and flashinfer do not implement that method,
-# and the scheduler ends at its first verify. The plan of a chain needs no correction.
+# With ``SGLANG_ENABLE_OVERLAP_PLAN_STREAM=1`` SGLang prepares a verify pass on a second CUDA stream, then calls the
+# target's attention backend to correct the plan for the drafts. fa3 and flashinfer do not implement that method, so the
+# scheduler ends at its first verify. A chain's plan needs no correction.
 
 
 CHAIN_BACKENDS = frozenset(
@@ -149,15 +148,15 @@ CHAIN_BACKENDS = frozenset(
         "TorchRefBackend",  # the CPU engine's: a CPU has no second stream
     }
 )
-"""Classes of backends whose plan of a chain's verify needs no correction."""
+"""Backend classes whose plan for verifying a chain needs no correction."""
 
 
 def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
-    """Correct a plan by SGLang's *original*, the base class's method, where a chain does not make that needless.
+    """Correct a plan with SGLang's *original*, the base class's method, unless the backend's chains need no correction.
 
     A chain's metadata depends on lengths, the request table and the number of draft tokens. SGLang 0.5.23 plans after
     the draft, so a flashinfer plan has the final mask; drafts and positions are copied again before the replay. Raises
-    NotImplementedError for a tree, whose mask decides the metadata.
+    NotImplementedError for a tree, whose metadata depends on its mask.
     """
     if CHAIN_BACKENDS.isdisjoint(cls.__name__ for cls in type(backend).__mro__):
         return original(backend, spec_info, cuda_graph_bs)
@@ -169,17 +168,17 @@ def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: 
     return None
 
 
-# Sizes for the most steps what SGLang sizes for the launch steps.
+# Sizes buffers for the most steps where SGLang sizes them for the launch steps.
 #
-# SGLang 0.5.23 derives most sizes from the most draft tokens, but some from those at launch, and rounds of more steps
-# write more: the scratch buffer of hybrid models, for which it would reserve too little memory; slots of sliding
-# windows, which the scheduler then expects and which can be missing; DeepSeek-V4's rings of a request's latest tokens,
-# in which further drafts would overwrite tokens that are still attended to; and buffers of MoE exchanges. The rings and
-# the exchanges were read, not run: they are on GPUs alone.
+# SGLang 0.5.23 derives most sizes from the most draft tokens, but some from those at launch, and rounds with more steps
+# write more. This affects the scratch buffer of hybrid models, for which SGLang would reserve too little memory;
+# sliding-window slots, which the scheduler expects and which can be missing; DeepSeek-V4's rings of a request's latest
+# tokens, where more drafts would overwrite tokens that are still attended to; and MoE exchange buffers. The rings and
+# MoE buffers exist only on GPUs; they were checked by reading, not by running.
 
 
 def at_the_widest(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what SGLang's *original* returns, a size, where it reads the most steps as those of the launch."""
+    """Return the size that SGLang's *original* computes when it sees the most steps as the launch steps."""
     from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 
     spec = get_spec()
@@ -190,11 +189,11 @@ def at_the_widest(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         return original(*args, **kwargs)
 
 
-# Completes the target's attention backend of each runtime state like the one built at start-up.
+# Completes each runtime state's target attention backend like the one built at start-up.
 #
-# SGLang 0.5.23 builds the backend of a state with ``ModelRunner._get_attention_backend`` alone. The start-up backend
-# also has its resolved names, by which models choose a kernel, and the runner's translator of KV indices. Without
-# these a state would use the configured names, and on a pool with virtual ids the wrong indices.
+# SGLang 0.5.23 builds a state's backend with only ``ModelRunner._get_attention_backend``. The start-up backend also has
+# resolved names, by which models choose a kernel, and the runner's KV index translator. Without these, a state would
+# use the configured names and, on a pool with virtual ids, wrong indices.
 
 
 def finished_backend(backend: Any, model_runner: Any) -> Any:
@@ -207,15 +206,15 @@ def finished_backend(backend: Any, model_runner: Any) -> Any:
 
 # Makes zero steps work with ``--speculative-use-rejection-sampling``.
 #
-# Rejection sampling compares the target's distribution with the one that the drafts were drawn from. At zero steps
-# the verify input of SGLang 0.5.23 has no such distribution, and ``eagle_sample`` raises: the first sampled batch at
-# zero steps ends the scheduler.
+# Rejection sampling compares the target's distribution with the drafts' distribution. At zero steps the verify input of
+# SGLang 0.5.23 has no draft distribution, so ``eagle_sample`` raises, and the first sampled batch at zero steps ends
+# the scheduler.
 
 
 def with_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
     """Return the *verify_input* of a zero-step round, with an empty draft distribution where one is needed.
 
-    Its shape is (requests, 1, vocabulary): zeros, expanded from one element. The sampler's kernel reads one row a
+    Its shape is (requests, 1, vocabulary): zeros, expanded from one element. The sampler's kernel reads one row per
     draft; without drafts it reads none and samples from the target's distribution.
     """
     import torch

@@ -1,10 +1,10 @@
-"""A round of adaptive speculation, from the choice of its steps to what its result teaches.
+"""One round of adaptive speculation, from choosing its steps to learning from its result.
 
-SGLang's loop launches a decode round, and with overlap scheduling processes the result of the one before while it runs.
-`Round` is what this package does on the way. Its methods are the events of a round in the order in which they happen;
-the functions in ``seams/`` raise them. The rooms that it holds do the work, and events that concern one room alone go
-straight to it: what a batch has room for (`capacity`), the reservation of KV slots (`reserve`), lengths on the host
-(`lengths`), attention kernels (`decode_kernel`, `fa3`), and captures of CUDA graphs (`captures`).
+SGLang's loop launches a decode round. With overlap scheduling, it processes the previous result while the round runs.
+`Round` is what this package adds. Its methods are the events of a round, in order; the functions in ``seams/`` call
+them. Its components do the work. Events that concern only one component go straight to it: room in a batch
+(`capacity`), KV slot reservation (`reserve`), lengths on the host (`lengths`), attention kernels (`decode_kernel`,
+`fa3`), and CUDA graph capture (`captures`).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 
 class Round:
-    """The rounds of one scheduler, one after the other. There is one in a process, and none where steps are fixed."""
+    """All rounds of one scheduler. A process has one `Round`, or none where steps are fixed."""
 
     def __init__(self, worker: Any, controller: AdaptiveController) -> None:
-        """*worker* is SGLang's speculative worker, of which nothing is built yet."""
+        """*worker* is SGLang's speculative worker, before it builds anything."""
         self.worker = worker
         self.controller = controller
         """Chooses the steps of each round, and passes its result to the policy."""
@@ -80,36 +80,36 @@ class Round:
         self.chances = Chances()
         self.longest_rows = LongestRows()
         self.deferred: DeferredDraftExtend | None = None
-        """Leaves draft extends of zero-step rounds for later; None where they run in every round."""
+        """Postpones draft extends of zero-step rounds; None where they run in every round."""
         self.left_for_later: LeftForLater | None = None
-        """The same, or what does so for a block drafter."""
+        """The same object, or its counterpart for a block drafter."""
         self.ranks: JointSteps | None = None
-        """Agrees on the steps with other ranks; None where this rank chooses alone."""
+        """Agrees on the steps with other ranks; None where this rank chooses by itself."""
         self.budgets: PackedRounds | None = None
-        """Verifies unequal numbers of drafts; None where all requests verify alike."""
+        """Verifies a different number of drafts per request; None where all requests verify equally many."""
         self.why_no_budgets: str | None = None
         self.draft_window: DraftWindow | None = None
-        """Lets the draft attend to a part of long requests; None where it attends to all of them."""
+        """Limits what the draft attends to in long requests; None where it attends to all tokens."""
         self.lookups: LookupRounds | None = None
-        """Looks drafts up in the requests' own texts; None where nobody may."""
+        """Looks up drafts in the requests' own text; None where lookups are unavailable."""
         self.metrics: AdaptiveMetrics | None = None
         self.texts: FinishedTexts | None = None
-        """Counts what lookups would have got accepted; None where nobody does."""
+        """Counts the tokens that lookups would have had accepted."""
         self.audits: Audits | None = None
-        """Lets some finished requests be decoded again; does nothing unless the configuration asks for it."""
+        """Picks finished requests to decode again; does nothing unless the configuration asks for it."""
         self._resolving: RoundNote | None = None
 
     @cached_property
     def exact(self) -> ExactVerify | None:
-        """What verifies by drawn tokens; None where SGLang's verify does all of it."""
+        """Verifies drafts against sampled tokens; None where SGLang verifies every round."""
         return ExactVerify.where_it_can(self.worker)
 
     # -- start-up -------------------------------------------------------------------------------------------------
 
     def start(self, build: Callable[[Any], None], worker: Any) -> None:
-        """Build the runtime states of all steps by SGLang's *build*, and decide what the setup allows in a round.
+        """Build the runtime states of all steps with SGLang's *build*, and decide which features the setup allows.
 
-        SGLang builds those of the launch steps in the draft's scope, and would build the others there as well.
+        SGLang builds the state of the launch steps in the draft's scope, and would build the others there too.
         """
         launches.ignore_alignment()
         with self.controller.states_postponed():
@@ -125,7 +125,7 @@ class Round:
     def build_state(
         self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """Build one further runtime state by SGLang's *build*: each part in its scope, with fewer runs of the model."""
+        """Build another runtime state with SGLang's *build*: each part in its own scope, with fewer model runs."""
         drafts_nothing = speculative_num_steps in self.controller.lookups
         with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
             return build_state(build, worker, speculative_num_steps, *args, **kwargs)
@@ -133,50 +133,50 @@ class Round:
     # -- before a round -------------------------------------------------------------------------------------------
 
     def with_ballot(self, row: Any, info: Any) -> Any:
-        """Add this rank's ballot to its row of the gather; a rank in a prefill has no say."""
+        """Append this rank's ballot to its row of the gather; a rank in a prefill abstains."""
         if self.ranks is None:
             return row
         return attention_dp.appended(row, self.ranks.row(0 if info.is_extend_in_batch else info.num_tokens))
 
     def with_silence(self, row: Any) -> Any:
-        """Add a ballot without a say to the row of a rank that is not there."""
+        """Append an abstaining ballot to the row of an absent rank."""
         return row if self.ranks is None else attention_dp.appended(row, silent(self.ranks.depths).row())
 
     def gathered(self, info: Any) -> None:
-        """Set the steps of the coming round from the ballots of all ranks."""
+        """Set the steps of the next round from the ballots of all ranks."""
         if self.ranks is not None:
             self.ranks.take(attention_dp.rows(info, self.ranks))
 
     def count(self, count: Callable[[Any], None], batch: Any) -> None:
-        """Let penalizers count what a batch has written."""
+        """Let penalizers count the output tokens of a batch."""
         if self.exact is None:
             count(batch)
         else:
             self.exact.count(count, batch)
 
     def prefill_prepared(self, batch: Any) -> None:
-        """Let penalizers count what requests of a prefill wrote before they were retracted."""
+        """Let penalizers count the tokens that requests of a prefill wrote before they were retracted."""
         if self.exact is not None:
             self.exact.count_again(batch)
 
     def draft_prefill(self, extend: Callable[..., Any], drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the draft over a prompt; over a chunk that another follows, up to its keys and values."""
+        """Run the draft over a prompt; for every chunk but the last, only compute keys and values."""
         found = self.chunks.written(extend, drafter, batch, *args, **kwargs)
         return extend(drafter, batch, *args, **kwargs) if found is None else found
 
     def waits(self, scheduler: Any, batch: Any) -> bool:
-        """Say whether pending results are processed before *batch* is launched."""
+        """Return whether pending results must be processed before *batch* is launched."""
         return self.exact is not None and self.exact.waits(scheduler, batch)
 
     def prepare(self, prepare: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-        """Prepare the decode batch for its next round; first find out what it has room for, then whose round it is."""
+        """Prepare the decode batch for a round that it has room for, and tell the audit."""
         found = self.capacity.prepare(prepare, scheduler, batch)
         if self.audits is not None:
             self.audits.before_round(found)
         return found
 
     def resolve_lengths(self, resolve: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
-        """Bring the lengths of requests to the host; without a wait where they are known, or nobody reads them."""
+        """Copy request lengths to the host, without waiting where they are known or unused."""
         self.lengths.resolve(resolve, future_map, batch, partial(self._lengths_unread, batch), **kwargs)
 
     def _lengths_unread(self, batch: Any) -> bool:
@@ -184,17 +184,17 @@ class Round:
         return whole and self.device_plans.cover(self.worker, batch)
 
     def choose_steps(self, batch_size: int) -> None:
-        """Choose the steps of the coming round, and its verify budget; make the steps live."""
+        """Choose the steps and the verify budget of the next round, and make the steps live."""
         self.controller.activate_step_by_batch(batch_size)
 
     def switched(self) -> None:
-        """Keep SGLang's own log of such changes short."""
+        """Keep SGLang's own log of switches short."""
         repairs.keep_latest_switch()
 
     # -- a round --------------------------------------------------------------------------------------------------
 
     def zero_step_input(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
-        """Begin a round that drafts nothing; return its verify input, one token a request."""
+        """Begin a round that drafts nothing; return its verify input, one token per request."""
         self.lengths.expect(batch)
         if self.lookups is not None:
             self.lookups.begin(batch)
@@ -204,7 +204,7 @@ class Round:
         return repairs.with_draft_probs(made, worker, batch)
 
     def draft(self, draft: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
-        """Draft, after the draft extends that zero-step rounds have left for later; or take drafts looked up."""
+        """Draft after running the postponed draft extends, or use drafts from lookups."""
         if self.deferred is not None:
             self.deferred.before_draft(drafter, batch)
         if self.lookups is not None and not batch.forward_mode.is_idle():
@@ -219,7 +219,7 @@ class Round:
     def draft_prepared(
         self, prepare: Callable[..., Any], draft_input: Any, pool: Any, batch: Any, *args: Any, **kw: Any
     ) -> Any:
-        """Prepare the draft's steps; for long requests, over a part of them."""
+        """Prepare the draft steps; apply the draft window to long requests."""
         found = prepare(draft_input, pool, batch, *args, **kw)
         if self.draft_window is not None:
             self.draft_window.shorten(found[0], batch)
@@ -229,15 +229,15 @@ class Round:
         self, prepare: Callable[..., Any], extend_input: Any, batch: Any, predict: Any, width: int, runner: Any,
         graphs: Any, *args: Any, **kw: Any,
     ) -> Any:  # fmt: skip
-        """Prepare the draft's extend; for long requests, over a part of them."""
+        """Prepare the draft extend; apply the draft window to long requests."""
         found = prepare(extend_input, batch, predict, width, runner, graphs, *args, **kw)
         window = self.draft_window
         if window is not None and window.shorten(found, batch) and not (graphs and graphs.can_run_graph(found)):
-            runner.attn_backend.init_forward_metadata(found)  # SGLang has made those of the whole requests
+            runner.attn_backend.init_forward_metadata(found)  # SGLang's metadata covers whole requests
         return found
 
     def draft_forward(self, run: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
-        """Run the draft's steps; for budgets keep the chance that it gives each token."""
+        """Run the draft steps; for budgets, keep the chance that the draft gives each token."""
         asked = self.budgets is not None or self.chances.is_capturing
         if not asked or forward_batch.forward_mode.is_idle():
             return run(drafter, forward_batch)
@@ -247,7 +247,7 @@ class Round:
         return result
 
     def draft_replayed(self, graphs: Any, forward_batch: Any) -> None:
-        """The same after a replay of the draft's graph, which fills the chances in."""
+        """Keep the chances that a replay of the draft's graph has filled in."""
         if self.budgets is not None and not forward_batch.forward_mode.is_idle():
             self.budgets.note_drafts(self.chances.replayed(graphs, forward_batch.batch_size))
 
@@ -259,7 +259,7 @@ class Round:
         return verify(worker, batch, **kwargs) if found is None else found
 
     def before_verify(self, prepare: Callable[..., Any], verify_input: Any, pool: Any, batch: Any, target: Any) -> Any:
-        """Prepare the verify pass; with a budget, of the batch's likeliest drafts alone."""
+        """Prepare the verify pass; with a budget, only for the batch's likeliest drafts."""
         if self.budgets is None or batch.forward_mode.is_idle():
             return prepare(verify_input, pool, batch, target)
         return self.budgets.prepare(prepare, verify_input, pool, batch, target)
@@ -268,7 +268,7 @@ class Round:
         self, accept: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
         *more: Any, watermark_state: Any = None, **options: Any,
     ) -> Any:  # fmt: skip
-        """Accept drafts and choose the tokens behind them: by the sampler, or by the likeliest tokens alone."""
+        """Accept drafts and choose the tokens after them."""
         asked = (verify_input, batch, logits_output, grammar_mask, watermark_state)
         found = None if self.budgets is None else self.budgets.accept(*asked)
         if found is None and logits_output.next_token_logits.is_cuda:
@@ -287,7 +287,7 @@ class Round:
         return found
 
     def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-        """Run the draft over the accepted tokens; at zero steps that may wait for later rounds."""
+        """Run the draft over the accepted tokens, or postpone that at zero steps."""
         self._draft_extend(extend, drafter, batch, result, **kwargs)
         if self.lookups is None or batch.forward_mode.is_idle():
             return
@@ -307,7 +307,7 @@ class Round:
 
     @property
     def drafts_whole(self) -> bool:
-        """Whether drafts read the whole of each request, and nobody asks for more of them than the tokens."""
+        """Whether the draft reads whole requests and has to return only tokens."""
         return self.budgets is None and self.draft_window is None
 
     def _extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
@@ -319,7 +319,7 @@ class Round:
         extend(drafter, batch, result, **kwargs)
 
     def launched(self, result: Any) -> None:
-        """Note how many requests the largest rank of the round has."""
+        """Note the number of requests on the round's largest rank."""
         if self.ranks is not None:
             self.note(result).largest_batch = self.ranks.largest
 
@@ -340,31 +340,31 @@ class Round:
             result.cap_lens = Proposed(note.verified or [note.steps] * len(batch.reqs))
 
     def verified(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
-        """Pass the accepted drafts of the round that is being resolved to the controller."""
+        """Pass the accepted drafts of the round being resolved to the controller."""
         note, self._resolving = self._resolving, None
         self.controller.on_verify_complete(num_correct_drafts_per_req, batch_size, note)
 
     def interrupted(self) -> None:
-        """Do not time the next decode round: a prefill, its launch or an idle batch lies between.
+        """Do not time the next decode round, because a prefill, its launch or an idle batch precedes it.
 
-        A prefill without CUDA graphs is launched kernel by kernel, which keeps the scheduler's thread busy for 20 ms
-        and more; with overlap the result of the round before is processed only then.
+        A prefill without CUDA graphs is launched kernel by kernel, which occupies the scheduler's thread for 20 ms or
+        more. With overlap, the previous round's result is processed only after that.
         """
         self.controller.interrupt()
 
     def owned_length(self, owned: int, req: Any) -> int:
-        """Leave tokens with pending rows of the draft out of what the prefix cache keeps of a leaving request."""
+        """Exclude tokens with pending draft rows from what the prefix cache keeps when a request leaves."""
         return owned if self.left_for_later is None else self.left_for_later.owned_length(owned, req)
 
     def released(self, req: Any) -> None:
-        """Let the text of a request that has given back its KV be counted and audited, if it is done."""
+        """Count and audit the text of a request that has released its KV cache, if it is finished."""
         if self.texts is not None:
             self.texts.add(req)
         if self.audits is not None:
             self.audits.add(req)
 
     def short_rounds(self) -> dict[str, int]:
-        """Return how many passes were shortened, and in which way, for /server_info."""
+        """Return the number of shortened passes of each kind, for /server_info."""
         return {
             "verifies": self.short_verify.rounds,
             "accepts": self.short_verify.commit.rounds,
@@ -385,27 +385,27 @@ class Round:
         return found
 
     def all_verify_alike(self, why: str) -> None:
-        """Let all requests of a batch verify equally many drafts from now on, because of *why*."""
+        """Turn verify budgets off from now on; *why* is the reason."""
         self.controller.allow_budgets(False)
         self.budgets, self.why_no_budgets = None, why
 
     def weights_updated(self, result: Any, request: Any) -> None:
-        """Capture all graphs again if that was asked, and trust less what was learnt of the draft."""
+        """Recapture all graphs if requested, and trust the learned acceptance less."""
         follow_update(self.controller, result, request)
         if self.deferred is not None:
             self.deferred.renew()
         self.weights_change()
 
     def weights_change(self) -> None:
-        """Let requests that were decoded with the weights until now be audited no more."""
+        """Stop auditing requests that were decoded with the old weights."""
         if self.audits is not None:
             self.audits.weights_change()
 
     def metrics_made(self, context: Any) -> None:
-        """Make our metrics beside those of SGLang's *context*."""
+        """Create our metrics next to those of SGLang's *context*."""
         self.metrics = metrics_beside(context, self.controller)
 
     def metrics_set(self) -> None:
-        """Set our metrics, if there are some."""
+        """Update our metrics, if there are any."""
         if self.metrics is not None:
             self.metrics.update()

@@ -1,13 +1,13 @@
 """Builds the runtime states of all steps: each part in its own scope, with graphs for the sizes that need some.
 
-- SGLang 0.5.23 is meant to capture a state only for the batch sizes at which its steps can be chosen. It passes the
-  list ``cuda_graph_bs_decode``, None unless ``--cuda-graph-bs-decode`` is given, and overrides that field for a state,
-  but capture reads ``cuda_graph_config.decode``. So every state captures every size.
-- It builds a whole further state in the draft's scope: its parallel groups and its backends for experts. With attention
-  DP the capture of the target's graphs ends there, for the draft's group is one rank ("output tensor size must be equal
-  to world_size times input tensor size", seen on two H100s). A mixture of experts is captured with the draft's
-  backends, also without attention DP. Here further states are built once SGLang has left the draft's scope, and the
-  draft's parts in that scope.
+- SGLang 0.5.23 is meant to capture a state only for batch sizes at which its steps can be chosen. It passes the list
+  ``cuda_graph_bs_decode``, None unless ``--cuda-graph-bs-decode`` is given, and overrides that field for a state. But
+  capture reads ``cuda_graph_config.decode``, so every state captures every size.
+- SGLang builds all of a further state in the draft's scope, with its parallel groups and expert backends. With
+  attention DP, capturing the target's graphs fails there because the draft's group is one rank ("output tensor size
+  must be equal to world_size times input tensor size", seen on two H100s). Even without attention DP, a mixture of
+  experts is captured with the draft's backends. Here further states are built after SGLang has left the draft's scope,
+  and only the draft's parts in that scope.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _DRAFT_PARTS = ("init_attention_backend", "_capture_cuda_graphs")
 
 
 def ranks_pad_alike() -> bool:
-    """Return whether all ranks of a round replay graphs of one batch size.
+    """Return whether all ranks of a round replay graphs of the same batch size.
 
-    Not so with attention DP where no layer gathers tokens, as with DeepEP, ``--moe-dense-tp-size 1`` and
-    ``--enable-dp-lm-head``: each rank pads to its own batch, at which the steps of the largest could have no graph.
+    They do not with attention DP where no layer gathers tokens, as with DeepEP, ``--moe-dense-tp-size 1`` and
+    ``--enable-dp-lm-head``: each rank pads to its own batch, for which the steps of the largest may have no graph.
     """
     from sglang.srt.runtime_context import get_parallel
     from sglang.srt.utils.common import require_mlp_tp_gather
@@ -53,7 +53,7 @@ class GraphedDevice(Device):
         return sorted(sizes) if sizes else None
 
     def sizes_to_capture(self, wanted: list[int] | None, every: list[int] | None) -> list[int] | None:
-        """Return *wanted*, or *every* where pruning is off or SGLang would drop each size of *wanted*."""
+        """Return *wanted*, or *every* if pruning is off or SGLang would drop every size of *wanted*."""
         if not self._prune or not wanted:
             return wanted if self._prune else every
         from sglang.srt.utils.common import get_cuda_graph_batch_size_alignment
@@ -62,7 +62,7 @@ class GraphedDevice(Device):
         return wanted if any(size % alignment == 0 for size in wanted) else every
 
     def free_gigabytes(self) -> float | None:
-        """Return SGLang's reading of free memory in GB, after the allocator's cache was released."""
+        """Return free memory in GB as SGLang measures it, after releasing the allocator's cache."""
         from sglang.srt.utils.common import get_available_gpu_memory
 
         return float(get_available_gpu_memory(self._worker.device, self._worker.gpu_id))
@@ -72,9 +72,9 @@ def build_state(
     build: Callable[..., Any], worker: Any, speculative_num_steps: int, speculative_num_draft_tokens: int,
     cuda_graph_bs: list[int] | None = None,
 ) -> Any:  # fmt: skip
-    """Return a state that *build* makes, EAGLEWorkerV2's method or another worker's, with graphs for *cuda_graph_bs*.
+    """Return the state from *build*, a method of EAGLEWorkerV2 or another worker, with graphs for *cuda_graph_bs*.
 
-    An empty list captures nothing; None leaves the configured list.
+    An empty list captures nothing; None keeps the configured list.
     """
     if cuda_graph_bs is not None:
         sizes = list(cuda_graph_bs)
@@ -99,10 +99,7 @@ def capturing(sizes: list[int] | None) -> Iterator[None]:
 
 
 def new_backend(runner: Any) -> Any:
-    """Return an attention backend of *runner*, SGLang's model runner, for a further state: one has buffers of its own.
-
-    Its workspace, too, is not that of the backends that the runner had before.
-    """
+    """Return a new attention backend of SGLang's *runner* for a further state, with its own buffers and workspace."""
     workspace = runner.init_new_workspace
     try:
         return runner._get_attention_backend(init_new_workspace=True)
@@ -111,7 +108,7 @@ def new_backend(runner: Any) -> Any:
 
 
 def target_parts(worker: Any, steps: int, width: int) -> tuple[Any, Any]:
-    """Return the target's attention backend and its CUDA graphs for a verify pass of *width* tokens a request."""
+    """Return the target's attention backend and its CUDA graphs for a verify pass of *width* tokens per request."""
     from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
     from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 
@@ -126,7 +123,7 @@ def target_parts(worker: Any, steps: int, width: int) -> tuple[Any, Any]:
 
 
 def draft_extend_state(worker: Any, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-    """Return a state that only extends the draft, by *width* tokens a request, with graphs for the batch *sizes*."""
+    """Return a state that only extends the draft, by *width* tokens per request, with graphs for the batch *sizes*."""
     steps, draft = width - 1, worker._draft_worker
     logger.info("adaptive: building a draft extend of %d tokens with CUDA graphs for batch sizes %s", width, sizes)
     with (
@@ -142,9 +139,9 @@ def draft_extend_state(worker: Any, width: int, sizes: list[int] | None) -> Spec
 
 @contextmanager
 def draft_parts_in_their_scope(draft: Any, drafts_nothing: bool = False) -> Iterator[None]:
-    """Let *draft*, SGLang's draft worker, build its parts of a state in the draft's scope inside the ``with``.
+    """Inside the ``with``, let SGLang's draft worker *draft* build its parts of a state in the draft's scope.
 
-    A state that *drafts_nothing*, whose drafts are looked up, has no attention backends and graphs for draft steps.
+    If it *drafts_nothing*, as with lookups, the state has no attention backends or graphs for draft steps.
     """
     for name in _DRAFT_PARTS:
         setattr(draft, name, _scoped(draft, getattr(draft, name), drafts_nothing))
@@ -168,7 +165,7 @@ def _scoped(draft: Any, build: Callable[[], None], drafts_nothing: bool) -> Call
             speculative_moe_a2a_backend_context(),
         ):
             steps = draft.speculative_num_steps
-            draft.speculative_num_steps = 1 if drafts_nothing else steps  # of one step SGLang builds none
+            draft.speculative_num_steps = 1 if drafts_nothing else steps  # SGLang builds none for one step
             try:
                 build()
             finally:

@@ -1,1 +1,1 @@
-"""The operator's interface: /server_info, /set_internal_state, and changes of the configuration while serving."""
+"""The operator's interface: /server_info, /set_internal_state, and configuration changes while serving."""

@@ -1,4 +1,4 @@
-"""Changes of the configuration in the HTTP server's process: by a request, SIGHUP or a watched file."""
+"""Configuration changes in the HTTP server's process: by a request, SIGHUP or a watched file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, WATCH, Chan
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""Seconds between two checks of a watched file; it is read once two checks agree, so never half written."""
+"""Seconds between checks of a watched file; it is read once two checks agree, so never half written."""
 
 Stamp = tuple[int, int, int] | None
 
@@ -37,8 +37,8 @@ class ConfigChanges:
         """*send* sends a change to the schedulers and returns, for each, whether it applied it.
 
         *in_force* asks a scheduler for its configuration, which another HTTP worker may have changed. *path* is the
-        server's file, if it has one, *stamp* its stamp at launch. *changed* is called when the server
-        starts and after each change, in the event loop. *fit* returns what the server can run of a configuration.
+        server's file, if any, and *stamp* its stamp at launch. *changed* is called in the event loop when the server
+        starts and after each change. *fit* returns the part of a configuration that the server can run.
         """
         self._send, self._ask_in_force = send, in_force
         self._built, self._changed, self._fit = built, changed, fit
@@ -48,7 +48,7 @@ class ConfigChanges:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Listen for SIGHUP and watch the file, in the running event loop; an error is logged only."""
+        """Listen for SIGHUP and watch the file, in the running event loop; errors are only logged."""
         try:
             if threading.current_thread() is threading.main_thread():  # Python's rule for signals
                 loop = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ class ConfigChanges:
         return updated
 
     async def _watch(self, path: str) -> None:
-        """Look for changes of the file, and read it after each while the configuration in force has ``watch``."""
+        """Reread the file after each change while the active configuration has ``watch``."""
         seen = self._handled
         while True:
             await asyncio.sleep(POLL_SECONDS)

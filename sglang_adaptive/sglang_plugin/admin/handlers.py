@@ -1,10 +1,10 @@
-"""What the scheduler does with this package's keys of /set_internal_state, between two rounds.
+"""The scheduler's handlers for this package's keys of /set_internal_state, run between two rounds.
 
-All tensor-parallel ranks apply a message at the same round, because SGLang's loop receives messages once an iteration,
+All tensor-parallel ranks apply a message at the same round, because SGLang's loop receives messages once per iteration,
 before it chooses a batch. Rank 0 reads its socket and broadcasts the list (``SchedulerRequestReceiver.recv_requests``),
-and every rank handles the whole list before it goes on. The result depends on the message and on state that is equal on
-all ranks; round times, which are not, come from rank 0. Each data-parallel replica gets the message and changes
-independently.
+and every rank handles the whole list before it goes on. The result depends only on the message and on state that is
+equal on all ranks; round times are not, so they come from rank 0. Each data-parallel replica gets the message and
+changes independently.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 CONFIG_KEY = "adaptive_config"
 FORCE_KEY = "adaptive_force_steps"
 LEASE_OVER_KEY = "adaptive_force_lease_over"
-"""Of the HTTP server's messages alone: the number of a hold whose time is over."""
+"""Only in the HTTP server's messages: the number of an expired hold."""
 BUDGET_KEY = "adaptive_force_budget"
 EXTEND_KEY = "adaptive_zero_step_extend_every"
 WARM_UP_KEY = "adaptive_warm_up"
@@ -67,11 +67,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Draft steps to hold; None releases what is held."""
+    """Draft steps to hold; None releases the hold."""
 
     steps: int | None
     lease: int | None = None
-    """The number of a hold that ends unless it is renewed; None for one without an end."""
+    """The number of a hold that ends unless it is renewed; None for a hold without an end."""
 
     def __post_init__(self) -> None:
         """Raise TypeError for what another client has put together."""
@@ -80,7 +80,7 @@ class Hold:
 
 
 PACKED: Mapping[str, type] = {CONFIG_KEY: Change, FORCE_KEY: Hold, REPORT_KEY: Report}
-"""Dataclasses that travel in SGLang's message, by their keys. It has numbers under names: one is packed into a name."""
+"""Dataclasses sent in SGLang's message, by key. The message maps names to numbers, so each is packed into a name."""
 
 
 def pack(key: str, value: Change | Hold | Report) -> dict[str, int]:
@@ -89,7 +89,7 @@ def pack(key: str, value: Change | Hold | Report) -> dict[str, int]:
 
 
 def unpack(recv_req: Any) -> None:
-    """Put what is packed in SGLang's message under its key; SGLang refuses a name that carries nothing of the kind."""
+    """Unpack the values in SGLang's message under their keys; SGLang refuses names that do not unpack."""
     for name in list(recv_req.server_args):
         key, _, text = name.partition(" ")
         if key in PACKED:
@@ -100,14 +100,14 @@ def unpack(recv_req: Any) -> None:
 
 
 class Handler:
-    """What one key does. SGLang validates all keys of a message before it applies any of them."""
+    """Handles one key. SGLang validates all keys of a message before it applies any of them."""
 
     def problem(self, key: str, value: Any) -> str | None:
-        """Return why *value* is refused; None where it is not."""
+        """Return why *value* is refused; None if it is accepted."""
         raise NotImplementedError
 
     def apply(self, key: str, value: Any) -> None:
-        """Do it, from the next round on."""
+        """Apply *value* from the next round on."""
         raise NotImplementedError
 
     def validate(self, key: str, value: Any) -> None:
@@ -133,7 +133,7 @@ class OfController(Handler):
 
 
 class NotAdaptive(Handler):
-    """Every key, where speculation is static."""
+    """Refuses every key where speculation is static."""
 
     def problem(self, key: str, value: Any) -> str | None:
         return f"{key}: this server's speculation is not adaptive"
@@ -151,7 +151,7 @@ class ForceSteps(OfController):
     def apply(self, key: str, value: Hold) -> None:
         before = self._controller.forced_steps
         self._controller.force_steps(value.steps, value.lease)
-        if value.lease is None or value.steps != before:  # a renewal is not worth a line
+        if value.lease is None or value.steps != before:  # renewals are not logged
             logger.info("adaptive: draft steps %s", "released" if value.steps is None else f"held at {value.steps}")
 
 
@@ -159,7 +159,7 @@ class LeaseOver(OfController):
     """``adaptive_force_lease_over``: the number of a hold that ends, if it was not renewed."""
 
     def problem(self, key: str, value: Any) -> str | None:
-        return None  # that of a hold which is over changes nothing
+        return None  # the number of an expired hold changes nothing
 
     def apply(self, key: str, value: Any) -> None:
         if self._controller.end_lease(int(value)):
@@ -169,7 +169,7 @@ class LeaseOver(OfController):
 
 
 class ForceBudget(OfController):
-    """``adaptive_force_budget``: drafts to verify of a request while steps are held; 0 for all."""
+    """``adaptive_force_budget``: drafts to verify per request while steps are held; 0 for all."""
 
     def problem(self, key: str, value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -205,7 +205,7 @@ class ExtendEvery(Handler):
 class WarmUpSwitch(OfController):
     """``adaptive_warm_up``: BEGIN for each pass of the warm-up, and END.
 
-    For SGLang serving begins when the scheduler enters its loop, before any request can run. Here it begins when the
+    In SGLang, serving begins when the scheduler enters its loop, before any request can run. Here it begins when the
     warm-up ends, because the warm-up is meant to load kernels.
     """
 
@@ -224,7 +224,7 @@ class WarmUpSwitch(OfController):
 
 
 class TakeReport(Handler):
-    """``adaptive_audit``: what came of a finished request that was decoded again."""
+    """``adaptive_audit``: the `Report` on a finished request that was decoded again."""
 
     def __init__(self, audits: Audits | None) -> None:
         self._audits = audits
@@ -240,7 +240,7 @@ class TakeReport(Handler):
 
 
 class Reconfigure(OfController):
-    """``adaptive_config``: another configuration, as a `Change`."""
+    """``adaptive_config``: a new configuration, as a `Change`."""
 
     def __init__(self, controller: AdaptiveController) -> None:
         super().__init__(controller)
@@ -249,8 +249,8 @@ class Reconfigure(OfController):
     def problem(self, key: str, value: Any) -> str | None:
         """Check the change and build its policy, so that ``apply`` cannot fail.
 
-        A watched file that says what is in force changes nothing: each HTTP worker watches it, and all but one come
-        late.
+        A watched file equal to the active configuration changes nothing: every HTTP worker watches it, and only the
+        first to report it matters.
         """
         from sglang.srt.runtime_context import get_spec
 
@@ -274,7 +274,7 @@ class Reconfigure(OfController):
         return None
 
     def apply(self, key: str, value: Change) -> None:
-        """Replace the policy, the interval of the draft extend, the audit and the trace, unless nothing changes."""
+        """Replace the policy, the draft extend interval, the audit and the trace, unless nothing changes."""
         if self._successor is None:
             return
         controller = self._controller

@@ -46,7 +46,7 @@ METHODS = ("POST", "PUT")
 WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
 MOST_SECONDS = 86400
-"""A hold for longer is one without an end."""
+"""The longest timed hold; for more, use a hold without an end."""
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
 
 
 def _serve_our_application() -> None:
-    """Let HTTP workers import this package's application and log what it says, and SIGHUP reach one of them.
+    """Make HTTP workers import this package's application and log its messages, and pass SIGHUP to one of them.
 
     Each worker of ``--tokenizer-worker-num`` is a new process in which SGLang loads no plugins.
     """
@@ -98,7 +98,7 @@ def _serve_our_application() -> None:
     named = import_in_workers(WORKERS_APPLICATION)
     if named != WORKERS_APPLICATION:
         env.HTTP_APPLICATION.set(named)
-    # As SGLang does for its own logger: a worker configures no other.
+    # As SGLang does for its own logger; a worker configures no other.
     LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
     try:
         from uvicorn.supervisors import multiprocess
@@ -111,7 +111,7 @@ def _serve_our_application() -> None:
 
 
 def _pass_on(supervisor: Any) -> None:
-    """Instead of uvicorn's restart of all workers, which ends their requests: let one read the configuration again."""
+    """Let one worker reread the configuration; uvicorn would restart all workers, which ends their requests."""
     for process in supervisor.processes:
         with contextlib.suppress(OSError):  # it has just ended, and will be replaced
             return os.kill(process.pid, signal.SIGHUP)
@@ -130,7 +130,7 @@ def _manager() -> Any:
 
 
 async def to_schedulers(values: dict[str, int]) -> list[bool]:
-    """Send SGLang's message with *values*; return for each data-parallel replica whether it took them."""
+    """Send SGLang's message with *values*; return for each data-parallel replica whether it accepted them."""
     from sglang.srt.managers.io_struct import SetInternalStateReq
 
     updated: list[bool] = await _manager().set_internal_state(SetInternalStateReq(server_args=values))
@@ -179,7 +179,7 @@ class AdminRoute:
             await _refuse(send, str(error))
 
     async def _force(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass a request that holds or releases steps on with a `Hold`, or answer 400 and one line."""
+        """Forward a request that holds or releases steps as a `Hold`, or answer 400 and one line."""
         message = orjson.loads(body)
         values = message["server_args"]
         problem = self._problem(values)
@@ -191,7 +191,7 @@ class AdminRoute:
         replaced = orjson.dumps(message)
         try:
             await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
-        finally:  # the schedulers may have it, whatever became of the answer
+        finally:  # the schedulers may have it even if the answer failed
             if lease is not None:
                 task = asyncio.create_task(self._end(lease, seconds))
                 self._tasks.add(task)  # the loop itself keeps no reference
@@ -215,7 +215,7 @@ class AdminRoute:
         return None
 
     async def _end(self, lease: int, seconds: float) -> None:
-        """End a hold after *seconds*. The schedulers ignore it if the hold was renewed, in whatever HTTP worker."""
+        """End a hold after *seconds*. The schedulers ignore it if the hold was renewed through any HTTP worker."""
         await asyncio.sleep(seconds)
         try:
             await self._send({LEASE_OVER_KEY: lease})
@@ -224,7 +224,7 @@ class AdminRoute:
 
 
 def _once_started(send: Send, act: Callable[[], None]) -> Send:
-    """Return *send* that calls *act* after the message that the application has started."""
+    """Return a *send* that calls *act* once the application has started."""
 
     async def both(message: dict[str, Any]) -> None:
         await send(message)
@@ -253,7 +253,7 @@ def _configuration(body: bytes) -> Any:
     """Return the value of CONFIG_KEY in a request. Raises ConfigError when the request has other keys."""
     if len(body) > MAX_BYTES:
         raise ConfigError(CONFIG_KEY, None, f"the request is larger than {MAX_BYTES} bytes", "a configuration object")
-    values = parse_object(CONFIG_KEY, body.decode())["server_args"]  # as a file is parsed: no key twice
+    values = parse_object(CONFIG_KEY, body.decode())["server_args"]  # parsed like a file: no duplicate keys
     others = [name for name in values if name != CONFIG_KEY]
     if others:
         raise ConfigError(CONFIG_KEY, None, f"comes together with {shown(others)}", "it in a request of its own")

@@ -13,19 +13,19 @@ from sglang_adaptive.sglang_plugin.start.profiles import profile_key
 from sglang_adaptive.sglang_plugin.verify_budget.setup_check import asked
 
 LOOK = "sglang-adaptive look"
-"""Id of a request for this package's part of the internal state alone."""
+"""Id of a request for only this package's part of the internal state."""
 HISTORY = "sglang-adaptive history "
-"""Id of a request for the history alone: this, and the seconds of one of ``runtime.history.SPANS``."""
+"""Id prefix of a request for only the history; the seconds of one of ``runtime.history.SPANS`` follow."""
 
 
 def add_adaptive(state: dict[str, Any]) -> None:
     """Add our part to SGLang's internal *state*, or why speculation is not adaptive."""
-    # SGLang lists the replicas' answers in the order in which they came.
+    # SGLang lists the replicas' answers in order of arrival.
     state["adaptive"] = {**_adaptive(), "dp_rank": ranks.replica()}
 
 
 def answer(recv_req: Any, scheduler: Any) -> Any:
-    """Return our part alone for a request with LOOK, HISTORY or TAKE as id; None for any other.
+    """Return only our part for a request with LOOK, HISTORY or TAKE as id; None for any other.
 
     The whole state has more than 500 fields, which take a scheduler milliseconds to collect.
     """

@@ -1,1 +1,1 @@
-"""The launcher: whether a server should adapt and can, and whether its schedulers started with their hooks."""
+"""The launcher: whether a server should and can adapt, and whether its schedulers started with their hooks."""

@@ -1,4 +1,4 @@
-"""The hooks that check in the launcher whether adaptive speculation is requested and can run."""
+"""The launcher's checks of whether adaptive speculation is requested and can run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_command_line(args: argparse.Namespace) -> None:
-    """Refuse an invalid configuration with one line, and an SGLang that does not fit; exit with 2."""
+    """Refuse an invalid configuration or an SGLang that does not fit with one line, and exit with 2."""
     if asked_for(args):
         try:
             _check_beside(args, load_config(args.speculative_adaptive_config))
@@ -32,9 +32,9 @@ def check_command_line(args: argparse.Namespace) -> None:
 
 
 def resolve_once(original: Callable[..., None], server_args: Any) -> None:
-    """Resolve *server_args* by SGLang's *original*, and turn adaptive speculation on where it can run.
+    """Resolve *server_args* with SGLang's *original*, and turn adaptive speculation on where it can run.
 
-    Raises ConfigError or ContractError; ``check_command_line`` refuses both before.
+    Raises ConfigError or ContractError; ``check_command_line`` refuses both earlier.
     """
     if getattr(server_args, "_resolution_finished", False):
         return original(server_args)
@@ -47,7 +47,7 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
 
 
 def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Return why a setup cannot adapt, by SGLang's *original* and by our checks; keep the reason for /server_info."""
+    """Return why a setup cannot adapt, from SGLang's *original* and our checks; keep the reason for /server_info."""
     reason = unsupported_reason(original, server_args)
     if hasattr(server_args, NOTE):
         getattr(server_args, NOTE)["reason"] = reason
@@ -89,8 +89,8 @@ def _prepare(server_args: Any) -> None:
         if server_args.disaggregation_mode == "prefill":
             _draft_as_the_decode_server(server_args, config)
         return
-    # The file alone requests adaptive speculation. Set on the raw input, because one of SGLang's checks reads it before
-    # the resolution step that handles speculation.
+    # A configuration file is enough to request adaptive speculation. Set on the raw input, because one of SGLang's
+    # checks reads it before the resolution step that handles speculation.
     server_args.speculative_adaptive = True
     note["stamp"] = stamp
     if config.options.lookup and server_args.speculative_num_steps is None:
@@ -104,7 +104,7 @@ def _prepare(server_args: Any) -> None:
 def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> None:
     """Set a prefill server's steps and topk to those of an adaptive decode server with the same arguments.
 
-    It hands over topk drafts a request, and SGLang's default without adaptive speculation is a tree.
+    It hands over topk drafts per request, and SGLang's default without adaptive speculation is a tree.
     """
     given = (server_args.speculative_num_steps, server_args.speculative_eagle_topk)
     if given == (None, None) and not drafts_blocks(server_args):
@@ -143,7 +143,7 @@ def cannot_adapt(server_args: Any) -> str | None:
 
 
 def adapts(server_args: Any) -> bool:
-    """Return whether the launcher has found *server_args* to adapt."""
+    """Return whether the launcher has found that *server_args* can adapt."""
     return getattr(server_args, NOTE, {"reason": "static"})["reason"] is None
 
 
@@ -157,7 +157,7 @@ def runs_on_cpu(server_args: Any) -> bool:
 
 
 def _check_beside(args: Any, config: AdaptiveConfig) -> None:
-    """Raise ConfigError where *config* is valid, but not beside *args*."""
+    """Raise ConfigError if *config* conflicts with *args*."""
     algorithm = (args.speculative_algorithm or "").upper()
     if config.options.lookup and algorithm in workers.WITHOUT_LOOKUPS:
         expected = f"false with --speculative-algorithm {algorithm}"

@@ -1,6 +1,6 @@
 """The checks of ``doctor`` that import SGLang, in a separate process: ``python -m ...checkup QUESTION ANSWER``.
 
-Both are JSON files, so that SGLang's output does not mix with the answer. The question is
+QUESTION and ANSWER are JSON files, so that SGLang's output does not mix with the answer. The question is
 ``{"arguments": [...] or null}``; the answer has the results up to the first failure.
 """
 
@@ -79,7 +79,7 @@ def sglang_version() -> str:
 
 
 def contract() -> dict[str, list[str]]:
-    """Return the needs of the package that this SGLang does not meet, and the hooked bodies that have changed."""
+    """Return the package's needs that this SGLang does not meet, and the hooked bodies that have changed."""
     asked = (need.problem() for need in ASKED)
     missing = [*hooks.problems(), *(problem for problem in asked if problem is not None)]
     return {"missing": missing, "changed": hooks.changed()}
@@ -100,8 +100,8 @@ def doors() -> str | None:
 def launch(arguments: Sequence[str]) -> dict[str, Any]:
     """Parse and resolve SGLang's *arguments* as a launch does before it loads a model.
 
-    The answer has ``renamed``: flags that this SGLang refuses, with replacements. The other keys are for the line with
-    these replaced. ``refused`` (one line) is the error that would end the launch. Otherwise there are
+    The answer has ``renamed``: flags that this SGLang refuses, with replacements. The other keys describe the line
+    after these replacements. ``refused`` (one line) is the error that would end the launch. Otherwise there are
 
     - ``asked``: whether adaptive speculation is requested;
     - ``reason``: why it would be off, or None;
@@ -153,7 +153,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def how_it_drafts(server_args: Any) -> dict[str, Any]:
-    """Return the line's arguments for speculation; None for those that it leaves to SGLang."""
+    """Return the line's arguments for speculation; None for those left to SGLang."""
     config = server_args.speculative_adaptive_config
     return {
         "steps": server_args.speculative_num_steps,
@@ -210,4 +210,4 @@ if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # taking SGLang's modules down in order costs seconds
+    os._exit(0)  # an orderly shutdown of SGLang's modules takes seconds

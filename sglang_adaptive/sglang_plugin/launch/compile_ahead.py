@@ -1,10 +1,10 @@
-"""Compiles CUDA modules in a process of their own, from the launcher's first second on.
+"""Compiles CUDA modules in a separate process, from the launcher's first second on.
 
-SGLang and FlashInfer compile a module when it is first used, in the scheduler, one after the other. On a fresh host
-with an H100 a stock server compiles for 30 s before it is ready, and for 95 s at its first sampled request, while every
-other request waits. Here the modules are compiled side by side while weights load. Both libraries hold a file lock
-while they compile a module and look again when they get it, so a scheduler that needs one early waits for the rest of
-its compilation, and nothing is compiled twice.
+SGLang and FlashInfer compile modules on first use, in the scheduler, one at a time. On a fresh host with an H100, a
+stock server compiles for 30 s before it is ready, and for 95 s at its first sampled request, while all other requests
+wait. Here modules are compiled in parallel while weights load. Both libraries hold a file lock while they compile a
+module and check again once they have it. So a scheduler that needs a module early waits for the rest of its
+compilation, and nothing is compiled twice.
 
 ``python -m sglang_adaptive.sglang_plugin.launch.compile_ahead SETUP`` is that process; SETUP is JSON of `Setup`.
 """
@@ -33,15 +33,15 @@ logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 5
-"""Below the server's own start-up, where cores are few."""
+"""Lower priority than the server's own start-up, where cores are few."""
 _SLOW = 1.0
-"""Seconds from which on a module was compiled, and not only found."""
+"""Seconds above which a module was compiled, not just found."""
 
 _started: Compiler | None = None
 """The launcher's one compiler; None where nothing is compiled ahead."""
 
 Job = tuple[str, Callable[[], Any]]
-"""A module's name, and what compiles it where it is not compiled yet."""
+"""A module's name, and the function that compiles it if needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Setup:
     kv_dtype: str
     vocabulary: int
     head: int | None
-    """Numbers of a head's key; None where keys and values are not stored by head, as with MLA."""
+    """Size of a head's key; None where keys and values are not stored per head, as with MLA."""
     kv_heads: int
     """On one rank."""
     flashinfer: bool
     """Whether FlashInfer computes attention."""
     selects: bool
-    """Whether the draft selects among the likeliest tokens of each place, as DFlash2 does."""
+    """Whether the draft selects among the likeliest tokens of each position, as DFlash2 does."""
 
 
 class Compiler:
@@ -79,11 +79,11 @@ class Compiler:
 
     @property
     def succeeded(self) -> bool:
-        """Whether every module is there."""
+        """Whether all modules are compiled."""
         return self._process.poll() == 0
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end for at most *seconds*; return whether every module is there."""
+        """Wait at most *seconds* for it to end; return whether all modules are compiled."""
         try:
             return self._process.wait(seconds) == 0
         except subprocess.TimeoutExpired:
@@ -124,9 +124,9 @@ def _setup(server_args: Any) -> Setup:
 
 
 def jobs(setup: Setup) -> Iterator[Job]:
-    """Yield the modules that a server of *setup* needs, the slowest first.
+    """Yield the modules that a server of *setup* needs, slowest first.
 
-    A module that is not needed after all, or a missing one, costs a few seconds of a core here or of the start there.
+    An unneeded module costs a few seconds of one core here; a missing one costs a few seconds at the server's start.
     """
     import torch
     from flashinfer.jit.sampling import gen_sampling_module
@@ -143,7 +143,7 @@ def jobs(setup: Setup) -> Iterator[Job]:
 
         # No rotary positions in the kernel, no sliding window, no cap on logits.
         shape = (dtype, kv, dtype, torch.int32, setup.head, setup.head, 0, False, False)
-        # SGLang leaves the kernel of prefills without a prefix to FlashInfer, which takes fa3's on Hopper.
+        # SGLang lets FlashInfer choose the kernel of prefills without a prefix: fa3's on Hopper.
         for kernel in {"fa2", determine_attention_backend(torch.device("cuda"), 0, False, False, dtype, kv)}:
             yield _of_flashinfer(gen_batch_prefill_module(kernel, *shape, False))
         yield _of_flashinfer(gen_batch_decode_module(*shape))
@@ -164,10 +164,7 @@ def jobs(setup: Setup) -> Iterator[Job]:
 
 
 def compile_all(wanted: Iterable[Job]) -> bool:
-    """Compile *wanted* side by side; log in a line what took how long, and in one what failed.
-
-    Returns whether all are there.
-    """
+    """Compile *wanted* in parallel; log one line of times and one of failures; return whether all succeeded."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         running = [(name, pool.submit(_timed, compile_one)) for name, compile_one in wanted]
     failed = {name: error for name, future in running if (error := future.exception()) is not None}
@@ -181,11 +178,11 @@ def compile_all(wanted: Iterable[Job]) -> bool:
 
 
 def main(setup: str) -> int:
-    """Compile the modules of *setup*; return 0 when all are there."""
+    """Compile the modules of *setup*; return 0 if all succeed."""
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     _end_with_the_launcher()
     os.nice(_NICENESS)
-    # nvcc optimises the parts of one file on every core. Not one of FlashInfer's flags: another flag, another module.
+    # nvcc optimizes the parts of one file on all cores. Set here, because other FlashInfer flags make another module.
     flags = os.environ.get("NVCC_APPEND_FLAGS", "")
     os.environ["NVCC_APPEND_FLAGS"] = f"{flags} --split-compile=0".strip()
     try:
@@ -206,7 +203,7 @@ def _timed(compile_one: Callable[[], Any]) -> float:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the line that says most: a compiler's first error, which stands among all that it printed."""
+    """Return the most telling line: the first error in a compiler's output."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     line = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
     return f"{type(error).__name__}: {line[:300]}"

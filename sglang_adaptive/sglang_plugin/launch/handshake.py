@@ -1,6 +1,6 @@
 """Each scheduler reports in SGLang's start-up handshake that its hooks are applied; the launcher checks it.
 
-The report travels with SGLang's start-up times, because a controller of replicas passes on nothing else of a scheduler.
+The report travels with SGLang's start-up times, because a controller of replicas forwards nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUILT = "sglang_adaptive_built"
 
 
 def report(info: dict[str, Any]) -> dict[str, Any]:
-    """Return the *info* that ends a scheduler's start-up, with how many hooks it has. Raises ContractError."""
+    """Return the *info* that ends a scheduler's start-up, with its number of hooks. Raises ContractError."""
     from sglang.srt.utils import is_cuda
 
     hooks.require(hooks.problems(on_cuda=True) if is_cuda() else [])
@@ -34,14 +34,14 @@ def report(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def pass_on(summary: dict[str, Any], times: Sequence[Any]) -> dict[str, Any]:
-    """Return the *summary* of the start-up *times* of replicas, with the report of their schedulers."""
+    """Return the *summary* of the replicas' start-up *times*, with their schedulers' report."""
     if times and all(of_one and KEY in of_one for of_one in times):
         return {**summary, **{key: times[0][key] for key in (KEY, BUILT) if key in times[0]}}
     return summary
 
 
 def require_in_schedulers(infos: list[dict[str, Any]]) -> None:
-    """Raise ContractError unless each scheduler has reported its hooks; put its report into its info."""
+    """Raise ContractError unless each scheduler has reported its hooks; move each report into its info."""
     for info in infos:
         times = info.get(TIMES) or {}
         info.update({key: times.pop(key) for key in (KEY, BUILT) if key in times})

@@ -1,7 +1,7 @@
-"""What ``doctor`` says of a launch line: flags that were renamed, what it lacks to start, and what it could gain.
+"""What ``doctor`` says about a launch line: renamed flags, what it lacks to start, and what it could gain.
 
-SGLang 0.5.23 checks some of what a way of speculating needs while it resolves the arguments, which a machine without a
-device does not, and finds some only with the model loaded.
+SGLang 0.5.23 checks some requirements of speculation while it resolves the arguments, which needs a device, and finds
+others only once the model is loaded.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _DRAFT = "add --speculative-draft-model-path DRAFT"
 
 
 def missing(server_args: Any) -> str | None:
-    """Return what ends a launch with *server_args* once its models are loaded, and what to write; None for nothing.
+    """Return what ends a launch with *server_args* once its models are loaded, with a remedy; None if nothing does.
 
-    Models that are not on this machine are taken to be what they should.
+    Models that are not on this machine are assumed to be right.
     """
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -97,10 +97,10 @@ def missing(server_args: Any) -> str | None:
 
 
 def refused(server_args: Any, adapts: bool) -> str | None:
-    """Return why SGLang would refuse how *server_args*, parsed and not resolved, speculate; None where it would not.
+    """Return why SGLang would refuse how *server_args*, parsed and not resolved, speculate; None if it would not.
 
-    Asks SGLang's own checks as on a GPU, and keeps what these say of the arguments: what they need of models, or of
-    other steps of the resolution, may be missing here. *adapts* says whether the steps would be adaptive.
+    Runs SGLang's own checks as on a GPU, and keeps only what they say about the arguments, because the models or other
+    resolution steps that they need may be missing here. *adapts* says whether the steps would be adaptive.
     """
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.arg_groups.overrides import declare_resolution
@@ -108,7 +108,7 @@ def refused(server_args: Any, adapts: bool) -> str | None:
     from sglang.srt.speculative import spec_info
 
     if plans_widths(server_args) and not Path(server_args.model_path).is_dir():
-        return None  # SGLang would look for a draft beside the target on its hub
+        return None  # SGLang would look for a draft next to the target on its hub
     asked = copy.deepcopy(server_args)
     steps, topk, tokens = (
         asked.speculative_num_steps,
@@ -143,7 +143,7 @@ def refused(server_args: Any, adapts: bool) -> str | None:
 
 
 def hint(server_args: Any) -> str | None:
-    """Return what is wasteful in how a line drafts, though it starts; None where nothing is known to be."""
+    """Return what is wasteful in how a line drafts, although it starts; None if nothing is known."""
     drafts = _Drafts(server_args)
     if drafts.algorithm in ("EAGLE", "NEXTN"):
         if drafts.itself and drafts.target is not None and drafts.architecture == drafts.target:
@@ -156,7 +156,7 @@ def hint(server_args: Any) -> str | None:
 
 
 class _Drafts:
-    """How a line drafts: its algorithm, and what is known here of the models."""
+    """How a line drafts: its algorithm, and what is known here about the models."""
 
     def __init__(self, server_args: Any) -> None:
         target, draft = server_args.model_path, server_args.speculative_draft_model_path
@@ -166,11 +166,11 @@ class _Drafts:
         self.target = (model_config(target).get("architectures") or [None])[0]
         """The target's architecture; None where it is not on this machine."""
         self.architecture = _as_draft(model_config(target if self.itself else draft), self.algorithm)
-        """That of the model that SGLang loads as the draft."""
+        """The architecture of the model that SGLang loads as the draft."""
 
 
 def _as_draft(found: dict[str, Any], algorithm: str) -> str | None:
-    """Return the architecture that SGLang loads as a draft for a configuration: an MTP layer, where it knows one."""
+    """Return the architecture that SGLang loads as a draft for a configuration: an MTP layer, if it knows one."""
     from sglang.srt.configs.model_config import ModelConfig
     from transformers import PretrainedConfig
 
@@ -182,7 +182,7 @@ def _as_draft(found: dict[str, Any], algorithm: str) -> str | None:
     asked.is_draft_quantization_explicit, asked.quantization, asked.sliding_window_size = False, None, None
     try:
         asked._config_draft_model()
-    except Exception:  # reads more of a model than its file
+    except Exception:  # it reads more of a model than its file
         return None
     return str(asked.hf_config.architectures[0])
 
@@ -218,7 +218,7 @@ WORTH_OF_A_WINDOW = "SmolLM2's draft, trained on 2048 tokens, brings 6% to 20% m
 
 
 def long_contexts(server_args: Any) -> str | None:
-    """Return what to set for long requests; None where nothing is lost, or nothing is known of the models here."""
+    """Return what to set for long requests; None if nothing is lost, or the models are unknown here."""
     draft = model_config(server_args.speculative_draft_model_path)
     target = model_config(server_args.model_path)
     config = server_args.speculative_adaptive_config
@@ -241,17 +241,17 @@ WORTH_OF_FA3 = {
     "triton": "a round of 3 steps took 5.8 to 7.2 ms with it and 5.6 with fa3 at batch 1, and 9.3 and 9.1 at 64 (8B "
     "shape, one H200)",
 }
-"""By the backends that SGLang takes before Hopper; from backends/ among the results of the benchmarks."""
+"""By the backends that SGLang picks before Hopper; from backends/ in the benchmark results."""
 
 
 def faster_backend(server_args: Any, backend: str | None) -> str | None:
-    """Return what to take instead of *backend*, and why; None where nothing here is known to be faster."""
+    """Return a faster alternative to *backend*, and why; None if none is known here."""
     import torch
 
     algorithm = (server_args.speculative_algorithm or "").upper()
     if backend not in WORTH_OF_FA3 or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
         return None
-    # SGLang has fa3 for the GPUs of these generations, and with latent attention (MLA) for Hopper alone.
+    # SGLang has fa3 for these GPU generations, and with latent attention (MLA) only for Hopper.
     generations = (9,) if model_config(server_args.model_path).get("kv_lora_rank") else (8, 9)
     if torch.cuda.get_device_capability()[0] not in generations:
         return None

@@ -1,7 +1,7 @@
-"""The launcher's part of the warm-up: it sends requests before SGLang's own one, while the server is not ready.
+"""The launcher's part of the warm-up: send requests before SGLang's own, while the server is not ready.
 
-Kernels load and compile at their first launch, and many are specialised by the number of draft tokens or by the batch
-size. Without a warm-up a client's first rounds at each number of steps would be slow. The requests go through the
+Kernels load and compile at their first launch, and many are specialized by the number of draft tokens or the batch
+size. Without a warm-up, a client's first rounds at each number of steps would be slow. The requests go through the
 scheduler, where the controller runs all steps in turn (``runtime/start_up.py``).
 """
 
@@ -33,28 +33,28 @@ MOST_WITHOUT_GRAPHS = 16
 """Largest batch of the warm-up where CUDA graphs are off."""
 ATTEMPTS = 3
 LONG = 200
-"""Tokens of the one long prompt of a batch, beside one a request."""
+"""Tokens of a batch's one long prompt, plus one per request."""
 VOCABULARY = 256
-"""Prompts consist of token ids below this; every vocabulary has as many."""
+"""Prompts consist of token ids below this; every vocabulary has that many."""
 
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
 NOTHING: Mapping[str, Any] = {}
 LOGPROBS: Mapping[str, Any] = {"return_logprob": True}
-"""Rounds with such requests are prepared by SGLang (``fast_path``), with kernels that others do not need."""
+"""SGLang prepares rounds with these requests (``fast_path``), with kernels that other rounds do not need."""
 
 FEW_SIZES = (1, 3)
-"""Of passes whose own kernels do not depend on the batch size beyond whether it is 1."""
+"""For passes whose kernels depend only on whether the batch size is 1."""
 PREFILL_SIZES = (1, 3, 16)
 PREFILL_TOKENS = (32, 33)
-"""Lengths of the last prompt; the others have the first of these. Triton specialises by whether the numbers of prompts
+"""Lengths of the last prompt; the others have the first length. Triton specializes by whether the numbers of prompts
 and of their tokens are 1, a multiple of 16 or neither."""
 
 
 def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Run the warm-up before SGLang's request that makes the server ready, in *original*, its _wait_and_warmup.
+    """Run the warm-up before the request in *original*, SGLang's _wait_and_warmup, that makes the server ready.
 
-    With ``--skip-server-warmup`` SGLang calls neither.
+    With ``--skip-server-warmup`` SGLang runs neither.
     """
     call = inspect.signature(original).bind(*args, **kwargs)
     call.apply_defaults()
@@ -71,8 +71,8 @@ def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -
 def batch_sizes(largest: int) -> list[int]:
     """Return 1, 2, 3, 4, 7, 8, 13, 16, 25, 32, ... up to *largest*, which is the last.
 
-    Triton specialises by the next power of two, where a kernel has it as a constant, and by whether a number is 1 or a
-    multiple of 16. So from 16 on there are two sizes for each power of two, one a multiple of 16.
+    Triton specializes by the next power of two, if a kernel has it as a constant, and by whether a number is 1 or a
+    multiple of 16. So from 16 on there are two sizes for each power of two, one of them a multiple of 16.
     """
     sizes, power = {1, largest}, 2
     while power <= largest:
@@ -82,7 +82,7 @@ def batch_sizes(largest: int) -> list[int]:
 
 
 def _warm_up(server_args: Any) -> None:
-    """Warm up where the configuration and the setup want it; after an error log a warning and go on."""
+    """Warm up if the configuration and the setup want it; after an error, log a warning and go on."""
     try:
         if _wanted(server_args):
             with _one_at_a_time(server_args):
@@ -110,7 +110,7 @@ def _wanted(server_args: Any) -> bool:
 
 @contextmanager
 def _one_at_a_time(server_args: Any) -> Iterator[None]:
-    """Let one of several HTTP workers in; the others wait, because none is to be ready before the warm-up is over."""
+    """Admit one HTTP worker at a time; the others wait, because none may be ready before the warm-up is over."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
     if (resolving_view(server_args).tokenizer_worker_num or 1) == 1:
@@ -118,14 +118,14 @@ def _one_at_a_time(server_args: Any) -> Iterator[None]:
         return
     from sglang.srt.managers.multi_tokenizer_mixin import get_main_process_id
 
-    # The shared memory in which SGLang hands the workers their arguments: there is one for each server.
+    # SGLang passes the workers their arguments in this shared memory; each server has its own.
     with open(f"/dev/shm/multi_tokenizer_args_{get_main_process_id()}", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
         yield
 
 
 class _Server:
-    """An HTTP client of this process' server, as in SGLang's own warm-up."""
+    """An HTTP client of this process's server, as in SGLang's own warm-up."""
 
     def __init__(self, server_args: Any) -> None:
         from sglang.srt.arg_groups.serving_hook import ssl_verify_of
@@ -145,7 +145,7 @@ class _Server:
         return self._states()[0]["adaptive"]["startup"]["warm_up_seconds"] is not None
 
     def warm_up(self) -> None:
-        """Run all batch sizes greedily, a few with log-probabilities and sampled, then flush the cache."""
+        """Run all batch sizes greedily, and a few with log-probabilities and with sampling; then flush the cache."""
         begun = time.perf_counter()
         seconds: dict[str, float] = {}
         with Progress(lambda line: logger.info("adaptive: warm-up: %s", line)) as self._progress:
@@ -181,7 +181,7 @@ class _Server:
         )
 
     def _can_sample(self, compiler: compile_ahead.Compiler | None) -> bool:
-        """Return whether a sampled request would compile nothing; if it would, run one when the compiler is done."""
+        """Return whether a sampled request would compile nothing; otherwise run one once the compiler is done."""
         if compiler is None or compiler.succeeded:
             return True
         if not compiler.running:
@@ -208,7 +208,7 @@ class _Server:
         self._set(BEGIN)
         missed = list(sizes)
         for attempt in range(ATTEMPTS):
-            # One token a round where every draft of a random text is rejected, which the first attempt hopes for.
+            # The first attempt assumes that every draft of random text is rejected, which makes one token per round.
             tokens = (len(tiers) + 1) * (attempt + 1) ** 2
             for done, size in enumerate(missed):
                 self._progress.now(f"{name} batches of {size}, {done} of {len(missed)} sizes are done")
@@ -277,7 +277,7 @@ class _Server:
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:
-    """Return the largest batch of the warm-up: that of the largest graph, at most the requests that run at once."""
+    """Return the largest batch of the warm-up: that of the largest graph, but no more requests than run at once."""
     graphs = [
         max(tier["graph_batch_sizes"], default=MOST_WITHOUT_GRAPHS)
         for state in states

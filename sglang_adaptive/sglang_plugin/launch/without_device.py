@@ -1,4 +1,4 @@
-"""Checks without a GPU whether a launch line can adapt, by its arguments and its models' configurations.
+"""Checks without a GPU whether a launch line can adapt, from its arguments and its models' configurations.
 
 SGLang resolves a line only on a machine with its device. Some steps of the resolution need none: the flags of data
 parallelism, the worker for the architecture, and the algorithm for the draft. This module runs them in SGLang's order,
@@ -31,7 +31,7 @@ def reason(server_args: Any) -> str | None:
 
 
 def settle(server_args: Any) -> None:
-    """Run the steps of SGLang's resolution that decide how a line speculates, on *server_args*."""
+    """Run the steps of SGLang's resolution on *server_args* that decide how a line speculates."""
     from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
     from sglang.srt.arg_groups.parallel_hook import handle_deprecated_dp_attention
 

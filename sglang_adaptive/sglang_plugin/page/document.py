@@ -44,10 +44,10 @@ def _part(name: str) -> str:
     return PARTS.joinpath(name).read_text(encoding="utf-8")
 
 
-# A browser cannot send a key with a typed address. So where SGLang refuses ``GET /adaptive``, status 401, a browser
-# gets the page's document as the body of the refusal: the same bytes for every server, without data. The document
-# asks for the key, keeps it while the tab is open, and sends it with its requests for ``/adaptive.json``, which
-# SGLang refuses without it. A client that does not accept HTML gets SGLang's own answer.
+# A browser cannot send a key with a typed address. So when SGLang refuses ``GET /adaptive`` with status 401, a browser
+# gets the page's document as the body: the same bytes for every server, without data. The document asks for the key,
+# keeps it while the tab is open, and sends it with its requests for ``/adaptive.json``, which SGLang refuses without
+# it. A client that does not accept HTML gets SGLang's own answer.
 
 
 class KeyPrompt:

@@ -55,7 +55,7 @@ def leave_out_polls(path: str) -> None:
 
 
 VERSION = 1
-"""Version of the schema. A new field leaves it as it is; removing a field, or changing its meaning, raises it."""
+"""Version of the schema. A new field does not change it; removing a field or changing its meaning raises it."""
 
 
 def data_of(ranks: Iterable[Mapping[str, Any]], **about: Any) -> bytes:
@@ -72,12 +72,12 @@ def data_of(ranks: Iterable[Mapping[str, Any]], **about: Any) -> bytes:
 
 
 SHARED_SECONDS = 1.0
-"""Seconds from the begin of a fetch for which its answer is shared; a page asks one second after its last answer."""
+"""Seconds from the start of a fetch for which its answer is shared; a page asks one second after its last answer."""
 PATIENCE_SECONDS = 5.0
 
 
 class SharedFetch:
-    """Calls *fetch* at most once in *seconds*, never twice at a time, and only on request."""
+    """Calls *fetch* at most once per *seconds*, never twice at a time, and only on request."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SharedFetch:
         return self._task.result()
 
 
-# The data routes: JSON, never cached, and a failure as one line.
+# The data routes: JSON, never cached, with failures as one line.
 
 
 async def answered(shared: SharedFetch) -> Response:
@@ -183,7 +183,7 @@ def install() -> None:
 
 
 def prompt_for_key(app: FastAPI) -> None:
-    """Send browsers a form for the key, outside SGLang's check of keys."""
+    """Send browsers a form for the key, outside SGLang's key check."""
     try:
         app.add_middleware(KeyPrompt, path=PAGE, page=_page())
     except Exception:
@@ -193,7 +193,7 @@ def prompt_for_key(app: FastAPI) -> None:
 def add_routes(
     app: FastAPI, fetch: Callable[[], Awaitable[bytes]], fetch_history: Callable[[int], Awaitable[bytes]]
 ) -> None:
-    """Add the routes to *app*; does nothing where it has them, as when a process serves a second time."""
+    """Add the routes to *app*, unless it has them, as when a process serves a second time."""
     from sglang.srt.utils.auth import AuthLevel, auth_level
     from starlette.responses import Response
 

@@ -1,4 +1,4 @@
-"""Hands the text of each finished request to the counter of lookups."""
+"""Passes the text of each finished request to the lookup counter."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 
 
 class FinishedTexts:
-    """The finished requests of one rank; of ranks that have the same requests the first one counts."""
+    """The finished requests of one rank; among ranks with the same requests, only the first one counts."""
 
     def __init__(self, controller: AdaptiveController) -> None:
-        """Begin to count, unless that is turned off, and let *controller* report it."""
+        """Begin to count unless that is turned off; *controller* reports the counts."""
         self.guard = Guard("adaptive: lookups are not counted from here on", env.LOOKUP_COUNTER)
         self._controller = controller
         self._counter = self.guard.attempt(self._begin)
 
     def add(self, req: Any) -> None:
-        """Count SGLang's *req* if it is done, in another thread."""
+        """Count SGLang's *req* in another thread, if it is finished."""
         if self._counter is not None:
             self.guard.attempt(self._add, self._counter, req)
 

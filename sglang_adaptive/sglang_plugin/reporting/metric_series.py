@@ -1,7 +1,7 @@
-"""Every metric of this package with how its values are read; does not import SGLang.
+"""Every metric of this package and how to read its values; does not import SGLang.
 
-A series has SGLang's own labels and at most one of ours. With D runtime states (at most 33: 0 to 32 steps), the largest
-of P steps, a scheduler has at most ``most_series(D, P)`` series; docs/monitoring.md has the numbers.
+A series has SGLang's own labels and at most one of ours. With D runtime states (at most 33: 0 to 32 steps) of up to P
+steps, a scheduler has at most ``most_series(D, P)`` series; docs/monitoring.md has the numbers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ DEPTH, POSITION, CAUSE, REGION, CHANCE = "draft_steps", "position", "cause", "ba
 VERDICT = "verdict"
 
 Read = Callable[[MeterReading], float | Mapping[str, float] | None]
-"""Reads a metric: a number, or one for each value of its label; None where the policy or the setup has none.
+"""Reads a metric: a number, or one per value of its label; None if the policy or the setup has none.
 
-Counters are there from the start, with 0, so that a rate includes their first increase.
+Counters exist from the start, at 0, so that a rate includes their first increase.
 """
 
 
@@ -39,16 +39,16 @@ class Metric:
     """This package's label beside SGLang's, if any."""
 
     needs: str = ""
-    """The key of the configuration without which no server has it."""
+    """The configuration key that it requires."""
 
 
 def label_of(cause: str) -> str:
-    """Return a cause as a label's value: "batch_size"."""
+    """Return a cause as a label value, such as "batch_size"."""
     return cause.replace(" ", "_")
 
 
 def _by_depth(of: Callable[[Counters], Mapping[int, int]]) -> Read:
-    """Return what reads counts by steps, for the steps with a runtime state."""
+    """Return a reader of counts by steps, for the steps with a runtime state."""
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         counts = of(reading.counters)
@@ -58,7 +58,7 @@ def _by_depth(of: Callable[[Counters], Mapping[int, int]]) -> Read:
 
 
 def _by_position(key: str) -> Read:
-    """Return what reads *key* of ``Counters.by_position``, for the positions of the most steps."""
+    """Return a reader of *key* of ``Counters.by_position``, for the positions of the most steps."""
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         counted = {entry["position"]: entry[key] for entry in reading.counters.by_position()}
@@ -68,12 +68,12 @@ def _by_position(key: str) -> Read:
 
 
 def _by_region(of: Callable[[Region], float]) -> Read:
-    """Return what reads the regions of batch sizes that had a round."""
+    """Return a reader of the batch-size regions that had a round."""
     return lambda reading: {name: of(region) for name, region in reading.counters.regions.items()}
 
 
 def _by_chance(of: Callable[[Mapping[str, Any]], float]) -> Read:
-    """Return what reads the bins of the draft's chances; none where rounds may have no budget."""
+    """Return a reader of the bins of the draft's chances; it reads none without verify budgets."""
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         bins = reading.verify_budget["calibration"] if reading.verify_budget else ()
@@ -296,7 +296,7 @@ Series = tuple[str, str | None, float]
 
 
 def most_series(depths: int, deepest: int) -> int:
-    """Return the most series of a scheduler with *depths* runtime states, the largest of *deepest* steps."""
+    """Return the most series of a scheduler with *depths* runtime states of up to *deepest* steps."""
     most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS), CHANCE: BINS}
     most[VERDICT] = len(VERDICTS)
     return sum(most[metric.label] for metric in METRICS)

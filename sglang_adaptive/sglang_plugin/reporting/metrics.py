@@ -24,7 +24,7 @@ BURST_SECONDS = 0.01
 
 
 def metrics_beside(context: Any, controller: AdaptiveController) -> AdaptiveMetrics | None:
-    """Return our metrics beside those of SGLang's *context*; None on a rank that logs none, and after an error."""
+    """Return our metrics next to those of SGLang's *context*; None on a rank that logs none, and after an error."""
     if context.collector is None or not context.current_scheduler_metrics_enabled:
         return None
     try:
@@ -35,7 +35,7 @@ def metrics_beside(context: Any, controller: AdaptiveController) -> AdaptiveMetr
 
 
 class AdaptiveMetrics:
-    """The families of METRICS under a collector's labels, and what was last written to each series.
+    """The families of METRICS with a collector's labels, and the value last written to each series.
 
     An update reads the controller once and writes each series that changed; ``metric_series`` bounds their number.
     SGLang logs after every prefill, so updates that would take more than SHARE of the time are skipped; the next one
@@ -45,8 +45,8 @@ class AdaptiveMetrics:
     def __init__(
         self, collector: Any, controller: AdaptiveController, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        # Imported here, because prometheus_client reads at import the environment variable of its multiprocess mode,
-        # which SGLang sets.
+        # Imported here, because prometheus_client reads its multiprocess environment variable at import, and SGLang
+        # sets it.
         from prometheus_client import Counter, Gauge
 
         self._controller = controller
@@ -91,7 +91,7 @@ class AdaptiveMetrics:
             child = self._children[key] = self._child(key)
         if BY_NAME[key[0]].kind == COUNTER:
             before = self._written.get(key, 0.0)
-            # A total that fell began anew with another policy.
+            # A total that fell has restarted with another policy.
             child.inc(value - before if value >= before else value)
         else:
             child.set(value)

@@ -1,8 +1,8 @@
-"""Computes accept rates over the drafts that were proposed.
+"""Computes accept rates over the drafts that were actually proposed.
 
 SGLang 0.5.23 divides accepted drafts by rounds x one number of steps: the live one in the scheduler's log and gauges,
-that at launch in a response's meta_info. Here the proposed drafts are counted: each result says them in ``cap_lens``,
-SGLang's field for the drafts that each request of a round may propose, which EAGLE leaves empty.
+the one at launch in a response's meta_info. Here each result reports its proposed drafts in ``cap_lens``, SGLang's
+field for how many drafts each request of a round may propose, which EAGLE leaves empty.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Proposed:
         self._drafts = drafts
 
     def tolist(self) -> list[int]:
-        """Return one number a request."""
+        """Return one number per request."""
         return list(self._drafts)
 
 
 def report_decode_stats(original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any) -> None:
-    """Report by SGLang's *original*; let it divide by the mean draft tokens of the rounds since the last report."""
+    """Report with SGLang's *original*, divided by the mean draft tokens of the rounds since the last report."""
     from sglang.srt.runtime_context import get_spec
 
     rounds = reporter.spec_num_forward_ct
@@ -49,7 +49,7 @@ def correct_request_metrics(meta_info: dict[str, Any], recv_obj: Any, i: int) ->
         return
     proposed, rounds = proposed_by_request[i], rounds_by_request[i]
     correct = recv_obj.spec_num_correct_drafts[i]
-    # SGLang leaves all of these out for a server that was launched at zero steps.
+    # SGLang omits all of these for a server launched at zero steps.
     meta_info["spec_accept_rate"] = correct / proposed if proposed else 0.0
     meta_info["spec_accept_length"] = recv_obj.completion_tokens[i] / rounds
     meta_info["spec_num_correct_drafts"] = correct

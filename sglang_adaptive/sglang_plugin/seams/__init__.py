@@ -1,6 +1,6 @@
-"""The only modules that hook SGLang, one for each area of it.
+"""The only modules that hook SGLang, one for each of its areas.
 
-Their functions say what SGLang is doing and hand it on: to the `Round`, or to the room whose job it is. A new release
-of SGLang changes these modules and nothing else. They import SGLang and the rooms inside their functions, so that a
-process which only has to know what is hooked loads neither.
+Their functions pass what SGLang is doing to the `Round`, or to the component that handles it. A new release of SGLang
+changes only these modules. They import SGLang and the components inside their functions, so that listing the hooks
+loads neither.
 """

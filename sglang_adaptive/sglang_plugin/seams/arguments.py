@@ -1,4 +1,4 @@
-"""SGLang's arguments: whether a server is asked to be adaptive, and what that changes in them."""
+"""SGLang's arguments: whether they request adaptive speculation, and what that changes in them."""
 
 from __future__ import annotations
 

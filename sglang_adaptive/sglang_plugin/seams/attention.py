@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 _TRITON = SRT + "layers.attention.triton_backend.TritonAttnBackend."
 _FLASHINFER = SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend."
 _DECODING = (_TRITON, _FLASHINFER)
-"""Backends that can run a zero-step round with the kernel of a plain decode."""
+"""Backends that can run a zero-step round with the plain decode kernel."""
 
 _FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
 _DRAFTING = (SRT + "layers.attention.triton_backend.TritonMultiStepDraftBackend.", _FLASHINFER_DRAFT)
-"""Backends of the draft's steps that take a request's length from its position."""
+"""Draft backends that derive a request's length from its position."""
 
 
 @around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")

@@ -1,4 +1,4 @@
-"""SGLang's CUDA graphs: their capture, and their replays where a round needs something of them."""
+"""SGLang's CUDA graphs: their capture, and the replays that a round uses."""
 
 from __future__ import annotations
 

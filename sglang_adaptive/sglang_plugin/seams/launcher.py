@@ -1,4 +1,4 @@
-"""SGLang's launcher: the schedulers that it starts, and the moment at which it is ready."""
+"""SGLang's launcher: how it starts schedulers and becomes ready."""
 
 from __future__ import annotations
 

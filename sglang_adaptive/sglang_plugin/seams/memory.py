@@ -1,4 +1,4 @@
-"""Sizes that SGLang derives from the draft tokens of the launch or of the most steps, where rounds may have others."""
+"""Sizes that SGLang derives from the draft tokens of the launch or of the most steps, though rounds may have others."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def places_beyond_context(original: Callable[[], int]) -> int:
     return capacity.places_beyond_context(original)
 
 
-# A scheduler asks it for SGLang's server in Rust.
+# A scheduler calls it for SGLang's Rust server.
 @around(SRT + "managers.utils.compute_num_reserved_tokens", process=(Process.LAUNCHER, Process.SCHEDULER))
 def reserved_tokens(original: Callable[[], int]) -> int:
     """Say how many tokens a round takes off a request's context: those of the launch steps."""

@@ -123,7 +123,7 @@ def _interrupting_result(now: Round, original: Callable[..., Any], *args: Any, *
     return original(*args, **kwargs)
 
 
-# A prefill; a batch without requests, while other ranks of attention DP go on; one that a prefill server has computed.
+# A prefill; an empty batch while other attention DP ranks go on; a batch that a prefill server has computed.
 for _kind in ("prefill", "idle", "prebuilt"):
     event(_RESULTS + f"process_batch_result_{_kind}", "self")(_interrupting_result)
 

@@ -178,7 +178,7 @@ def _launch_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwar
     return original(*args, **kwargs)
 
 
-# The latter where the ranks of attention DP coordinate it.
+# The second is for attention DP ranks that coordinate prefills.
 for _launch in ("_forward_prefill_batch", "_forward_dp_spec_prefill_coordination"):
     event(WORKER + f"EAGLEWorkerV2.{_launch}", "self", "batch")(_launch_prefill)
 

@@ -1,1 +1,1 @@
-"""The start of a scheduler's controller: its policy, its cost profile, its warm-up; and what changes them later."""
+"""The start of a scheduler's controller: policy, cost profile and warm-up, and what changes them later."""

@@ -1,4 +1,4 @@
-"""Makes the controller of a scheduler on SGLang's worker, and its policies."""
+"""Creates a scheduler's controller for SGLang's worker, and its policies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from sglang_adaptive.sglang_plugin.workers.choice import drafts_layers
 logger = logging.getLogger(__name__)
 
 KEPT_NAMES = 32
-"""The most names of kernels that load while serving that are kept."""
+"""How many names of kernels that load while serving are kept."""
 
 
 def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = None) -> AdaptivePolicy:
     """Return the policy that the configuration names; called where SGLang builds its own.
 
-    With *spec*, SGLang's arguments for speculation, it is `fitted` to a draft that makes *initial_steps* at the most.
+    With *spec*, SGLang's arguments for speculation, it is `fitted` to a draft that makes at most *initial_steps*.
     """
     config = load_config(cfg_path)
     if spec is not None:
@@ -39,7 +39,7 @@ def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = No
 
 
 def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
-    """Return what of *config* a server with the arguments *spec* can run: *most* steps where the draft bounds them."""
+    """Return what a server with arguments *spec* can run of *config*: up to *most* steps if the draft limits them."""
     if drafts_blocks(spec):
         return config.of_block(most)
     return config.up_to(most) if drafts_layers(spec) else config
@@ -77,10 +77,10 @@ def make_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
 
 
 def trace_rounds(controller: AdaptiveController, options: TraceOptions | None) -> None:
-    """Record the rounds of *controller* from now on, as *options* says; None ends that.
+    """Record the rounds of *controller* from now on, as *options* says; None stops recording.
 
-    Of the tensor-parallel ranks of a replica, which all have the same rounds, the first one writes. Replicas after the
-    first write separate files, named after their rank.
+    All tensor-parallel ranks of a replica have the same rounds, so only the first one writes. Replicas after the first
+    write separate files, named after their rank.
     """
     before, controller.trace = controller.trace, None
     wanted = None
@@ -104,7 +104,7 @@ def _drop_switch_lines(record: logging.LogRecord) -> bool:
 
 
 def _watch_kernel_loads(controller: AdaptiveController) -> None:
-    """List the Triton kernels that load after serving has begun in the controller's start-up report."""
+    """In the controller's start-up report, list the Triton kernels that load after serving has begun."""
     try:
         from triton import knobs
 

@@ -1,4 +1,4 @@
-"""The cost profile of a server: its key, read at start-up by the first rank, shared, and saved while serving."""
+"""A server's cost profile: its key; the first rank loads it at start-up, shares it, and saves it while serving."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGES = ("sglang", "sglang-adaptive", "torch", "triton", "sglang-kernel", "f
 
 @cache
 def profile_key() -> ProfileKey:
-    """Return the key of the server whose scheduler this process is."""
+    """Return the profile key of this scheduler's server."""
     from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.runtime_context import get_context
 
@@ -48,7 +48,7 @@ def profile_key() -> ProfileKey:
 
 
 def _draft(cfg: Any) -> str:
-    """Name the draft: a model, the target's own layers, or NGRAM; of multi-layer EAGLE also how many layers draft."""
+    """Name the draft: a model, the target's own layers, or NGRAM; with multi-layer EAGLE also how many layers draft."""
     from sglang.srt.runtime_context import get_spec
 
     if cfg.speculative_algorithm == "NGRAM":
@@ -58,13 +58,13 @@ def _draft(cfg: Any) -> str:
 
 
 def _attention(cfg: Any) -> str:
-    """Name the attention backend, and with attention DP how many ranks it has and what exchanges tokens for experts."""
+    """Name the attention backend, and with attention DP also its number of ranks and the experts' backend."""
     ranks, name = cfg.attn_dp_size, str(cfg.attention_backend)
     return name if ranks == 1 else f"{name}, attention DP {ranks}, experts over {cfg.moe_a2a_backend}"
 
 
 def _model(path: str) -> str:
-    """Name a model without its folder; a local one with a digest of its config, because names repeat."""
+    """Name a model without its folder; add a digest of its config to a local one, because names repeat."""
     folder = Path(path)
     if not folder.is_dir():
         return path
@@ -85,7 +85,7 @@ MEASURED = "learnt in service by the throughput policy"
 
 
 def folder(profile_dir: str | None) -> Path:
-    """Return the folder of profiles: the configured one, that of the environment, or the user's cache."""
+    """Return the profile folder: the configured one, the environment's, or the user's cache."""
     chosen = profile_dir or env.PROFILE_DIR.get()
     return Path(chosen).expanduser() if chosen else default_folder()
 
@@ -120,7 +120,7 @@ def _of_first_rank(profile: Callable[[], CostProfile | None]) -> CostProfile | N
 class CostSharing:
     """The controller's ``share_cost`` for one policy: a broadcast, and on the first rank a save when one is due.
 
-    With attention DP there is no broadcast. Ranks have results in different rounds, and the ballots have the prices.
+    With attention DP there is no broadcast: ranks have results in different rounds, and the ballots carry the prices.
     """
 
     def __init__(self, policy: AdaptivePolicy | KeepsProfile) -> None:
@@ -164,7 +164,7 @@ class CostSharing:
             save.start()
 
     def _close(self) -> None:
-        """Save the profile once more as the scheduler's process ends."""
+        """Save the profile once more when the scheduler process ends."""
         learnt = None if self._policy is None else _learnt(self._policy)
         if learnt is not None and learnt.cells:
             self._saver.close(lambda: learnt)
@@ -177,7 +177,7 @@ def _store(profile_dir: str | None) -> ProfileStore:
 
 
 def _load(profile_dir: str | None) -> CostProfile | None:
-    """Load on this rank; after an error log a warning and return None."""
+    """Load on this rank; after an error, log a warning and return None."""
     try:
         store = _store(profile_dir)
         found = store.load()

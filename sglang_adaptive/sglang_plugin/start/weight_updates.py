@@ -1,7 +1,7 @@
-"""After an update of weights: recaptures the graphs of all steps, and lowers the evidence behind acceptance.
+"""After a weight update: recaptures the graphs of all steps, and lowers the evidence behind acceptance.
 
 SGLang 0.5.23 recaptures only the graphs of the live steps when an update requests it (``recapture_cuda_graph``); the
-others would replay with the old addresses of weights. And acceptance was measured with the old weights.
+others would replay with old weight addresses. Acceptance was measured with the old weights.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def follow_update(controller: AdaptiveController, result: Any, request: Any) -> None:
-    """After an update of weights: recapture all steps if requested, and lower the evidence behind acceptance.
+    """Recapture all steps if requested, and lower the evidence behind acceptance.
 
-    The latter does not depend on the update's success, which may differ between ranks: all have to decide alike.
+    The evidence is lowered even if the update failed: success may differ between ranks, and all must decide alike.
     """
     try:
         if result.success and getattr(request, "recapture_cuda_graph", False):
@@ -31,7 +31,7 @@ def follow_update(controller: AdaptiveController, result: Any, request: Any) -> 
 def rebuild(controller: AdaptiveController) -> None:
     """Build every runtime state again, with graphs for the same batch sizes; the live steps stay live.
 
-    Does nothing without graphs, which alone keep addresses, and with a single state, which SGLang recaptures.
+    Does nothing without graphs, because only graphs keep addresses, or with a single state, which SGLang recaptures.
     """
     graphs, live = controller.built.graphs, controller.worker.speculative_num_steps
     others = [steps for steps in controller.tiers if steps != live]
@@ -54,7 +54,7 @@ def rebuild(controller: AdaptiveController) -> None:
 
 
 def doubt_acceptance(controller: AdaptiveController, cause: str) -> None:
-    """Let the policy keep its estimate of acceptance with little evidence behind it, if it supports that."""
+    """Make the policy keep its acceptance estimate with little evidence behind it, if it supports that."""
     controller.interrupt()
     if isinstance(controller.params, LearnsAcceptance):
         controller.params.doubt_acceptance()
