@@ -1,4 +1,4 @@
-"""Writes the draft's rows of the slot table, and the sinks that they name, on CUDA: two launches a pass."""
+"""Writes the draft's rows of the slot table and their sinks on CUDA: two launches per pass with a one-layer draft."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _place(  # type: ignore[no-untyped-def, unused-ignore]
         inside = (head < HEADS) & (at < WIDTH)
         turns = at < TURNING
         half: tl.constexpr = TURNING // 2
-        # Where the other one of the pair is, which of the two angles it has, and the sign of its part.
+        # The place of the pair's other element, the index of their angle, and which element this one is.
         if HALVES:
             first, pair = at < half, tl.where(at < half, at, at - half)
             other = tl.where(first, at + half, at - half)

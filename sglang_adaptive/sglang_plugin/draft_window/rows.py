@@ -1,9 +1,9 @@
-"""What the draft sees of a long request, its first tokens (sinks) and a window of its latest ones, and by which rows.
+"""Limits what the draft sees of a long request to its first tokens (sinks) and a window of its latest ones.
 
-SGLang keeps the KV slot of each token of a request in a row of one table, and every attention backend reads a request
-as a row and a length. So a long request gets a second row, in the lower half of a table with twice the rows: the slots
-of its sinks, and right behind them those of its window. To the draft's backends it is then another, shorter request,
-in CUDA graphs too. Rows are rewritten on the device before each pass of the draft.
+SGLang keeps the KV slots of a request's tokens in one row of a table, and every attention backend reads a request as a
+row and a length. So a long request gets a second row, in the lower half of a table with twice the rows: the slots of
+its sinks, followed by those of its window. To the draft's backends it is then a shorter request, in CUDA graphs too.
+Rows are rewritten on the device before each pass of the draft.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from torch import Tensor
 from sglang_adaptive.sglang_plugin.configuration import configuration
 
 SINKS = 64
-"""First tokens that the draft always sees; more with larger pages of KV slots, whole pages.
+"""First tokens that the draft always sees, rounded up to whole pages of KV slots.
 
-SmolLM2's draft brings 1% to 4% more tokens a round with 64 than with 4, at 3,000 tokens and as many seen in all."""
+SmolLM2's draft brings 1% to 4% more tokens per round with 64 than with 4, at 3,000 tokens and as many seen in all."""
 
 
 def sinks_of(page: int) -> int:
-    """Return the sinks of a request, with pages of *page* KV slots."""
+    """Return the number of sinks per request, with pages of *page* KV slots."""
     return -(-SINKS // page) * page
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Requests of up to *whole* tokens are seen whole; of longer ones the draft sees *sinks* + *window* tokens or more.
+    """The draft sees all of a request of up to *whole* tokens, and *sinks* + *window* tokens or more of a longer one.
 
-    What is left out between the two is a multiple of *page*, so that a page of KV slots stays a page.
+    The tokens left out in between are a multiple of *page*, so that a page of KV slots stays a page.
     """
 
     whole: int
@@ -40,7 +40,7 @@ class Shape:
     """A multiple of *page*."""
     page: int
     ahead: int
-    """Places behind a request's tokens that a round writes to: the most tokens that it verifies."""
+    """Places after a request's tokens that a round writes to: the most tokens that it verifies."""
 
     @classmethod
     def of(cls, trained: int, window: int, page: int, ahead: int) -> Shape:
@@ -49,47 +49,46 @@ class Shape:
 
     @property
     def width(self) -> int:
-        """The most places of a shortened request, those of a round included."""
+        """The most places of a shortened request, including those of a round."""
         return self.sinks + self.window + self.page - 1 + self.ahead
 
     def left_out(self, length: Any) -> Any:
-        """Return how many tokens the draft does not see of a request of *length*, or of several in a tensor."""
+        """Return how many tokens of a request of *length*, a number or a tensor, the draft does not see."""
         between = (length - self.window) // self.page * self.page - self.sinks
         return between * (length > self.whole)
 
 
 def double_if_asked(pool: Any) -> None:
-    """Give *pool*, a new ReqToTokenPool of SGLang, as many rows again where the draft is to have a window."""
+    """Double the rows of *pool*, a new ReqToTokenPool of SGLang, if the draft gets a window."""
     if configuration().draft_window is not None:
         pool.req_to_token = torch.cat([pool.req_to_token, torch.zeros_like(pool.req_to_token)])
 
 
 def are_doubled(pool: Any) -> bool:
-    """Whether *pool* has rows for what the draft sees."""
+    """Whether *pool* has rows for the draft's view."""
     return bool(pool.req_to_token.shape[0] == 2 * pool._alloc_size)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A batch as the draft's attention sees it; new tensors of [requests]."""
+    """A batch as the draft's attention sees it, in new tensors of [requests]."""
 
     rows: Tensor
     lengths: Tensor
     prefixes: Tensor | None
-    """Tokens before those that the pass extends by; None where it decodes."""
+    """Tokens before those of the pass if it extends; None if it decodes."""
     left: Tensor
-    """Tokens that are left out of each request."""
+    """Tokens left out of each request."""
 
 
 def shortened(
     table: Tensor, rows: Tensor, lengths: Tensor, prefixes: Tensor | None, shape: Shape, first_slot: int
 ) -> Seen:
-    """Write the draft's row of each long request of a batch into *table*, and return what stands for the batch.
+    """Write the draft's row of each long request of a batch into *table*, and return the batch as the draft sees it.
 
     *table* [2 R, columns] int32 has the slots of row r's request in row r, and gets those that the draft sees in row
-    R + r; *rows* [requests]; *lengths* [requests] as the pass's attention is given them; *prefixes* [requests], the
-    tokens before the pass, where *lengths* include those that it writes. The sinks of row r are from slot *first_slot*
-    + r * sinks on.
+    R + r; *rows* [requests]; *lengths* [requests] as passed to the attention; *prefixes* [requests], the tokens before
+    the pass, where *lengths* include those that it writes. The sinks of row r start at slot *first_slot* + r * sinks.
     """
     if table.is_cuda:
         from sglang_adaptive.sglang_plugin.draft_window import kernel

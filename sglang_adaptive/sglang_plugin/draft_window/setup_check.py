@@ -1,4 +1,4 @@
-"""Checks whether the draft can attend to sinks and a window, and how many tokens these are."""
+"""Checks whether the draft can attend to sinks and a window, and chooses their sizes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BACKENDS = frozenset(
         *("FlashInferMultiStepDraftBackend", "TritonMultiStepDraftBackend"),
     }
 )
-"""Classes of the draft's attention backends that read a request as a row of the slot table and a length."""
+"""The draft's attention backend classes that read a request as a row of the slot table and a length."""
 
 
 def shape_or_reason(worker: Any) -> Shape | str:
-    """Return what the draft of *worker* sees of a long request; a phrase where it has to attend to all of it."""
+    """Return what *worker*'s draft sees of a long request, or a phrase that says why it has to see all of it."""
     reason = next(_why_not(worker), None)
     return _shape(worker) if reason is None else reason
 

@@ -1,9 +1,9 @@
-"""The sinks of long requests, with their keys turned to the places right before the window.
+"""Copies the sinks of long requests, with their keys rotated to the positions right before the window.
 
-A key carries its token's position as a rotation. Left as they are, sinks would be as far away as the request is long,
-farther than the draft has ever seen. Copies with their keys turned on by as many tokens as are left out behind them lie
-in KV slots of the draft's pool that SGLang does not know of, a few for each row of the slot table. They are written
-before each pass of the draft, because the window moves on.
+A key carries its token's position as a rotation. Unchanged sinks would be as far away as the request is long, farther
+than in the draft's training. So copies, with keys rotated on by the number of tokens left out after them, are kept in
+KV slots of the draft's pool that SGLang does not know of, a few per row of the slot table. They are written before each
+pass of the draft, because the window moves.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sglang_adaptive.sglang_plugin.draft_window.rows import Shape, sinks_of
 def built_with_room(
     build: Callable[..., Any], configurator: Any, worker: Any, *, max_total_num_tokens: int, **kw: Any
 ) -> Any:
-    """Return the pool of keys and values by SGLang's *build*, with slots for the sinks where it is the draft's.
+    """Return the pool of keys and values from SGLang's *build*, with slots for the sinks if it is the draft's.
 
-    SGLang is told the size that it asked for, so nobody else uses them.
+    The pool reports the size that SGLang asked for, so nothing else uses these slots.
     """
     more = 0
     if configurator.is_draft_worker and configuration().draft_window is not None:
@@ -38,7 +38,7 @@ def built_with_room(
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """Where the copies are, and how keys are rotated."""
+    """The places of the copies, and how to rotate keys."""
 
     keys: list[Tensor]
     """By layer of the draft, its buffer [slots, heads, width]."""
@@ -48,11 +48,11 @@ class Sinks:
     rotations: Tensor
     """SGLang's cosines and sines by position, [positions, rotary width]: cosines in the first half."""
     halves: bool
-    """Whether a pair that turns together is half the rotary width apart (NeoX), and not side by side."""
+    """Whether the elements of a rotated pair are half the rotary width apart (NeoX) and not side by side."""
 
     @classmethod
     def of(cls, draft: Any, shape: Shape) -> Sinks | str:
-        """Return those of SGLang's *draft* worker; a phrase where its keys cannot be turned."""
+        """Return the sinks of SGLang's *draft* worker, or a phrase that says why its keys cannot be rotated."""
         from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
         runner = draft.draft_runner
@@ -72,7 +72,7 @@ class Sinks:
         return cls(keys, values, first, turns.cos_sin_cache, turns.is_neox_style)
 
     def place(self, table: Tensor, rows: Tensor, left: Tensor, shape: Shape) -> None:
-        """Write the copies for the requests of *rows* [requests], of which *left* tokens are left out; 0 for none."""
+        """Write the copies for the requests of *rows* [requests], each with *left* [requests] tokens left out."""
         if table.is_cuda:
             from sglang_adaptive.sglang_plugin.draft_window import kernel
 
@@ -86,9 +86,9 @@ class Sinks:
             keys[targets] = self.turned(keys[sources].float(), left).to(keys.dtype)
 
     def turned(self, keys: Tensor, by: Tensor) -> Tensor:
-        """Return *keys* [requests, sinks, heads, width] turned on by *by* [requests] tokens."""
+        """Return *keys* [requests, sinks, heads, width] rotated on by *by* [requests] tokens."""
         cos, sin = self.rotations[by].float().chunk(2, dim=-1)
-        scale = (cos * cos + sin * sin).rsqrt()  # some rotations are scaled, and the keys are already
+        scale = (cos * cos + sin * sin).rsqrt()  # some rotations are scaled, and keys are scaled already
         cos, sin = ((one * scale)[:, None, None] for one in (cos, sin))
         width = 2 * cos.shape[-1]
         turning, rest = keys[..., :width], keys[..., width:]

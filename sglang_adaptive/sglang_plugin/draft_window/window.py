@@ -1,7 +1,7 @@
 """Lets the draft attend to sinks and a window of long requests, in its steps and in its extends.
 
-EAGLE-3 drafts are trained on a few thousand tokens, and what they get accepted falls beyond that. The target verifies
-over the whole request, so outputs are the same. docs/performance.md has what it is worth.
+EAGLE-3 drafts are trained on a few thousand tokens, and their accept length drops beyond that. The target verifies over
+the whole request, so outputs are the same. docs/performance.md has the gains.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class DraftWindow:
-    """What the draft of one scheduler sees of the batches that it runs."""
+    """Shortens long requests in the batches that one scheduler's draft runs."""
 
     def __init__(self, shape: Shape, table: Any, sinks: Sinks) -> None:
         """*table* is SGLang's, with twice the rows (`rows.double_if_asked`)."""
@@ -32,11 +32,11 @@ class DraftWindow:
         self._sinks = sinks
         self.guard = Guard("adaptive: the draft attends to all of every request from now on")
         self.passes = 0
-        """Passes of the draft in which a request was, or may have been, shortened."""
+        """Draft passes in which a request was, or may have been, shortened."""
 
     @classmethod
     def where_it_can(cls, worker: Any) -> DraftWindow | None:
-        """Return what shortens requests for the draft of *worker*; None, after a log line where it was asked for."""
+        """Return what shortens requests for *worker*'s draft; None, with a log line if a window was requested."""
         if configuration().draft_window is None:
             return None
         draft = worker._draft_worker
@@ -58,7 +58,7 @@ class DraftWindow:
         return made
 
     def compile(self) -> None:
-        """Run the kernels once, on a request of no tokens, so that none is compiled while a long one waits."""
+        """Run the kernels once on an empty request, so that no long request waits for a compilation."""
         nothing = torch.zeros(1, dtype=torch.int64, device=self._table.device)
         for prefixes in (None, nothing.to(torch.int32)):
             self._seen(nothing, nothing, prefixes)
@@ -75,25 +75,25 @@ class DraftWindow:
         }
 
     def shorten(self, forward_batch: Any, batch: Any) -> bool:
-        """Let *forward_batch*, the draft's of *batch*, stand for shorter requests; return whether it changed."""
+        """Shorten the requests of *forward_batch*, the draft's view of *batch*; return whether it changed."""
         if self.guard.closed or forward_batch.forward_mode.is_idle() or not self._may_be_long(batch):
             return False
         return bool(self.guard.attempt(self._shorten, forward_batch))
 
     def placed(self, forward_batch: Any) -> Any:
-        """Return *forward_batch* for SGLang's lists of KV slots, which take the position of a token for a length.
+        """Return *forward_batch* for SGLang's lists of KV slots, which use a token's position as a length.
 
-        With chains both are the same number, but for shortened requests: their tokens stay where they are.
+        With chains both are the same number, except in shortened requests, whose tokens keep their positions.
         """
         seen = copy.copy(forward_batch)
         seen.positions = forward_batch.seq_lens
         return seen
 
     def _may_be_long(self, batch: Any) -> bool:
-        """Whether a request of *batch* may be long, by what the host knows of its length."""
+        """Whether a request of *batch* may be long, as far as the host knows its length."""
         if batch.seq_lens_cpu is not None:
             return bool(int(batch.seq_lens_cpu.max()) > self.shape.whole)
-        # One round may be running, and another may have ended whose result is not processed yet.
+        # One round may be running, and another may have an unprocessed result.
         return bool(max(req.kv.kv_committed_len for req in batch.reqs) + 2 * self.shape.ahead > self.shape.whole)
 
     def _shorten(self, forward_batch: Any) -> bool:
@@ -116,7 +116,7 @@ class DraftWindow:
         return True
 
     def _seen(self, own: Any, lengths: Any, prefixes: Any) -> rows.Seen:
-        """Write the rows and the sinks of the long requests among the rows *own*; as `rows.shortened`."""
+        """Write the rows and sinks of the long requests among rows *own*; return what `rows.shortened` does."""
         seen = rows.shortened(self._table, own, lengths, prefixes, self.shape, self._sinks.first_slot)
         self._sinks.place(self._table, own, seen.left, self.shape)
         return seen

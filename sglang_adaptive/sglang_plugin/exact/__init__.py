@@ -1,1 +1,1 @@
-"""Draws the token after every row of a verify with SGLang's own sampler; the drafts that match are accepted."""
+"""Draws the token after every row of a verify with SGLang's own sampler and accepts the drafts that match."""

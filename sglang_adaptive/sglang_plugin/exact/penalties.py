@@ -1,12 +1,11 @@
-"""Penalties and minimum lengths of a verify's rows, by the text before each row.
+"""Applies penalties and minimum lengths to each row of a verify, by the text before it.
 
-SGLang 0.5.23 gives its penalizers one token a round, the last that the host knows, and every row of a verify the
-penalties of its first. Here they get all tokens that the host knows. What comes after those is on the device: tokens of
-a round whose result is still pending (with overlap scheduling), the root and the drafts of this one. Each row adds its
-part, so nothing waits for the host.
+SGLang 0.5.23 gives its penalizers one token per round, the last that the host knows, and applies the first row's
+penalties to all rows of a verify. Here they get all tokens that the host knows. Later tokens are on the device: those
+of a round whose result is still pending (with overlap scheduling), and the root and drafts of this one. Each row adds
+its part, so nothing waits for the host.
 
-Sums are made token by token, as the penalizers make them, so that a row's penalties are those of a server without
-speculation bit for bit.
+Sums are made token by token, like the penalizers', so a row's penalties match a server without speculation bit for bit.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Tensors of a batch's penalizers, once they have counted what the host knows. Nothing writes to them later."""
+    """Tensors of a batch's penalizers after counting what the host knows. Nothing writes to them later."""
 
     first: Tensor
-    """int64 [requests]: the position of each request's first token that is not counted."""
+    """int64 [requests]: the position of each request's first uncounted token."""
     outputs: Tensor
-    """int64 [requests]: output tokens that are counted."""
+    """int64 [requests]: counted output tokens."""
     frequency: tuple[Tensor, Tensor] | None
     """Sums [requests, vocabulary] and the penalty of one token [requests, 1]; None where no request has one."""
     presence: tuple[Tensor, Tensor] | None
     repetition: tuple[Tensor, Tensor] | None
     minimum: tuple[Tensor, Tensor] | None
-    """Output tokens at least, int32 [requests, 1], and -inf for what would stop earlier, [requests, vocabulary]."""
+    """Minimum output tokens, int32 [requests, 1], and -inf for tokens that stop, [requests, vocabulary]."""
 
     def tensors(self) -> list[Tensor]:
-        """Return all of them."""
+        """Return all tensors."""
         parts = (self.frequency, self.presence, self.repetition, self.minimum)
         return [self.first, self.outputs, *(tensor for part in parts if part is not None for tensor in part)]
 
 
 class HostText:
-    """Lets SGLang's penalizers count every output token that the host knows, each once."""
+    """Lets SGLang's penalizers count every output token that the host knows, once each."""
 
     def __init__(self) -> None:
         self._counted: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
-        """By request: its retractions, and the output tokens that its penalizers have counted since the last one."""
+        """By request: its retractions, and the output tokens counted since the last one."""
 
     def count(self, batch: Any) -> Counted:
-        """Count what *batch* has written since, in new tensors: a round that runs may read the old ones.
+        """Count *batch*'s new output tokens, in new tensors because a running round may read the old ones.
 
-        SGLang begins its counts anew when it has retracted a request, so the whole output is counted again.
+        SGLang resets its counts when it retracts a request, so the whole output is counted again.
         """
         orchestrator = batch.sampling_info.penalizer_orchestrator
         rows: list[int] = []
@@ -112,28 +111,28 @@ def _counted(orchestrator: Any, first: Tensor, outputs: Tensor, rows: Tensor, to
 
 
 class LatestTokens:
-    """The tokens that each request's latest verify accepted, on the device, by their position in the text."""
+    """The tokens that each request's latest verify accepted, on the device, by position in the text."""
 
     def __init__(self, slots: int, longest: int, device: Any) -> None:
         """*slots* is the number of SGLang's request slots, *longest* the most tokens of a request in one verify."""
         self._tokens = torch.zeros((slots, longest), dtype=torch.int64, device=device)
 
     def write(self, slots: Tensor, start: Tensor, tokens: Tensor) -> None:
-        """Keep *tokens* [requests, n], of positions *start* [requests] and on. What is behind the text may be wrong."""
+        """Keep *tokens* [requests, n] of positions from *start* [requests] on; those past the text may be wrong."""
         longest = self._tokens.shape[1]
         places = (start[:, None] + torch.arange(tokens.shape[1], device=start.device)) % longest
         self._tokens[slots.long()[:, None], places] = tokens.long()
 
     def read(self, slots: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens of positions *start* [requests] and on, and these positions, [requests, longest] each."""
+        """Return the tokens of positions from *start* [requests] on, and the positions, [requests, longest] each."""
         places = start[:, None] + torch.arange(self._tokens.shape[1], device=start.device)
         return self._tokens[slots.long()[:, None], places % self._tokens.shape[1]], places
 
 
 def paths(verify_input: Any) -> Tensor:
-    """Return bool [requests, width, width]: whether node k is node j or before it in the text, for (j, k).
+    """Return bool [requests, width, width]: for (j, k), whether node k is node j or before it in the text.
 
-    Nodes of no tree, behind the last, are before no other.
+    Padding nodes after a tree's last one come before no other node.
     """
     width, device = verify_input.draft_token_num, verify_input.draft_token.device
     if verify_input.tree_topk == 1:
@@ -146,7 +145,7 @@ def paths(verify_input: Any) -> Tensor:
 
 
 def _closure(links: Tensor) -> Tensor:
-    """Return which nodes are reached from which, over any number of *links* [requests, width, width], 1 or 0."""
+    """Return the transitive closure of *links* [requests, width, width], which are 1 or 0."""
     for _ in range((links.shape[1] - 1).bit_length()):
         links = (links @ links).clamp_(max=1)
     return links
@@ -158,11 +157,11 @@ def apply(counted: Counted, latest: LatestTokens, verify_input: Any, batch: Any,
     nodes = verify_input.draft_token.view(-1, width).long()
     positions = verify_input.positions.view(-1, width).long()
     pending, places = latest.read(batch.req_pool_indices, counted.first)
-    # [requests, width, n]: the tokens that are not counted yet, and which of them are before each row
+    # [requests, width, n]: the uncounted tokens, and which of them are before each row
     before = (places < batch.seq_lens[:, None])[:, None].expand(-1, width, -1)
     among = paths(verify_input) & (positions >= counted.first[:, None])[:, None]
     more = torch.cat((before, among), dim=2)
-    # The root is in the text of every row, so its penalties may be set again in the place of what is not.
+    # The root is in every row's text, so its penalties may be set again in place of tokens that are not.
     tokens = torch.where(more, torch.cat((pending, nodes), dim=1)[:, None], nodes[:, :1, None]).flatten(0, 1)
 
     def marked(part: tuple[Tensor, Tensor]) -> Tensor:

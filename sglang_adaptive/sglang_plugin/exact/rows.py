@@ -1,4 +1,4 @@
-"""What SGLang's sampler needs to know of each row of a verify, where a plain decode has one row a request."""
+"""Makes sampling parameters for each row of a verify, where a plain decode has one row per request."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _REQUEST = "__req__"
-"""Under this key SGLang gives a custom logit processor its request."""
+"""The key under which SGLang passes its request to a custom logit processor."""
 _REPEATED = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
-"""Tensors of SamplingBatchInfo with a row a request, which the sampler reads."""
+"""Tensors of SamplingBatchInfo with one row per request that the sampler reads."""
 
 
 class Rows:
-    """Sampling parameters of batches with a row for each token of a verify; those of the latest are kept."""
+    """Sampling parameters with one row per token of a verify; the latest are kept."""
 
     def __init__(self) -> None:
         self._of: tuple[Any, ...] = ()
         self._made: Any = None
 
     def of(self, info: Any, width: int) -> Any:
-        """Return the SamplingBatchInfo *info* for *width* rows a request; penalties, bias and masks are left out."""
-        # SGLang makes other tensors where requests come or go, and another `info` in each round.
+        """Return the SamplingBatchInfo *info* for *width* rows per request, without penalties, bias and masks."""
+        # SGLang makes new tensors when requests join or leave, and a new `info` in each round.
         of = (info.temperatures, info.custom_params, width)
         if not (self._of and all(old is new for old, new in zip(self._of, of, strict=True))):
             self._of, self._made = of, _repeated(info, width)
@@ -48,7 +48,7 @@ def _repeated(info: Any, width: int) -> Any:
 
 
 def _entry(entry: Any, width: int) -> Any:
-    """Return a processor for all rows of its requests; for the first of each where it looks at the request."""
+    """Return a processor for all rows of its requests, or only each first row if it reads the request."""
     import torch
 
     each = 1 if reads_request(entry.processor.__class__) else width
@@ -58,15 +58,15 @@ def _entry(entry: Any, width: int) -> Any:
 
 
 def first_rows_alone(info: Any) -> list[str]:
-    """Name the processors of *info* that look at a request."""
+    """Name the processors of *info* that read the request."""
     kinds = [entry.processor.__class__ for entry in (info.custom_logit_processor or {}).values()]
     return [kind.__name__ for kind in kinds if reads_request(kind)]
 
 
 def without_drafts(info: Any, first_children: Tensor) -> Tensor | None:
-    """Return *first_children* [requests, width] without the drafts of requests whose processors look at them.
+    """Return *first_children* [requests, width] without the drafts of requests whose processors read the request.
 
-    None where there is no such request.
+    None if there are none.
     """
     cut = None
     for entry in (info.custom_logit_processor or {}).values():
@@ -78,9 +78,9 @@ def without_drafts(info: Any, first_children: Tensor) -> Tensor | None:
 
 @cache
 def reads_request(processor: Hashable) -> bool:
-    """Whether the code of a *processor*'s class, or what that calls, names the key under which it finds its request.
+    """Whether the code of a *processor*'s class, or code that it calls, contains the key of its request.
 
-    What is not Python code might: it counts as if it did.
+    Code that is not Python might, so it counts as if it did.
     """
     assert isinstance(processor, type)
     parts = [part for base in processor.__mro__[:-1] for part in vars(base).values()]
@@ -109,13 +109,13 @@ def reads_request(processor: Hashable) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names that *code* uses, and the functions that are defined in it."""
+    """Return the names that *code* and the functions defined in it use."""
     inner = (part for part in code.co_consts if isinstance(part, CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
 
 def _of_its_module(function: FunctionType, name: str) -> Any:
-    """Return what *function* names so, where it is a text, or a function or class of the same module."""
+    """Return the global *name* of *function* if it is a string, or a function or class of the same module."""
     found = function.__globals__.get(name)
     same = isinstance(found, (FunctionType, type)) and found.__module__ == function.__module__
     return found if same or isinstance(found, str) else None

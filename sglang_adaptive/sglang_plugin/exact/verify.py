@@ -1,8 +1,8 @@
 """Draws the token after every row of a verify with SGLang's sampler, and accepts the drafts that match.
 
-SGLang 0.5.23 accepts a draft d with probability p(d), and draws from what is left otherwise. To draw from p and to
-accept d where it was drawn is the same law. But then each token is the sampler's own, drawn after its true text: what a
-request asks for means what it means without speculation, and the token of a seed depends on its position alone.
+SGLang 0.5.23 accepts a draft d with probability p(d), and otherwise draws from the rest. Drawing from p and accepting d
+if it was drawn has the same distribution. But then each token is the sampler's own, drawn after its true text: sampling
+parameters mean the same as without speculation, and a seeded token depends only on its position.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 class ExactVerify:
-    """Verifies the rounds of one worker whose tokens are not plainly the likeliest ones."""
+    """Verifies one worker's rounds whose tokens are not plainly greedy."""
 
     def __init__(self, worker: Any) -> None:
         """*worker* is SGLang's speculative worker."""
-        # Ranks that verified otherwise would accept other numbers of drafts.
+        # Ranks that verify differently would accept different numbers of drafts.
         self.guard = Guard("adaptive: rounds are verified by SGLang alone from now on", ranks_alike=True)
         self._worker = worker
         self._text = penalties.HostText()
@@ -40,7 +40,7 @@ class ExactVerify:
 
     @classmethod
     def where_it_can(cls, worker: Any) -> ExactVerify | None:
-        """Return what verifies the rounds of *worker*; None where the configuration or the launch rules it out."""
+        """Return an object that verifies *worker*'s rounds; None where the configuration or launch rules it out."""
         if not configuration().exact:
             return None
         why = why_not()
@@ -52,19 +52,19 @@ class ExactVerify:
     # -- before a round -------------------------------------------------------------------------------------------
 
     def count(self, count: Callable[[Any], None], batch: Any) -> None:
-        """Let the penalizers of *batch* count all that the host knows; SGLang's *count* would count one token."""
+        """Let the penalizers of *batch* count all tokens that the host knows; SGLang's *count* counts only one."""
         counted = self.guard.attempt(self._text.count, batch)
         setattr(batch, NOTE, counted)
         if counted is None:
             count(batch)
 
     def count_again(self, batch: Any) -> None:
-        """Let the penalizers of a prefill count what its requests have written before, where they were retracted."""
+        """Let the penalizers of a prefill count the earlier output of retracted requests."""
         if batch.sampling_info.penalizer_orchestrator.is_required and any(req.output_ids for req in batch.reqs):
             self.guard.attempt(self._text.count, batch)
 
     def waits(self, scheduler: Any, batch: Any) -> bool:
-        """Whether pending results have to be processed before *batch*: a processor looks at a request's text."""
+        """Whether pending results have to be processed before *batch* because a processor reads a request's text."""
         return bool(
             batch
             and not self.guard.closed
@@ -80,7 +80,7 @@ class ExactVerify:
     def accepted(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return what SGLang's eagle_sample returns; None for a round that is left to it."""
+        """Return what SGLang's eagle_sample returns; None for a round that it has to verify."""
         info = batch.sampling_info
         if batch.forward_mode.is_idle() or (
             info.is_all_greedy and info.acc_additive_penalties is None and not info.has_custom_logit_processor
@@ -142,7 +142,7 @@ class ExactVerify:
 
 
 def why_not() -> str | None:
-    """Return what of the launch asks for another verify than by drawn tokens; None where nothing does."""
+    """Return which launch option rules out verifying by drawn tokens; None if none does."""
     from sglang.srt.runtime_context import get_spec
 
     spec = get_spec()
@@ -159,14 +159,14 @@ def _counted(batch: Any) -> penalties.Counted:
     counted: penalties.Counted | None = getattr(batch, NOTE, None)
     assert counted is not None and len(counted.first) == len(batch.seq_lens), "counted before each round"
     if counted.first.is_cuda:
-        # They were made on the scheduler's stream, which goes on to the next round.
+        # They were made on the scheduler's stream, which continues with the next round.
         for tensor in counted.tensors():
             tensor.record_stream(torch.cuda.current_stream())
     return counted
 
 
 def _agree(drawn: Tensor) -> None:
-    """Give all ranks the tokens of the first, as eagle_sample does; their logits may differ in the last digit."""
+    """Give all ranks the first rank's tokens, as eagle_sample does; logits may differ in the last digit."""
     group = ranks.of_the_batch()
     if group.world_size > 1:
         group.broadcast(drawn, src=0)

@@ -1,4 +1,4 @@
-"""Leaves out work that SGLang repeats in every round, with bit-identical results.
+"""Skips work that SGLang repeats in every round, with bit-identical results.
 
-Each file is one shortcut, with what it saves and a guard that restores SGLang's own code; ``env`` has the switches.
+Each file is one shortcut with a guard that restores SGLang's own code; ``env`` has the switches.
 """

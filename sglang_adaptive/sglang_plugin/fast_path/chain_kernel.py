@@ -1,10 +1,9 @@
-"""Attends in the verify passes of SGLang's Triton backend, with a kernel that reads keys once for all who share them.
+"""Runs the attention of verify passes on SGLang's Triton backend with a kernel that reads keys once per KV head.
 
-SGLang 0.5.23 verifies with its prefill kernel there. A block of it takes the queries of one head, four rows where a
-request verifies four tokens, and reads all keys of the request, one tile after the other; each head of a KV head reads
-them again. Here a block takes the queries of all heads of a KV head, and a request's keys are split over blocks, whose
-outputs a second kernel adds up: flash-decoding (https://pytorch.org/blog/flash-decoding) with several queries a
-request.
+SGLang 0.5.23 verifies with its prefill kernel. Each block takes the queries of one head, four rows where a request
+verifies four tokens, and reads all keys of the request tile by tile, so all heads of a KV head read the same keys.
+Here a block takes the queries of all heads of a KV head. The keys of a request are split over blocks, and a second
+kernel combines their outputs: flash-decoding (https://pytorch.org/blog/flash-decoding) with several queries a request.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ BLOCK = 64
 """Keys that a block reads at a time."""
 
 MOST_ROWS = 128
-"""The most queries times heads of a KV head: what a block's registers hold beside the keys."""
+"""Maximum rows of a block, queries times heads per KV head; its registers hold them and the keys."""
 
 MOST_DIM = 256
-"""The largest head, for the same reason and for shared memory."""
+"""Maximum head dimension, limited by registers and shared memory."""
 
 MOST_PARTS = 32
-"""Into how many parts the keys of a request are split at most."""
+"""Maximum number of parts that the keys of a request are split into."""
 
 BLOCKS_A_PROCESSOR = 2
-"""Parts are added until there are so many blocks."""
+"""Parts are added until there are this many blocks per processor."""
 
 LOG2_E = 1.4426950408889634
-"""The kernels work with powers of two."""
+"""The kernels use exp2 instead of exp."""
 
 
 @triton.jit(do_not_specialize=("width", "parts"))  # type: ignore[untyped-decorator, unused-ignore]
@@ -55,7 +54,7 @@ def _attend(  # type: ignore[no-untyped-def, unused-ignore]
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     output = tl.zeros((ROWS, DIMS), tl.float32)
-    if part == 0:  # the chain's own keys, of which each token sees those up to itself
+    if part == 0:  # the chain's own keys: each token sees those up to itself
         new = tl.arange(0, NEW)
         there = (new < width)[:, None] & inside
         place = (first_token + new) * new_token + head * new_head
@@ -120,12 +119,12 @@ def attend(
     queries: Any, new_keys: Any, new_values: Any, out: Any, keys: Any, values: Any, ends: Any, slots: Any,
     scale: float, processors: int,
 ) -> None:  # fmt: skip
-    """Write to *out* what b requests attend to, w tokens of a chain each, on a GPU of so many *processors*.
+    """Write the attention output of b requests with chains of w tokens to *out*, on a GPU with *processors* SMs.
 
-    - *queries* and *out*, [b w, heads, d]: a request's tokens side by side; *scale* multiplies the products of keys;
-    - *new_keys* and *new_values*, [b w, KV heads, d]: those of the same tokens, which see each other up to themselves;
-    - *keys* and *values*, [slots, KV heads, d]: the pool; *slots*, integers: those of all earlier tokens, a request's
-      side by side, and *ends*, [b + 1] integers: their prefix sums from 0.
+    - *queries* and *out*, [b w, heads, d]: the tokens of a request side by side; *scale* multiplies the dot products;
+    - *new_keys* and *new_values*, [b w, KV heads, d]: those of the same tokens; each token sees those up to itself;
+    - *keys* and *values*, [slots, KV heads, d]: the pool; *slots*, integers: those of all earlier tokens, request by
+      request, and *ends*, [b + 1] integers: their prefix sums from 0.
     """
     requests, key_heads, dim = ends.shape[0] - 1, new_keys.shape[1], queries.shape[2]
     width, group = queries.shape[0] // requests, queries.shape[1] // key_heads
@@ -148,12 +147,12 @@ def attend(
 
 
 def rows_of(width: int, group: int) -> int:
-    """Return the rows of a block, which has all queries of a request and a KV head."""
+    """Return the number of rows of a block, which holds all queries of one request and KV head."""
     return max(16, int(triton.next_power_of_2(width * group)))
 
 
 def parts_of(blocks: int, processors: int) -> int:
-    """Return into how many parts keys are split where there are so many *blocks* of one part."""
+    """Return the number of parts to split keys into, where one part means *blocks* blocks."""
     parts = 1
     while parts < MOST_PARTS and blocks * parts < BLOCKS_A_PROCESSOR * processors:
         parts *= 2
@@ -161,7 +160,7 @@ def parts_of(blocks: int, processors: int) -> int:
 
 
 class ChainKernel:
-    """The verify passes of chains on SGLang's Triton backend."""
+    """Runs the verify passes of chains on SGLang's Triton backend."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: Triton's backend verifies with its prefill kernel from now on", env.CHAIN_KERNEL)
@@ -169,9 +168,9 @@ class ChainKernel:
         self._processors = 0
 
     def serve(self, backend: Any, forward_batch: Any) -> None:
-        """Let *backend* verify with the kernel here, if the pass of *forward_batch* says that it verifies chains.
+        """Let *backend* verify with this kernel if the pass of *forward_batch* verifies chains.
 
-        SGLang has a place for another kernel, which it fills on AMD's GPUs alone.
+        It takes the place of a kernel that SGLang uses only on AMD GPUs.
         """
         if backend not in self._seen and forward_batch.forward_mode.is_target_verify():
             self._seen.add(backend)
@@ -180,7 +179,7 @@ class ChainKernel:
                 backend.use_verify_shared_kv, backend.verify_shared_kv_fwd = True, self.attended
 
     def attended(self, *arguments: Any, **options: Any) -> bool:
-        """Attend by the *arguments* of SGLang's kernels for verify passes; False where its prefill kernel has to."""
+        """Run attention with the *arguments* of SGLang's verify kernels; False where its prefill kernel has to run."""
         return bool(self.guard.attempt(self._attended, *arguments, **options))
 
     def _attended(
@@ -202,7 +201,7 @@ class ChainKernel:
 
 
 def _verifies_chains(backend: Any, given: Any) -> bool:
-    """Whether *backend* is SGLang's for Triton, and verifies nothing but chains."""
+    """Whether *backend* is SGLang's Triton backend and verifies only chains."""
     return (
         type(backend).__name__ == "TritonAttnBackend"
         and type(given).__name__ == "EagleVerifyInput"

@@ -1,4 +1,4 @@
-"""What fa3 leaves out in a round: a tile schedule, a page table and copies of queries that it has already."""
+"""Skips work on fa3 that a round has already done: a tile schedule, a page table and copies of queries."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path.length_kernel import LengthKernel
 from sglang_adaptive.sglang_plugin.guard import Guard
 
-# Builds the page table of the draft extend once a round instead of twice, on fa3.
+# Builds the page table of the draft extend once per round instead of twice, on fa3.
 #
-# The CUDA graph of a draft extend begins with a kernel that fills in lengths and page tables up to each request's
-# length. SGLang 0.5.23 also fills them in before every replay, in seventeen operations and for the longest context
-# that the model allows. On an H200 that takes 0.16 ms a round at batch 64 and 131,072 tokens, for any steps and any
-# request lengths. SGLang's workers for several draft layers leave it out already; this hook leaves it out of the
-# EAGLE worker.
+# The CUDA graph of a draft extend starts with a kernel that fills in lengths and page tables up to each request's
+# length. SGLang 0.5.23 also fills them in before every replay, with seventeen operations and for the model's longest
+# context. On an H200 that takes 0.16 ms per round at batch size 64 and 131,072 tokens, for any steps and any request
+# lengths. SGLang's workers for several draft layers already skip it; this hook skips it in the EAGLE worker.
 
 
 class ExtendMetadata:
@@ -42,12 +41,12 @@ class ExtendMetadata:
             self._replaying = None
 
     def is_made(self, backend: Any, forward_batch: Any) -> bool:
-        """Return whether the graph fills in all metadata itself; then it is bound to *backend*, and nothing is left."""
+        """Return whether the graph fills in all metadata itself; if so, bind that metadata to *backend*."""
         return backend is self._replaying and bool(self.guard.attempt(_bound, backend, forward_batch))
 
 
 def _bound(backend: Any, forward_batch: Any) -> bool:
-    """Bind the graph's metadata to *backend*; False where SGLang has to fill in some, as tables of other kinds."""
+    """Bind the graph's metadata to *backend*; False where SGLang has to fill in more, such as other tables."""
     if not (
         forward_batch.forward_mode.is_draft_extend_v2()
         and backend.draft_extend_metadata_captured_in_graph()
@@ -60,13 +59,13 @@ def _bound(backend: Any, forward_batch: Any) -> bool:
     return True
 
 
-# Computes fa3's tile schedule of a verify pass once a pass instead of once a layer.
+# Computes fa3's tile schedule once per verify pass instead of once per layer.
 #
-# FlashAttention 3 begins each call with variable lengths with a kernel that lays out its tiles. In a plain decode
-# SGLang 0.5.23 computes the layout once for all layers. In a verify pass, also of one draft token a request, each
-# layer computes it again: 32 kernels a round of an 8B model, 0.1 ms on an H200. The layout depends on the lengths
-# alone, which are the same in all layers. Here the first layer's call computes it, also inside a CUDA graph, and the
-# other layers use it.
+# FlashAttention 3 starts each variable-length call with a kernel that lays out its tiles. In a plain decode SGLang
+# 0.5.23 computes the layout once for all layers. In a verify pass, even with one draft token per request, each layer
+# computes it again: 32 kernels per round of an 8B model, 0.1 ms on an H200. The layout depends only on the lengths,
+# which are the same in all layers. Here the first layer's call computes it, also inside a CUDA graph, and the other
+# layers reuse it.
 
 
 class VerifySchedule:
@@ -77,9 +76,9 @@ class VerifySchedule:
             "adaptive: each layer of a verify pass makes its own schedule from now on", env.VERIFY_SCHEDULE
         )
         self._current: Any = None
-        """The schedule for the attention call that runs; None for a call that computes its own."""
+        """The schedule for the current attention call; None if the call computes its own."""
         self._passes: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
-        """By backend, the layer that attended last, and the schedule of its pass."""
+        """By backend, the layer that ran last and the schedule of its pass."""
 
     @contextmanager
     def of(self, backend: Any, layer: Any, forward_batch: Any) -> Iterator[None]:
@@ -96,9 +95,9 @@ class VerifySchedule:
         return given if self._current is None else {**given, "scheduler_metadata": self._current}
 
     def _schedule(self, backend: Any, layer: Any, forward_batch: Any) -> Any:
-        """Return the schedule of the pass that *layer* is in; None where the layer needs one of its own.
+        """Return the schedule of *layer*'s pass; None where the layer needs its own.
 
-        A pass runs the layers in ascending order, so a layer id that does not increase begins another pass.
+        A pass runs the layers in ascending order, so a layer id that does not increase starts a new pass.
         """
         if not _plain_schedule(backend, layer, forward_batch):
             return None
@@ -112,8 +111,8 @@ class VerifySchedule:
 def _plain_schedule(backend: Any, layer: Any, forward_batch: Any) -> bool:
     """Whether the layer attends to all tokens of each request, as the verify pass of a chain does.
 
-    DFLASH's draft runs as a verify pass, and attends to a block in both directions.
-    A layer whose values are narrower than its keys has other tiles than those that the schedule is computed for.
+    DFLASH's draft runs as a verify pass but attends to a block in both directions. A layer whose values are narrower
+    than its keys has different tiles than the schedule.
     """
     from sglang.srt.layers.radix_attention import AttentionType
 
@@ -136,7 +135,7 @@ def _plain_schedule(backend: Any, layer: Any, forward_batch: Any) -> bool:
 
 
 def _computed(backend: Any) -> Any:
-    """Return the schedule for SGLang's call in a verify pass, on the device; nothing waits for it."""
+    """Compute the schedule for SGLang's verify call on the device; nothing waits for it."""
     metadata = backend.forward_metadata
     return backend._get_scheduler_metadata(
         batch_size=metadata.cache_seqlens_int32.shape[0],
@@ -158,14 +157,14 @@ def _computed(backend: Any) -> Any:
 
 # Lets fa3 read queries where the projection wrote them, without a copy.
 #
-# One matrix product yields queries, keys and values of a layer, a token's side by side, so the queries of a batch are
-# rows with gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them:
-# 32 kernels a round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts rows with gaps. So the passes of a
+# One matrix product yields a layer's queries, keys and values side by side for each token, so the queries of a batch
+# are rows with gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them:
+# 32 kernels per round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts rows with gaps, so the passes of a
 # round get a tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
 
 
 ALIGNED = 16
-"""Bytes that the kernel loads at once; rows have to begin at multiples of it."""
+"""Bytes that the kernel loads at once; rows have to start at multiples of it."""
 
 
 class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
@@ -184,8 +183,8 @@ class QueriesInPlace:
         self.guard = Guard("adaptive: queries are copied together from now on", env.QUERIES_IN_PLACE)
 
     def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
-        """Return the queries *q* as fa3 is to read them."""
-        if torch.compiler.is_compiling():  # torch.compile refuses subclasses of tensors
+        """Return the queries *q* for fa3, without a copy where possible."""
+        if torch.compiler.is_compiling():  # torch.compile rejects tensor subclasses
             return q
         mine = self.guard.attempt(_in_place, backend, q, forward_batch)
         return q if mine is None else mine
@@ -203,7 +202,7 @@ def _in_a_round(mode: Any) -> bool:
 
 
 def _plain(backend: Any) -> bool:
-    """Whether one call of FlashAttention 3 is all that reads the queries."""
+    """Whether only one FlashAttention 3 call reads the queries."""
     return backend.fa_impl_ver == 3 and not backend.use_mla and backend.topk <= 1 and backend.attn_cp_size == 1
 
 
@@ -215,7 +214,7 @@ def _has_gaps(q: torch.Tensor) -> bool:
 
 
 class Fa3:
-    """The shortcuts of fa3's passes in one scheduler, each with its guard."""
+    """One scheduler's shortcuts on fa3, each with its guard."""
 
     def __init__(self) -> None:
         self.extend_metadata = ExtendMetadata()

@@ -1,10 +1,10 @@
-"""Plans FlashInfer's passes of a round on the device, so that nothing waits for the lengths of requests.
+"""Plans FlashInfer's passes on the device, so that nothing waits for request lengths.
 
-FlashInfer plans each pass on the host, by the lengths of its requests. How many tokens a round brings is known when it
-ends. So SGLang 0.5.23 waits for the end of a round before it prepares the next one, and three times more for lengths
-that it reads back from the device, while the device has nothing to do. Where a pass is replayed from a CUDA graph, one
-kernel lays it out from the lengths on the device (`tile_kernel.py`), and rounds follow each other as on fa3. A pass
-that is not planned here reads the lengths back first, and is planned by SGLang.
+FlashInfer plans each pass on the host from the request lengths, and those are known only when the previous round ends.
+So SGLang 0.5.23 waits for the end of a round before it prepares the next one, and three more times for lengths that it
+reads back from the device, while the device is idle. Where a pass is replayed from a CUDA graph, one kernel lays it out
+from the lengths on the device (`tile_kernel.py`), and rounds follow each other as on fa3. For any other pass, the
+lengths are read back first and SGLang plans it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
 
 AMPERE, MOST_HEAD_DIM = 8, 256
-"""From this compute capability on, and up to this size of heads, FlashInfer has tiles of 16 rows for every shape."""
+"""From this compute capability on, and up to this head size, FlashInfer has 16-row tiles for every shape."""
 
 
 class DevicePlans:
-    """The plans of FlashInfer's passes of one worker."""
+    """Plans one worker's FlashInfer passes."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: FlashInfer's passes are planned on the host from now on", env.DEVICE_PLANS)
@@ -35,7 +35,7 @@ class DevicePlans:
         self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
 
     def cover(self, worker: Any, batch: Any) -> bool:
-        """Whether nobody reads the lengths of *batch* on the host in the coming round of *worker*."""
+        """Whether the next round of *worker* does not read the lengths of *batch* on the host."""
         return bool(self.guard.attempt(self._cover, worker, batch))
 
     def _cover(self, worker: Any, batch: Any) -> bool:
@@ -50,7 +50,7 @@ class DevicePlans:
     def planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
         """Plan the pass of *forward_batch*, which *backend* is about to replay; False where SGLang has to.
 
-        *decodes* says whether it is a round of zero steps, which is run as a plain decode. SGLang plans a pass whose
+        *decodes* says whether it is a zero-step round, which runs as a plain decode. SGLang plans any pass whose
         lengths are on the host.
         """
         if forward_batch.seq_lens_cpu is not None:
@@ -58,11 +58,11 @@ class DevicePlans:
         return bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
 
     def captured(self, backend: Any, forward_batch: Any) -> None:
-        """Size the tiles of a pass that *backend* has planned for a graph by the queries that a request has."""
+        """Size the tiles of a pass that *backend* has planned for a graph by the queries per request."""
         self.guard.attempt(self._captured, backend, forward_batch)
 
     def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
-        """The same of all passes of a draft."""
+        """Do the same as `planned` for all passes of a draft."""
         if forward_batch.seq_lens_cpu is not None:
             return False
         return bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
@@ -96,7 +96,7 @@ class DevicePlans:
         return self._plans.may(backend, "FlashInfer's passes", partial(_why_not, backend))
 
     def _lay_out(self, backend: Any, wrappers: Any, forward_batch: Any, more: int, width: int) -> bool:
-        """Plan a pass of *width* queries a request, which reads *more* tokens than the lengths say."""
+        """Plan a pass of *width* queries per request, which reads *more* tokens than the lengths say."""
         requests = forward_batch.batch_size
         wrapper = wrappers[requests][0]
         layout = self._layouts.get(wrapper)
@@ -115,9 +115,9 @@ class DevicePlans:
 
 
 def _uniform(backend: Any, forward_batch: Any) -> tuple[Any, int, int]:
-    """Return the wrappers of a pass that verifies chains or extends the draft, by requests, or None for another pass.
+    """Return a pass's wrappers by number of requests, the tokens it reads beyond the lengths, and queries per request.
 
-    And how many tokens more than the lengths say it reads, and the queries of each request.
+    The wrappers are None unless the pass verifies chains or extends the draft.
     """
     mode, given = forward_batch.forward_mode, forward_batch.spec_info
     if mode.is_draft_extend_v2():
@@ -128,7 +128,7 @@ def _uniform(backend: Any, forward_batch: Any) -> tuple[Any, int, int]:
 
 
 def with_lengths(forward_batch: Any) -> Any:
-    """Return *forward_batch* for a plan of SGLang's: with its lengths on the host, read back where they are not."""
+    """Return *forward_batch* for SGLang's planner, with lengths on the host; read them back if they are not there."""
     if forward_batch.seq_lens_cpu is None:
         lengths = forward_batch.seq_lens[: forward_batch.batch_size].cpu()
         forward_batch.seq_lens_cpu, forward_batch.seq_lens_sum = lengths, int(lengths.sum())
@@ -145,7 +145,7 @@ def _layout(backend: Any, wrapper: Any, requests: int) -> Layout:
 
 
 def _why_not(backend: Any) -> Iterator[str]:
-    """Yield what *backend* needs of a replay beside the layout of whole requests in one pool."""
+    """Yield what a replay on *backend* needs beyond the layout of whole requests in one pool."""
     if type(backend).__name__ != "FlashInferAttnBackend":
         yield f"{type(backend).__name__} plans its passes otherwise"
     if backend.prefill_backend != "fa2" or backend.decode_backend != "fa2":

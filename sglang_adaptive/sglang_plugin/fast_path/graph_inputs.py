@@ -1,8 +1,8 @@
-"""Fills in all that a graph of a round reads, with one kernel each: of a draft, a verify pass, and a draft extend.
+"""Fills in all inputs of a round's graphs (draft, verify pass and draft extend), with one kernel per graph.
 
-A request's row of the pool and its length say the positions and slots of its tokens. SGLang 0.5.23 computes these in
-kernels of their own, copies each into the graph's buffers, and makes lengths, prefix sums and page tables for fa3 by
-another kernel for each pass of the draft. Rows of a graph without a request get what SGLang puts there.
+A request's row in the pool and its length determine the positions and slots of its tokens. SGLang 0.5.23 computes these
+in separate kernels, copies each into the graph's buffers, and runs another kernel per draft pass for fa3's lengths,
+prefix sums and page tables. Graph rows without a request get the same values as in SGLang.
 """
 
 from __future__ import annotations
@@ -152,11 +152,11 @@ def fill_verify(
     buffers: Any, metadata: Any, tokens: Any, rows: Any, seq_lens: Any, table: Any, *, padded: int, width: int,
     more: int, filler: int, page: int, most_pages: int,
 ) -> None:  # fmt: skip
-    """Fill in *buffers* and fa3's *metadata* of a verify pass of b requests, in a graph of *padded* ones.
+    """Fill in *buffers* and fa3's *metadata* for a verify pass of b requests, in a graph of *padded* requests.
 
     *tokens* are [b * width] int64, *rows* and *seq_lens* [b] int64: rows of *table* and lengths before the pass, which
-    reads *more* tokens than that of each. *filler* is the length of rows without a request. *page* is the tokens of a
-    page, *most_pages* the width of the page table that is used. Nothing waits for the device.
+    reads *more* tokens per request than that. *filler* is the length of rows without a request, *page* the tokens per
+    page, *most_pages* the used width of the page table. Nothing waits for the device.
     """
     summed = room(padded)
     _launch_verify(
@@ -172,10 +172,10 @@ def fill_draft(
     buffers: Any, addresses: Any, page_table: Any, chosen: Any, chances: Any, rows: Any, seq_lens: Any, table: Any, *,
     padded: int, steps: int, filler: int, page: int, most_pages: int,
 ) -> None:  # fmt: skip
-    """The same of a draft of *steps* > 1 tokens, whose first one is *chosen* [b, 1] int64, with *chances* float32.
+    """Do the same for a draft of *steps* > 1 tokens; the first is *chosen* [b, 1] int64, with *chances* float32.
 
-    *addresses* are int64 [2 * (steps - 1)]: where the lengths of each pass lie, then their prefix sums, both int32. All
-    passes have one *page_table*.
+    *addresses* are int64 [2 * (steps - 1)]: of each pass's lengths, then of their prefix sums, both int32. All passes
+    share one *page_table*.
     """
     summed = room(padded)
     _launch_draft(
@@ -190,10 +190,10 @@ def fill_extend(
     buffers: Any, ids: Any, correct: Any, accepted: Any, select: Any, rows: Any, seq_lens: Any, table: Any, *,
     padded: int, width: int, filler: int,
 ) -> None:  # fmt: skip
-    """The same of a draft extend over *ids* [b * width] int64, whose graph makes fa3's metadata itself.
+    """Do the same for a draft extend over *ids* [b * width] int64, whose graph makes fa3's metadata itself.
 
-    *correct* and *accepted* are int32 [b], the accepted drafts of each request and its new tokens; *select* int64 [b],
-    the row whose output counts.
+    *correct* and *accepted* are int32 [b], each request's accepted drafts and new tokens; *select* is int64 [b], the
+    row whose output is used.
     """
     _launch_extend(
         (width, filler), (padded, 1), ids, correct, accepted, select, rows, seq_lens, table, table.stride(0),
@@ -206,9 +206,8 @@ def fill_extend(
 def linked(last: Any, drafts: Any, rows: Any, seq_lens: Any, table: Any) -> tuple[Any, Any, Any, Any]:
     """Return the chains of b > 0 requests as SGLang's build_chain_tree does.
 
-    *last* is each request's last token, [b]; *drafts* are [b, steps] int64. Returns the tokens of each request, last
-    one and drafts; their positions; their links [3, b, steps + 1]; and their slots: new int64 tensors, what belongs
-    to a request side by side.
+    *last* is each request's last token, [b]; *drafts* are [b, steps] int64. Returns new int64 tensors, request by
+    request: tokens (the last one, then the drafts), positions, links [3, b, steps + 1], and slots.
     """
     requests, width = drafts.shape[0], drafts.shape[1] + 1
     tokens, positions, slots = (seq_lens.new_empty(requests * width) for _ in range(3))

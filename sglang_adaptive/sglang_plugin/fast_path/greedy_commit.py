@@ -1,7 +1,7 @@
-"""Greedy acceptance of chains of drafts, and what a round hands on, with two kernels.
+"""Accepts chains of drafts greedily and prepares the next round's inputs, with two kernels.
 
-SGLang 0.5.23 takes ``torch.argmax``, which reads a row of the vocabulary with one block of threads, walks the drafts as
-a tree, and prepares the next round's inputs: eight launches. Here many blocks read a row, as at zero steps
+SGLang 0.5.23 runs ``torch.argmax``, which reads a row of the vocabulary with one thread block, walks the drafts as a
+tree, and prepares the next round's inputs: eight launches. Here many blocks read a row, as at zero steps
 (`zero_steps/choice.py`), and one kernel does the rest. SGLang's code runs for batches in which a penalty, a bias, a
 grammar or sampling changes the choice.
 """
@@ -36,7 +36,7 @@ def _accepted_chains(  # type: ignore[no-untyped-def, unused-ignore]
     for place in tl.static_range(WIDTH):
         row = (first + place) * PARTS
         value, at = tl.load(best + row + part), tl.load(places + row + part)
-        # The place of a part beyond the vocabulary is at least its size, so it is never the smallest.
+        # The place of a part beyond the vocabulary is at least the vocabulary's size, so it is never the minimum.
         token = tl.min(tl.where(value == tl.max(value, 0), at, vocabulary), 0)
         tl.store(predict + first + place, tl.where(goes_on == 1, token, 0))
         tl.store(ids + first + place, tl.where(goes_on == 1, token, 0).to(tl.int64))
@@ -56,19 +56,19 @@ _launch_accepted_chains = Launches(_accepted_chains)
 
 
 def commit(logits: Tensor, drafts: Tensor, seq_lens: Tensor, width: int) -> tuple[Any, ...]:
-    """Accept the drafts of b > 0 requests that are the likeliest tokens, and prepare what the round hands on.
+    """Accept the drafts of b > 0 requests that are the likeliest tokens, and prepare the next round's inputs.
 
-    *logits* are [b * width, vocabulary], rows dense; *drafts* [b * width]: of each request its last token and
-    width - 1 drafts; *seq_lens* [b] int64. Returns what eagle_sample and prepare_verify_commit_outputs of SGLang return
-    for a greedy batch: the tokens behind the accepted ones, 0 elsewhere, int32 [b * width]; the tokens that each
-    request gains, int32 [b]; its accepted rows, -1 behind them, int32 [b, width]; its new length, int64 [b]; its last
-    token, int32 [b]; and of the draft extend (accepted drafts int32 [b], last accepted row int64 [b], tokens int64
-    [b * width]). Of equal logits the first counts, as in torch.argmax. Nothing waits for the device.
+    *logits* are [b * width, vocabulary] with dense rows; *drafts* [b * width] are each request's last token and its
+    width - 1 drafts; *seq_lens* are [b] int64. Returns what SGLang's eagle_sample and prepare_verify_commit_outputs
+    return for a greedy batch: the tokens after the accepted ones, 0 elsewhere, int32 [b * width]; each request's number
+    of new tokens, int32 [b]; its accepted rows, then -1, int32 [b, width]; its new length, int64 [b]; its last token,
+    int32 [b]; and for the draft extend (accepted drafts int32 [b], last accepted row int64 [b], tokens int64
+    [b * width]). Of equal logits the first wins, as in torch.argmax. Nothing waits for the device.
     """
     rows, vocabulary = logits.shape
     requests = rows // width
     best, places = best_of_parts(logits)
-    # Separate allocations, because kernels are compiled again for pointers of another alignment.
+    # Separate allocations, because another pointer alignment would compile the kernel again.
     predict, index = (logits.new_empty(rows, dtype=torch.int32) for _ in range(2))
     lens, correct, bonus = (logits.new_empty(requests, dtype=torch.int32) for _ in range(3))
     select, lengths = (logits.new_empty(requests, dtype=torch.int64) for _ in range(2))
@@ -81,14 +81,14 @@ def commit(logits: Tensor, drafts: Tensor, seq_lens: Tensor, width: int) -> tupl
 
 
 class GreedyCommit:
-    """Accepts the drafts of greedy rounds in SGLang's place."""
+    """Accepts the drafts of greedy rounds instead of SGLang."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: greedy rounds are accepted by SGLang from now on", env.GREEDY_COMMIT)
         self.rounds = 0
 
     def of(self, verify_input: Any, batch: Any, logits: Tensor) -> tuple[Any, ...] | None:
-        """Return what `commit` returns; None for a round whose tokens something else than the logits decides."""
+        """Return what `commit` returns; None for a round whose tokens do not depend on the logits alone."""
         found = self.guard.attempt(_commit, verify_input, batch, logits)
         self.rounds += found is not None
         return found

@@ -1,7 +1,7 @@
-"""Keeps what a batch was before its round, and puts it back, by its dictionary.
+"""Saves the fields of a batch before its round and restores them afterwards, through its ``__dict__``.
 
-SGLang 0.5.23 reads each of the hundred fields of a batch one by one, twice, and sets each of them after the round;
-docs/architecture.md says what that takes.
+SGLang 0.5.23 reads each of a batch's hundred fields one by one, twice, and sets each of them after the round;
+docs/architecture.md has the time that takes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 
 
 class Isolation:
-    """The batches of one scheduler, around their rounds."""
+    """Saves and restores the batches of one scheduler."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: SGLang keeps what a batch was before its round from now on", env.ISOLATION)
@@ -25,7 +25,7 @@ class Isolation:
     def of(
         self, isolate: Callable[..., AbstractContextManager[None]], scheduler: Any, batch: Any, overlap: bool
     ) -> AbstractContextManager[None]:
-        """Return what SGLang's *isolate* returns: a round of *batch* runs inside it."""
+        """Return a context manager for a round of *batch*, as SGLang's *isolate* does."""
         kept = self.guard.attempt(self._kept, batch)
         if kept is None:
             return isolate(scheduler, batch, overlap=overlap)
@@ -39,7 +39,7 @@ class Isolation:
 
 
 class _Isolated(AbstractContextManager[None]):
-    """As SGLang's ``Scheduler._forward_isolation`` for a speculative server; it says why."""
+    """Does what SGLang's ``Scheduler._forward_isolation`` does on a speculative server; see there for the reasons."""
 
     __slots__ = ("_batch", "_kept", "_overlap", "_scheduler")
 

@@ -1,10 +1,9 @@
-"""Passes of the draft that end once their keys and values are in the pool.
+"""Draft passes that end once their keys and values are in the pool.
 
-Keys and values of a draft of one layer follow from the input of the layer alone. Where nobody reads the output, an
-attention backend that writes them and ends the pass saves the attention, the MLP and the vocabulary: half of a draft
-extend or more, two thirds of a prefill. It works for any draft model, and runs without a CUDA graph. The output is not
-read of the draft extends that zero steps have left for later, but for the last (zero_steps/), and of the chunks of a
-long prompt, but for the last.
+The keys and values of a one-layer draft depend only on the layer's input. Where the output is not read, an attention
+backend writes them and ends the pass, which saves the attention, the MLP and the vocabulary: half of a draft extend or
+more, two thirds of a prefill. This works for any draft model and runs without a CUDA graph. Of the draft extends that
+zero steps leave for later (zero_steps/) and of the chunks of a long prompt, only the last one's output is read.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def fits(draft: Any) -> bool:
 
 @contextmanager
 def swapped(*changes: tuple[Any, Mapping[str, Any]]) -> Iterator[None]:
-    """Set attributes inside the ``with``: *changes* are objects, each with its attributes' values by name."""
+    """Set attributes inside the ``with``; *changes* pair an object with its attributes' values by name."""
     before = [(where, {name: getattr(where, name) for name in values}) for where, values in changes]
     try:
         for where, values in changes:
@@ -74,7 +73,7 @@ def swapped(*changes: tuple[Any, Mapping[str, Any]]) -> Iterator[None]:
 
 @contextmanager
 def at_keys_and_values(draft: Any) -> Iterator[None]:
-    """Let a pass of *draft* inside the ``with`` end there, and the ``with`` as well."""
+    """End a pass of *draft* inside the ``with``, and the ``with`` itself, once keys and values are written."""
     runner = draft.draft_runner
     own = KvOnlyBackend(runner.attn_backend, runner.token_to_kv_pool)
     of_draft = {"draft_extend_attn_backend": own, "cuda_graph_runner_for_draft_extend": None}
@@ -84,7 +83,7 @@ def at_keys_and_values(draft: Any) -> Iterator[None]:
 
 
 class Chunks:
-    """The draft's passes over the chunks of one scheduler's long prompts."""
+    """Runs the draft over the chunks of one scheduler's long prompts."""
 
     def __init__(self, worker: Any) -> None:
         self.guard = Guard("adaptive: the draft's prefill runs whole from now on", env.SHORT_PREFILL, ranks_alike=True)
@@ -94,7 +93,7 @@ class Chunks:
 
     @cached_property
     def _may(self) -> bool:
-        """Whether a prefill may end early: also, no rank has another batch, and no output but tokens is kept."""
+        """Whether a prefill may end early: `fits`, all ranks share a batch, and only tokens of the output are kept."""
         from sglang.srt.runtime_context import get_parallel, get_spec
 
         draft = self._worker._draft_worker
@@ -102,9 +101,9 @@ class Chunks:
         return alone and draft.draft_runner.canary_manager is None and fits(draft)
 
     def written(self, extend: Callable[..., Any], draft: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run SGLang's *extend* of *draft* over a chunk that another one follows, up to keys and values.
+        """Run SGLang's *extend* of *draft* over a chunk that is not the last, up to keys and values.
 
-        Return an output that nobody reads, as SGLang's EagleDraftInput; None where the pass has to run whole.
+        Return a placeholder EagleDraftInput that is never read; None where the whole pass has to run.
         """
         if self.guard.closed or len(batch.reqs) != 1 or batch.reqs[0] is not batch.chunked_req:
             return None

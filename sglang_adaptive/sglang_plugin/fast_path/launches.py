@@ -1,8 +1,8 @@
-"""Launches Triton kernels as they were compiled before, whatever the alignment of their tensors.
+"""Launches compiled Triton kernels without Triton's lookup, whatever the alignment of their tensors.
 
-For each launch Triton 3.8 looks at every argument, and writes what it finds into a string, to find the compiled kernel.
-Launched again and again, the kernel of `length_kernel.py` takes 16.5 us on the host of an H200 by Triton, and 8.6 here.
-Who launches through here names what a kernel was compiled for.
+For each launch Triton 3.8 inspects every argument and builds a string to find the compiled kernel. A repeated launch of
+the kernel in `length_kernel.py` takes 16.5 us on the host of an H200 with Triton, and 8.6 us here. The caller names
+what a kernel was compiled for.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ class Launches:
     """Launches of one kernel."""
 
     def __init__(self, kernel: Any) -> None:
-        """*kernel* is of triton.jit, not specialized for numbers and alignments beyond what a kind tells apart."""
+        """*kernel* is from triton.jit and specialized for no numbers or alignments that a kind does not distinguish."""
         self._kernel = kernel
         self._compiled: dict[Hashable, Any] = {}
 
     def __call__(self, kind: Hashable, grid: tuple[int, int], *args: Any) -> None:
-        """Launch the kernel with *args*, those of its constants included, on the current stream.
+        """Launch the kernel with *args*, including its constants, on the current stream.
 
-        *kind* is all that it is compiled for: its constants, and of other arguments types, and whether they are None.
+        *kind* is all that it is compiled for: its constants, and the types of other arguments or that they are None.
         """
         compiled = self._compiled.get(kind)
-        if compiled is None:  # an interpreter compiles nothing
+        if compiled is None:  # Triton's interpreter compiles nothing
             self._compiled[kind] = self._kernel[grid](*args)
             return
         stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
         compiled.run(grid[0], grid[1], 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *args)
 
 
-# Keeps three Triton kernels from being compiled again while serving because of a tensor's alignment.
+# Keeps three Triton kernels from being recompiled during serving because of a tensor's alignment.
 #
-# Triton compiles a kernel for every combination of pointers that are and are not multiples of 16 bytes. The slots of
-# a batch begin anywhere in the list of free ones. So three kernels of SGLang 0.5.23 get new combinations long after
-# start-up, whatever a warm-up runs.
+# Triton compiles a kernel for every combination of pointers that are and are not multiples of 16 bytes. The slots of a
+# batch start anywhere in the free list, so three kernels of SGLang 0.5.23 get new combinations long after start-up,
+# whatever a warm-up runs.
 
 
 ALIGNMENT = 16
-"""Alignment in bytes for which Triton specialises."""
+"""Alignment in bytes that Triton specializes for."""
 
 
 def aligned(sources: Sequence[Any]) -> list[Any]:
@@ -57,5 +57,5 @@ def ignore_alignment() -> None:
 
     for kernel in (write_req_to_token_pool_triton, assign_req_to_token_pool):
         for parameter in getattr(kernel, "params", ()):
-            # Triton refuses a constant with this flag.
+            # Triton rejects a constant with this flag.
             parameter.do_not_specialize_on_alignment = not parameter.is_constexpr

@@ -1,10 +1,10 @@
-"""Fills in fa3's lengths and page tables of a round with one kernel whose work follows the requests' lengths.
+"""Fills in fa3's lengths and page tables with one kernel whose work scales with the request lengths.
 
 Before each pass, and inside the graph of the draft extend, SGLang 0.5.23 fills in the requests' lengths, their prefix
-sums and their page tables. Its kernel adds the lengths one by one in a single thread, and launches a block for every
-256 tokens of the longest context that the model allows. On an H200 it takes 21 us at batch 64 and 131,072 tokens, and
-runs once in a zero-step round and n + 1 times in a round of n steps. This kernel adds in a tree, and its blocks cover
-each request's own length. SGLang's code fills in page tables of sliding windows and of virtual memory.
+sums and their page tables. Its kernel adds the lengths in a single thread and launches a block for every 256 tokens of
+the model's longest context. On an H200 it takes 21 us at batch size 64 and 131,072 tokens; it runs once in a zero-step
+round and n + 1 times in a round of n steps. This kernel adds in a tree, and its blocks cover each request's own length.
+SGLang still fills in page tables of sliding windows and of virtual memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 BLOCK, PARTS = 512, 4
-"""Pages that a block copies at a time, and blocks a request."""
+"""Pages that a block copies at a time, and blocks per request."""
 
 LEAST_REQUESTS = 256
-"""Batches up to this size share a variant of the prefix sum, which is compiled for a power of two of requests."""
+"""Batches up to this size share a variant of the prefix sum, which is compiled per power of two of requests."""
 
 
 _NUMBERS = ("request_stride", "page_stride", "requests", "most_pages")
@@ -34,7 +34,7 @@ def fill_pages(  # type: ignore[no-untyped-def, unused-ignore]
     slots, length, page_table, request, part, page_stride, most_pages, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Fill in one of PARTS parts of a request's row of *page_table*, from its *slots*; called by kernels."""
+    """Fill in one of PARTS parts of a request's row of *page_table*, from its *slots*; called from kernels."""
     pages = tl.minimum(tl.cdiv(length, PAGE), most_pages)
     for first in range(part * BLOCK, pages, PARTS * BLOCK):
         page = first + tl.arange(0, BLOCK)
@@ -70,7 +70,7 @@ _launch_fill = Launches(_fill)
 
 
 def room(requests: int) -> int:
-    """Return the requests that a prefix sum over *requests* is compiled for."""
+    """Return the number of requests that a prefix sum over *requests* is compiled for."""
     return LEAST_REQUESTS if requests <= LEAST_REQUESTS else int(triton.next_power_of_2(requests))
 
 
@@ -99,7 +99,7 @@ def fill(
 
 
 class LengthKernel:
-    """Fills in fa3's metadata in SGLang's place, where it can."""
+    """Fills in fa3's metadata instead of SGLang where it can."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: lengths and page tables are SGLang's again from now on", env.LENGTH_KERNEL)
@@ -108,9 +108,9 @@ class LengthKernel:
         self, cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any, req_pool_indices: Any,
         max_seq_pages: int, seq_lens: Any, seq_len_delta: int, page_size: int, *more: Any, **options: Any,
     ) -> bool:  # fmt: skip
-        """Fill in a decode, draft or verify pass, with the arguments of SGLang's function; return whether it did.
+        """Fill in a decode, draft or verify pass from the arguments of SGLang's function; return whether it did.
 
-        Any other argument than these has to be None or False.
+        All other arguments have to be None or False.
         """
         asked = any(option is not None and option is not False for option in (*more, *options.values()))
         return not asked and self._filled(
@@ -119,7 +119,7 @@ class LengthKernel:
         )  # fmt: skip
 
     def of_an_extend(self, **given: Any) -> bool:
-        """The same inside the graph of a draft extend."""
+        """Do the same inside the graph of a draft extend."""
         return given.get("full_to_swa_index_mapping") is None and self._filled(
             given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
             given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],

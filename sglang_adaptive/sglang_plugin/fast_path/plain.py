@@ -1,7 +1,6 @@
-"""Which passes of a model need nothing but their graph, its inputs and its replay, and why others need more.
+"""Finds the passes of a model that need only a graph, its inputs and its replay, and says why others need more.
 
-What is asked here never changes while a server runs, so it is asked once. A setup that is not understood keeps SGLang's
-way.
+The answers never change while a server runs, so they are looked up once. SGLang handles unknown setups.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ logger = logging.getLogger(__name__)
 Plan = TypeVar("Plan")
 
 _WATCHERS = ("watermark_state", "eplb_manager", "device_timer", "msprobe_debugger")
-"""Parts of SGLang's ModelRunner that do something around each pass, where there are any."""
+"""Optional parts of SGLang's ModelRunner that act around each pass."""
 
 
 class Plans(Generic[Plan]):
     """What graphs need for each number of requests, looked up once.
 
-    A plan must not hold its graph's runner, whose life ends earlier.
+    A plan must not hold its graph's runner, which has a shorter life.
     """
 
     def __init__(self) -> None:
         self._found: WeakKeyDictionary[Any, dict[int, Plan] | None] = WeakKeyDictionary()
-        """By runner or attention backend, and number of requests; None for one that needs SGLang's way."""
+        """By runner or attention backend, and number of requests; None for one that SGLang prepares."""
 
     def may(self, owner: Any, what: str, why_not: Callable[[], Iterator[str]]) -> bool:
-        """Whether *owner* does not need SGLang to prepare *what*; the log says so the first time that it does."""
+        """Whether *owner* does not need SGLang to prepare *what*; if it does, the first call logs why."""
         if owner not in self._found:
             reason = next(why_not(), None)
             self._found[owner] = {} if reason is None else None
@@ -42,7 +41,7 @@ class Plans(Generic[Plan]):
         self, runner: Any, requests: int, what: str, why_not: Callable[[], Iterator[str]],
         made: Callable[[Any, int], Plan],
     ) -> Plan | None:  # fmt: skip
-        """Return the plan of *runner* for so many requests, *made* at first; None where it needs SGLang's way."""
+        """Return *runner*'s plan for *requests*, *made* on first use; None where SGLang has to prepare the pass."""
         if not runner or not self.may(runner, what, why_not) or requests > runner.max_bs:
             return None
         plans = self._found[runner]
@@ -53,7 +52,7 @@ class Plans(Generic[Plan]):
 
 
 def of_the_server() -> Iterator[str]:
-    """Yield what ranks share before a pass, and what watches passes."""
+    """Yield what ranks share before a pass, and what observes passes."""
     from sglang.srt.environ import envs
     from sglang.srt.eplb.expert_distribution import get_global_expert_distribution_recorder
     from sglang.srt.layers.moe.utils import get_moe_a2a_backend
@@ -72,7 +71,7 @@ def of_the_server() -> Iterator[str]:
 
 
 def of_a_model(runner: Any) -> Iterator[str]:
-    """Yield what SGLang does around the passes of the model of *runner*, its ModelRunner."""
+    """Yield what SGLang does around the passes of *runner*, a ModelRunner."""
     from sglang.srt.configs.hybrid_arch import mambaish_config
 
     for name in _WATCHERS:
@@ -91,7 +90,7 @@ def of_a_model(runner: Any) -> Iterator[str]:
 
 
 def of_attention(backend: Any) -> Iterator[str]:
-    """Yield what *backend* needs of a pass beside lengths and page tables as fa3 reads them from one pool."""
+    """Yield what *backend* needs beyond lengths and page tables as fa3 reads them from one pool."""
     from sglang.srt.mem_cache.kv_loc_plan import IdSpaceKind
 
     if type(backend).__name__ != "FlashAttentionBackend":
@@ -108,7 +107,7 @@ def of_attention(backend: Any) -> Iterator[str]:
 
 
 def of_a_graph(runner: Any) -> Iterator[str]:
-    """Yield what a replay of *runner*, a runner of graphs, needs beside its inputs."""
+    """Yield what a replay of *runner*, a graph runner, needs beyond its inputs."""
     if type(runner.backend).__name__ != "FullCudaGraphBackend":
         yield f"{type(runner.backend).__name__} replays graphs"
     if runner.require_mlp_sync or runner.disable_padding:

@@ -1,8 +1,8 @@
-"""Hands what a round starts from to the next one, with one kernel each way.
+"""Passes the state that a round starts from to the next round, with one kernel each way.
 
-Between rounds SGLang 0.5.23 keeps a request's last token, first draft, its chance and its hidden state in rows of the
-pool. It reads them with one kernel, whose launch looks at each buffer anew, and writes them with a copy and an indexed
-store each.
+Between rounds SGLang 0.5.23 keeps a request's last token, its first draft with its chance, and its hidden state in rows
+of the pool. It reads them with one kernel, whose launch inspects each buffer again, and writes each with a copy and an
+indexed store.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _launch_read, _launch_write = Launches(_read), Launches(_write)
 
 
 class Relay:
-    """What passes between the rounds of one scheduler whose drafts are chains."""
+    """Passes state between one scheduler's rounds with chains of drafts."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: SGLang hands on what rounds start from, from now on", env.RELAY)
@@ -69,14 +69,14 @@ class Relay:
     def read(
         self, gather: Callable[..., Any], indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any
     ) -> Any:
-        """Return four: rows *indices* of *chances* and *chosen* [pool, 1], *tokens* [pool], and *hidden* or None."""
+        """Return rows *indices* of *chances* and *chosen* [pool, 1], *tokens* [pool], and *hidden*, or None for it."""
         given, found = (indices, chances, chosen, tokens, hidden), None
         if indices.is_cuda and indices.shape[0]:
             found = self.guard.attempt(_rows, *given)
         return gather(*given) if found is None else found
 
     def write(self, stash: Callable[..., None], future_map: Any, indices: Any, payload: Any) -> None:
-        """Put *payload* of a round into the rows *indices* of SGLang's *future_map*."""
+        """Write a round's *payload* into rows *indices* of SGLang's *future_map*."""
         if not (indices.is_cuda and indices.shape[0] and self.guard.attempt(_put, future_map, indices, payload)):
             stash(future_map, indices, payload)
 
@@ -96,7 +96,7 @@ def _rows(indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any) -> 
 
 
 def _put(future_map: Any, indices: Any, payload: Any) -> bool:
-    """Write what SGLang would write; False for what it has to write itself: the first of a kind, and other drafts."""
+    """Write what SGLang would write; False where SGLang has to: for the first of a kind, and for other drafts."""
     tokens, chosen, chances, hidden = payload.bonus_tokens, payload.topk_index, payload.topk_p, payload.hidden_states
     other = (payload.draft_probs, payload.dsa_topk_indices, payload.accept_tokens, getattr(future_map, "_relay", None))
     if any(part is not None for part in other) or not future_map.need_topk:

@@ -1,10 +1,10 @@
 """Reserves KV slots of a running request for several rounds at once.
 
-Before every round SGLang 0.5.23 extends each request's reserve to twice the most draft tokens. That takes two copies to
-the device and a kernel, for one slot a request at zero steps. They write to what the round before still reads, so they
-wait for its end. Here a request that gets slots gets AHEAD more, and a round in which every request has SGLang's
-reserve launches nothing. SGLang frees the slots by kv_allocated_len. Near the end of the pool or of a request's row,
-and with pools of other kinds, requests get SGLang's reserve.
+Before every round SGLang 0.5.23 extends each request's reserve to twice the maximum number of draft tokens. That takes
+two copies to the device and a kernel, for one slot per request at zero steps. They write to what the previous round
+still reads, so they wait for its end. Here a request that gets slots gets AHEAD more, and a round in which every
+request has SGLang's reserve launches nothing. SGLang frees the slots by kv_allocated_len. Near the end of the pool or
+of a request's row, and with other kinds of pools, requests get SGLang's reserve.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ReserveAhead:
 
     def __init__(self, controller: AdaptiveController) -> None:
         self._controller = controller
-        # Ranks with other slots would have others free, and then other batches.
+        # Ranks that reserve different slots would have different free slots, and then different batches.
         self.guard = Guard(
             "adaptive: slots are reserved for one round at a time from now on", env.RESERVE_AHEAD, ranks_alike=True
         )
@@ -36,7 +36,7 @@ class ReserveAhead:
         """The batch for which SGLang is reserving slots; None at other times."""
 
     def prepare(self, original: Callable[[Any], None], batch: Any) -> None:
-        """Prepare *batch* for a decode round, by SGLang's *original* where a request needs slots."""
+        """Prepare *batch* for a decode round, with SGLang's *original* where a request needs slots."""
         if self._controller.warms_up:
             original(batch)  # loads the kernel that writes slots, which has a variant for each power of two of requests
         elif self.guard.attempt(_is_covered, batch):
@@ -54,11 +54,11 @@ class ReserveAhead:
 
 
 def _is_covered(batch: Any) -> bool:
-    """Whether each request has SGLang's reserve already."""
+    """Whether each request already has SGLang's reserve."""
     from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 
     reserve = get_alloc_reserve_per_decode()
-    # A request has whole pages, so enough tokens are enough pages.
+    # A request owns whole pages, so enough tokens are enough pages.
     return all(req.kv.kv_committed_len + reserve <= req.kv.kv_allocated_len for req in batch.reqs)
 
 
@@ -77,7 +77,7 @@ def _more(batch: Any, reserve: int) -> int:
 
 
 def _prepare_the_rest(batch: Any) -> None:
-    """Do what eagle_prepare_for_decode does apart from the reservation."""
+    """Do everything that eagle_prepare_for_decode does except the reservation."""
     batch.maybe_evict_swa()
     if batch.sampling_info.penalizer_orchestrator.is_required:
         batch.cumulate_penalty_output_tokens()

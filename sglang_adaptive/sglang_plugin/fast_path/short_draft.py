@@ -1,8 +1,8 @@
-"""Runs the draft and the draft extend of a round from their CUDA graphs, without what SGLang does around them.
+"""Runs a round's draft and draft extend from their CUDA graphs, without SGLang's host work around them.
 
-As for the verify pass (`short_verify.py`), SGLang 0.5.23 makes a ForwardBatch for each of them, and copies eight to
-twelve tensors into the graph's buffers from others that it has made for that. Here one kernel fills in all of a graph
-(`graph_inputs.py`). A round without this draws the same drafts; the target verifies them in either case.
+As for the verify pass (`short_verify.py`), SGLang 0.5.23 makes a ForwardBatch for each, and creates eight to twelve
+tensors to copy into the graph's buffers. Here one kernel fills in all inputs of a graph (`graph_inputs.py`). The drafts
+are the same without it, and the target verifies them in either case.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class _Plan:
     padded: int
     key: Any
     ones: torch.Tensor
-    """[requests, 1] float32: what SGLang says of the chances of drafts."""
+    """[requests, 1] float32: the chances that SGLang reports for drafts."""
     addresses: torch.Tensor | None = None
-    """Of a draft, where the lengths of its passes lie; see `graph_inputs.fill_draft`."""
+    """Of a draft, the addresses of its passes' lengths; see `graph_inputs.fill_draft`."""
 
     @classmethod
     def of(cls, runner: Any, requests: int) -> _Plan:
@@ -39,10 +39,10 @@ class _Plan:
 
 
 class ShortDraft:
-    """Drafts, and extends the draft, in the rounds of one worker that need nothing but graphs."""
+    """Runs drafts and draft extends of one worker's rounds that need only graphs."""
 
     def __init__(self) -> None:
-        # A rank that failed behind its replay would run the pass once more, and wait for the others in it.
+        # A rank that failed after its replay would run the pass again, and wait in it for the other ranks.
         self.guard = Guard(
             "adaptive: the draft's passes are prepared by SGLang from now on", env.SHORT_DRAFT, ranks_alike=True
         )
@@ -52,7 +52,7 @@ class ShortDraft:
     # -- the draft ------------------------------------------------------------------------------------------------
 
     def drafted(self, drafter: Any, batch: Any) -> Any:
-        """Return the verify input that SGLang's draft returns; None for a round that needs SGLang's way."""
+        """Return the verify input that SGLang's draft returns; None where SGLang has to draft."""
         return self.guard.attempt(self._drafted, drafter, batch)
 
     def _drafted(self, drafter: Any, batch: Any) -> Any:
@@ -68,7 +68,7 @@ class ShortDraft:
         return self._linked(drafter, batch, drafts)
 
     def linked(self, drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
-        """Return the verify input of chains of *drafts* [requests, steps]; None for a round that needs SGLang's way."""
+        """Return the verify input of chains of *drafts* [requests, steps]; None where SGLang has to make it."""
         return self.guard.attempt(self._linked_if_it_may, drafter, batch, drafts)
 
     def _linked_if_it_may(self, drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
@@ -85,12 +85,12 @@ class ShortDraft:
         return EagleVerifyInput(
             draft_token=tokens, positions=positions, retrieve_index=links[0], retrieve_next_token=links[1],
             retrieve_next_sibling=links[2], retrieve_cum_len=None, spec_steps=steps, topk=1, draft_token_num=steps + 1,
-            custom_mask=target.verify_mask.buffer,  # nobody reads it
+            custom_mask=target.verify_mask.buffer,  # never read
             capture_hidden_mode=None, seq_lens_sum=None, seq_lens_cpu=None, prepared_out_cache_loc=slots,
         )  # fmt: skip
 
     def _may_link(self, drafter: Any, batch: Any) -> bool:
-        """Whether the verify pass takes a chain as `graph_inputs.linked` makes it."""
+        """Whether the verify pass accepts chains from `graph_inputs.linked`."""
         if not _is_plain(batch):
             return False
         target = drafter.target_worker.model_runner.attn_backend
@@ -98,7 +98,7 @@ class ShortDraft:
         return may and batch.seq_lens.shape[0] <= target.verify_mask.max_bs
 
     def _first(self, drafter: Any, given: Any) -> torch.Tensor:
-        """Return the drafts of one step, [requests, 1]: the last draft extend has made them."""
+        """Return the drafts of one step, [requests, 1], which the last draft extend made."""
         hot: torch.Tensor | None = drafter.hot_token_id
         chosen: torch.Tensor = given.topk_index
         return chosen if hot is None else hot[chosen]
@@ -125,7 +125,7 @@ class ShortDraft:
     # -- the draft extend -----------------------------------------------------------------------------------------
 
     def extended(self, drafter: Any, batch: Any, result: Any) -> bool:
-        """Run the draft over the accepted tokens and complete *result*; False for a pass that needs SGLang's way."""
+        """Run the draft over the accepted tokens and complete *result*; False where SGLang has to."""
         return bool(self.guard.attempt(self._extended, drafter, batch, result))
 
     def _extended(self, drafter: Any, batch: Any, result: Any) -> bool:
@@ -159,7 +159,7 @@ class ShortDraft:
         from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
 
         backend = runner.draft_extend_attn_backend
-        # The graph fills in all metadata itself, as _why_no_extend has made sure.
+        # The graph fills in all metadata itself; _why_no_extend checks that.
         backend.forward_metadata = backend.draft_extend_metadata[plan.padded]
         backend.forward_metadata_spec_decode_expand = None
         ends, runner.model_runner.shared_read_done_event = backend.shared_read_ends(runner.forward_mode), None
@@ -187,7 +187,7 @@ def _draft_plan(runner: Any, requests: int) -> _Plan:
 
 
 def _why_no_chain(drafter: Any, target: Any) -> Iterator[str]:
-    """Yield why drafts need more than to be linked for a verify pass with *target*, the backend of the target."""
+    """Yield why linking drafts is not enough for a verify pass with *target*, the target's attention backend."""
     from sglang.srt.runtime_context import get_spec
 
     if drafter.plan_stream is not None:
@@ -202,7 +202,7 @@ def _why_no_chain(drafter: Any, target: Any) -> Iterator[str]:
 
 
 def _why_no_graph(drafter: Any, runner: Any, kind: str) -> Iterator[str]:
-    """Yield why a replay of *runner* needs more than what `graph_inputs` fills in."""
+    """Yield why a replay of *runner* needs more than `graph_inputs` fills in."""
     yield from _why_no_chain(drafter, drafter.target_worker.model_runner.attn_backend)
     if type(runner).__name__ != kind:
         yield f"{type(runner).__name__} replays graphs"
@@ -224,7 +224,7 @@ def _why_no_draft(drafter: Any, runner: Any) -> Iterator[str]:
 
 
 def _read_as_one(backends: Any, runner: Any) -> bool:
-    """Whether the passes of a draft share a page table, and each reads one token more than the one before."""
+    """Whether a draft's passes share a page table, and each reads one token more than the previous one."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.speculative.eagle_info import EagleDraftInput
 

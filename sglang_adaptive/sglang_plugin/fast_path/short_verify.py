@@ -1,9 +1,9 @@
-"""Runs the verify pass of a round from its CUDA graph, without what SGLang does around it on the host.
+"""Runs a round's verify pass from its CUDA graph, without SGLang's host work around it.
 
-A verify pass of SGLang 0.5.23 makes a ForwardBatch of fifty fields, asks some thirty configurations, copies the graph's
-inputs, makes the attention's metadata, enters seven contexts, and copies part of the inputs again. Where a graph is
-replayed on fa3, all of it comes to one kernel that fills in the graph's inputs (`graph_inputs.py`), and the replay. For
-a small model on a fast GPU that is what a round waits for. What a graph needs is looked up once for each number of
+For a verify pass SGLang 0.5.23 makes a ForwardBatch of fifty fields, queries some thirty configurations, copies the
+graph's inputs, makes the attention metadata, enters seven contexts, and copies part of the inputs again. Where a graph
+is replayed on fa3, one kernel that fills in the graph's inputs (`graph_inputs.py`) and the replay are enough. With a
+small model on a fast GPU, the round waits for that host work. What a graph needs is looked up once per number of
 requests.
 """
 
@@ -23,14 +23,14 @@ BUFFERS = ("input_ids", "positions", "out_cache_loc", "req_pool_indices", "seq_l
 """Buffers of a graph that a round fills in."""
 
 UNUSED = ("seq_lens_cpu", "mrope_positions", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
-"""Buffers that SGLang leaves alone where lengths are not on the host, and without attention DP."""
+"""Buffers that SGLang does not touch when lengths are not on the host and attention DP is off."""
 
 
 class ShortVerify:
-    """Verifies the rounds of one worker that need nothing but a graph."""
+    """Verifies one worker's rounds that need only a graph."""
 
     def __init__(self) -> None:
-        # A rank that failed behind its replay would run the pass once more, and wait for the others in it.
+        # A rank that failed after its replay would run the pass again, and wait in it for the other ranks.
         self.guard = Guard(
             "adaptive: verify passes are prepared by SGLang from now on", env.SHORT_VERIFY, ranks_alike=True
         )
@@ -39,7 +39,7 @@ class ShortVerify:
         self._plans: plain.Plans[_Plan] = plain.Plans()
 
     def verified(self, worker: Any, batch: Any) -> Any:
-        """Return what SGLang's verify returns; None for a round that needs SGLang's way."""
+        """Return what SGLang's verify returns; None where SGLang has to verify."""
         return self.guard.attempt(self._verified, worker, batch)
 
     def _verified(self, worker: Any, batch: Any) -> Any:
@@ -77,7 +77,7 @@ class ShortVerify:
             accept_lens=lens,
             accept_index=index,
             new_seq_lens=lengths,
-            # SGLang keeps this, and what the batch was before the round, until the round has ended.
+            # SGLang keeps this and the batch's earlier fields until the round has ended.
             extra_keep_alive_refs=[verify_input],
             prepared_draft_extend_inputs=extend,
         )
@@ -90,11 +90,11 @@ class _Plan:
     requests: int
     padded: int
     width: int
-    """Tokens of a request."""
+    """Tokens per request."""
     more: int
     """Tokens that fa3 reads of a request beyond its length."""
     filler: int
-    """The length of rows of the graph without a request."""
+    """The length of graph rows without a request."""
     metadata: Any
     mode: Any
     key: Any
@@ -148,7 +148,7 @@ class _Plan:
 
 
 def _is_plain(batch: Any, verify_input: Any) -> bool:
-    """Whether nothing but tokens and lengths goes into the pass, and nothing but tokens comes out."""
+    """Whether the pass takes only tokens and lengths, and only tokens come out."""
     absent = (
         batch.seq_lens_cpu, batch.mamba_track_indices, batch.replace_embeds, batch.input_embeds,
         verify_input.ragged_verify_layout, verify_input.prepared_mrope_positions,
@@ -158,7 +158,7 @@ def _is_plain(batch: Any, verify_input: Any) -> bool:
 
 
 def _why_not(worker: Any, runner: Any) -> Iterator[str]:
-    """Yield why a replay of *runner* needs more of a batch than BUFFERS."""
+    """Yield why a replay of *runner* needs more than BUFFERS from a batch."""
     if type(runner).__name__ != "DecodeCudaGraphRunner" or worker.plan_stream is not None:
         yield "the worker prepares its passes otherwise"
     yield from plain.of_the_server()

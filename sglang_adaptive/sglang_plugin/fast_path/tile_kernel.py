@@ -1,11 +1,11 @@
 """Lays out the tiles of a FlashInfer pass on the device, with one kernel.
 
-FlashInfer's attention kernels (fa2) are told beforehand which part of which request each of their blocks reads. Its
-planner, `PrefillPlan` and `DecodePlan` of FlashInfer 0.7.2's `scheduler.cuh`, works that out on the host, by each
-request's length, and copies it to the device. Where a CUDA graph is replayed the number of blocks is fixed, and all
-that depends on lengths is in a few arrays. This kernel writes those arrays from lengths on the device, by the planner's
-rules: the smallest number of keys a block, at least 128, with which there are enough blocks. It also writes what SGLang
-hands to the planner: the slots of all keys, and the mask of a chain.
+FlashInfer's attention kernels (fa2) need to know in advance which part of which request each block reads. Its planner,
+`PrefillPlan` and `DecodePlan` of FlashInfer 0.7.2's `scheduler.cuh`, computes that on the host from the request
+lengths and copies it to the device. Where a CUDA graph is replayed, the number of blocks is fixed and only a few arrays
+depend on lengths. This kernel writes those arrays from lengths on the device by the planner's rule: the smallest number
+of keys per block, at least 128, for which there are enough blocks. It also writes what SGLang passes to the planner:
+the slots of all keys, and the mask of a chain.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.fast_path.length_kernel import BLOCK, room
 
 LEAST_KEYS = 128
-"""The least keys that a block reads, by FlashInfer's planner."""
+"""Minimum keys per block in FlashInfer's planner."""
 
 PARTS = 8
-"""Blocks of the kernel here a request."""
+"""Blocks of this kernel per request."""
 
 MASK_BLOCK = 256
-"""Bytes of the mask that are written at a time."""
+"""Bytes of the mask written at a time."""
 
 TILE = 3
-"""Where a prefill's plan says how many rows a tile has."""
+"""Index of the rows per tile in a prefill's plan."""
 
 _NUMBERS = (
     *("table_stride", "at_request", "at_query", "at_part", "at_rows", "at_outputs", "at_keys", "at_live"),
@@ -122,28 +122,28 @@ class Layout:
     """Where one FlashInfer wrapper of a CUDA graph reads its tiles, and how many there are."""
 
     width: int
-    """Queries of a request."""
+    """Queries per request."""
     tiles: int
-    """Tiles of a request's queries."""
+    """Query tiles per request."""
     split: bool
-    """Whether a request's keys are read by several blocks."""
+    """Whether several blocks read a request's keys."""
     has_queries: bool
-    """Whether queries are laid out as well: by the planner of prefills, and not by that of decodes."""
+    """Whether queries are laid out as well: in the prefill planner, not in the decode planner."""
     blocks: int
     """Blocks of the graph."""
     enough: int
     """Blocks that keys are split for."""
     ints: Any
-    """The planner's workspace, int32; the arrays below begin at these places of it."""
+    """The planner's workspace as int32; `places` are offsets into it."""
     live: Any
     """The same as uint8."""
     places: tuple[int, int, int, int, int, int, int]
-    """Of each block's request, tile of queries and part of keys; of each query's first output, and each request's; of
-    the keys of a part; and (in bytes) of whether a block is used."""
+    """Offsets of each block's request, query tile and key part; of each query's and each request's first output; of the
+    keys per part; and (in bytes) of whether a block is used."""
 
     @classmethod
     def of(cls, wrapper: Any, requests: int, query_heads: int, key_heads: int, processors: int) -> Layout:
-        """Return that of *wrapper*, whose graph is of so many *requests*, on a GPU of so many *processors*."""
+        """Return the layout of *wrapper*, whose graph takes *requests* requests, on a GPU with *processors* SMs."""
         info = [int(value) for value in wrapper._plan_info]
         workspace, is_graph, split = wrapper._int_workspace_buffer, info[-2], bool(info[-1])
         assert is_graph and len(info) in (10, 15), info
@@ -162,11 +162,11 @@ class Layout:
 
 
 def with_small_tiles(info: Iterable[int], rows: int) -> list[int]:
-    """Return *info*, the plan of a prefill's graph, with the tiles of requests of *rows* queries times heads a KV head.
+    """Return *info*, the plan of a prefill's graph, with tiles for *rows* (queries times heads per KV head) a request.
 
-    The planner takes the longest request that all rows of the graph could make up, so tiles of 128 from 64 rows on,
-    where each request has 16: a block then multiplies eight times too much. A request of at most 64 rows has one tile
-    of either size, so nothing else of the plan, nor of one made later for the same graph, depends on it.
+    The planner assumes one request with all rows of the graph, so it picks tiles of 128 rows from 64 rows on, where
+    each request has 16: a block then multiplies eight times too much. A request of at most 64 rows has one tile of
+    either size, so nothing else in this plan, or in a later plan for the same graph, depends on it.
     """
     numbers = [int(number) for number in info]
     fitting = [tile for tile in (16, 64) if rows <= tile]
@@ -180,13 +180,13 @@ def lay_out(
 ) -> None:  # fmt: skip
     """Write the tiles of a pass of b requests into *layout*, on the device; nothing waits for it.
 
-    *rows* and *seq_lens*, [b] integers, are rows of *table* and lengths, of which the pass reads *more* tokens each.
+    *rows* and *seq_lens*, [b] integers, are rows of *table* and lengths; the pass reads *more* tokens than each length.
     Also writes
 
-    - *ends*, [b + 1] int32: prefix sums of what is read, from 0; *keys*, int32: the slots of all of it;
+    - *ends*, [b + 1] int32: prefix sums of the tokens read, from 0; *keys*, int32: the slots of all of them;
     - *query_ends*, [b + 1] int32: prefix sums of queries, where the layout has them;
-    - with *mask*, uint8: which keys the queries of a chain see, all of a query side by side, a request's from a new
-      byte on, the lowest bit first; and *mask_ends*, [b + 1] int32: prefix sums of its bytes.
+    - with *mask*, uint8: which keys each query of a chain sees, query by query, the lowest bit first, each request
+      from a new byte on; and *mask_ends*, [b + 1] int32: prefix sums of its bytes.
     """
     requests, summed = seq_lens.shape[0], room(seq_lens.shape[0])
     constants = (more, layout.width, layout.tiles, layout.split, layout.has_queries, summed)

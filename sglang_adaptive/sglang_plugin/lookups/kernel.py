@@ -1,7 +1,7 @@
-"""Follows the texts of requests on the device, and looks their next drafts up: two kernels at the end of a round.
+"""Tracks request text on the device and looks up the next drafts, with two kernels at the end of a round.
 
-The first appends what a round has accepted, and says how far the drafts that stood there were right. The second
-compares the latest tokens with every place before them. It writes what ``sglang_adaptive.lookups.lookup`` defines.
+The first appends a round's accepted tokens and counts how many of the looked-up drafts were right. The second compares
+the latest tokens with every earlier place. It writes what ``sglang_adaptive.lookups.lookup`` defines.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PLACE_BITS = 24
-"""A match and its place are compared as one 31-bit number: the longer first, then the later."""
+"""A match and its place are compared as one 31-bit number: longer matches win, then later places."""
 BLOCK = 1024
 PROGRAMS = 132
-"""Blocks of threads that look at a batch's texts at once. On an H100 a batch of 1 to 4 takes 10 to 20 us
+"""Thread blocks that search a batch's texts at once. On an H100 a batch of 1 to 4 takes 10 to 20 us
 (``benchmarks/lookup_kernel.py``)."""
 
 _POINTERS = ("texts", "ends", "slots", "seq_lens", "tokens", "counts", "drafts", "matches", "told", "best", "done")
@@ -78,7 +78,7 @@ def _look_up(  # type: ignore[no-untyped-def, unused-ignore]
         match = key >> PLACE_BITS
         each = tl.arange(0, DRAFTS)
         copied = tl.load(text + source + 1 + each % tl.maximum(last - source, 1), mask=match > 0, other=0)
-        # A place whose token is not known yet gets one that the model has.
+        # A place whose token is unknown gets a valid token.
         tl.store(drafts + slot * DRAFTS + each, tl.maximum(copied, 0))
         tl.store(matches + slot, match)
         tl.store(told + request * 3 + 2, match)
@@ -93,12 +93,12 @@ def append(
     texts: Tensor, ends: Tensor, slots: Tensor, seq_lens: Tensor, tokens: Tensor, counts: Tensor, drafts: Tensor,
     matches: Tensor, told: Tensor,
 ) -> None:  # fmt: skip
-    """Append what a round of b requests accepted to their texts, rows *slots* of *texts*.
+    """Append the tokens that a round of b requests accepted to their texts, rows *slots* of *texts*.
 
-    *seq_lens* [b] are the tokens before the round whose KV is there, one less than those known; *tokens* [b * width]
-    hold each request's new ones first, *counts* [b] say how many. *drafts* and *matches*, by slot, are those that stood
-    there; the first two columns of *told* [b, 3] get the match and how many of the drafts are among the new tokens,
-    before the first that is not.
+    *seq_lens* [b] are the tokens with KV before the round, one less than the known ones; *tokens* [b * width] hold each
+    request's new tokens first, and *counts* [b] their number. *drafts* and *matches*, by slot, are from the previous
+    lookup; the first two columns of *told* [b, 3] get the match and the number of leading drafts that equal the new
+    tokens.
     """
     requests = slots.shape[0]
     width = tokens.shape[0] // requests
@@ -112,9 +112,9 @@ def look_up(
     texts: Tensor, ends: Tensor, slots: Tensor, drafts: Tensor, matches: Tensor, told: Tensor, best: Tensor,
     done: Tensor, block: int = BLOCK, parts: int | None = None,
 ) -> None:  # fmt: skip
-    """Write the drafts behind each text, and the match before them; the third column of *told* gets it as well.
+    """Write each text's next drafts and the match before them, which the third column of *told* gets as well.
 
-    *best* and *done* [b or more] are zero, and are zero again afterwards.
+    *best* and *done* [b or more] are zero before and after.
     """
     requests = slots.shape[0]
     parts = parts or max(1, PROGRAMS // requests)

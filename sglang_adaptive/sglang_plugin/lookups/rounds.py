@@ -1,10 +1,9 @@
-"""Rounds whose drafts are looked up in each request's own text, and what every round says of such drafts.
+"""Rounds whose drafts are looked up in each request's own text, and what every round says about these drafts.
 
 At the end of each round of a small batch the accepted tokens are appended to the requests' texts on the device, and the
-drafts of the next round are looked up there (`texts.py`). So a round of lookups finds its drafts ready and runs no
-draft; its own draft extend follows as after any round, and the draft's KV has no gap. The host reads the matches with
-the round's result, and the policy decides by them, a round behind with overlap: which drafts are verified is always
-what the device knows.
+next round's drafts are looked up there (`texts.py`). So a lookup round finds its drafts ready and runs no draft. Its
+draft extend follows as after any round, so the draft's KV has no gap. The host reads the matches with the round's
+result, and the policy decides by them, one round behind with overlap; the verified drafts always come from the device.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
 logger = logging.getLogger(__name__)
 
 UNDER_WAY = 3
-"""Rounds after a request came during which the host brings tokens that the device has not seen: of the prefill, and of
-rounds that were under way."""
+"""Rounds after a request joins in which the host brings tokens that the device has not seen: those of the prefill and
+of rounds that were running."""
 
 
 class LookupRounds:
@@ -38,24 +37,24 @@ class LookupRounds:
         self._worker, self._controller = worker, controller
         runner = worker.target_worker.model_runner
         self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
-        # Ranks with other drafts would wait for one another.
+        # Ranks with different drafts would wait for one another.
         self.guard = Guard("adaptive: nothing is looked up from here on", ranks_alike=True)
         self._slot_of: dict[str, int] = {}
-        """By request, its text; the one that was used last stands last."""
+        """By request, its text's slot, least recently used first."""
         self._known: dict[str, int] = {}
         """By request, the tokens that the host has brought."""
         self._late: dict[str, int] = {}
-        """By request, the rounds in which the host may still have some to bring."""
+        """By request, the rounds in which the host may still bring tokens."""
         self._followed: list[str] = []
-        """The requests of the round before, if it was followed."""
+        """The requests of the previous round, if it was tracked."""
         self._batch: Any = None
-        """The batch of this round, if it is followed: late draft extends are of others."""
+        """The batch of this round, if it is tracked; late draft extends have other batches."""
         self._slots: torch.Tensor | None = None
-        """The texts of the requests of this round, on the device; None where it is not followed."""
+        """The text slots of this round's requests, on the device; None if it is not tracked."""
 
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> LookupRounds | None:
-        """Return the lookups of *worker*'s rounds, and let the policy choose such rounds; None where it may not."""
+        """Return the lookups of *worker*'s rounds, and let the policy choose lookup rounds; None if it may not."""
         from sglang.srt.runtime_context import get_schedule
 
         if not configuration().options.lookup:
@@ -69,23 +68,23 @@ class LookupRounds:
 
     @property
     def live(self) -> bool:
-        """Whether the coming round verifies drafts that are looked up."""
+        """Whether the coming round verifies looked-up drafts."""
         return self._worker.speculative_num_steps in self._controller.lookups
 
     def verified(self, batch: Any) -> bool:
-        """Whether this round is of *batch*, and verified drafts that were looked up."""
+        """Whether this round is of *batch* and verified looked-up drafts."""
         return batch is self._batch and self.live
 
     def begin(self, batch: Any) -> None:
-        """Bring the texts of *batch* up to date before a round, if it is followed."""
+        """Update the texts of *batch* before a round, if it is tracked."""
         self._batch = batch if self.guard.attempt(self._begin, batch) else None
         if self._batch is None:
             self._slots, self._followed = None, []
 
     def drafted(self, drafter: Any, batch: Any, link: Any) -> Any:
-        """Return the verify input of a round of lookups; *link* makes one of drafts by a kernel, or returns None."""
+        """Return a lookup round's verify input; *link* makes one from drafts with a kernel, or returns None."""
         count = self._worker.speculative_num_steps
-        if self._batch is None:  # held by an operator at a larger batch, or nothing is looked up any more
+        if self._batch is None:  # held by an operator at a larger batch, or lookups have ended
             drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
         else:
             drafts = self._texts.drafts(self._slots, count)
@@ -93,7 +92,7 @@ class LookupRounds:
         return _linked(drafter, batch, drafts) if found is None else found
 
     def end(self, batch: Any, result: Any, note: RoundNote) -> None:
-        """Follow a round that has been verified, and look up what the next one may draft."""
+        """Append a verified round's tokens, and look up the next round's drafts."""
         if batch is not self._batch:
             return
         self.guard.attempt(self._end, batch, result, note)
@@ -114,7 +113,7 @@ class LookupRounds:
         return True
 
     def _bring(self, req: Any) -> None:
-        """Write what the host knows and the device may not."""
+        """Write the tokens that the host knows and the device may not."""
         slot, rid, comes = self._slot_of.pop(req.rid, None), req.rid, req.rid not in self._followed
         if slot is None:
             slot = self._free()
@@ -130,7 +129,7 @@ class LookupRounds:
                 self._known[rid] = end
 
     def _free(self) -> int:
-        """Return a free text, or that of the request that was followed last the longest ago."""
+        """Return a free text slot, or that of the least recently tracked request."""
         if len(self._slot_of) < SLOTS:
             return next(slot for slot in range(SLOTS) if slot not in self._slot_of.values())
         rid, slot = next(iter(self._slot_of.items()))
@@ -145,7 +144,7 @@ class LookupRounds:
 
 
 def why_not(worker: Any) -> Iterator[str]:
-    """Yield why *worker* cannot verify drafts that are looked up; nothing where it can."""
+    """Yield why *worker* cannot verify looked-up drafts; nothing if it can."""
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.runtime_context import get_parallel, get_spec
 
@@ -169,7 +168,7 @@ def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:
 
 
 def _linked(drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
-    """Return the verify input of chains of *drafts* [b, steps], as SGLang makes it for a draft of one branch."""
+    """Return the verify input of chains of *drafts* [b, steps], as SGLang makes it for topk 1."""
     from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input
 
     requests = drafts.shape[0]

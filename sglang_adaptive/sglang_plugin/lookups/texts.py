@@ -1,4 +1,4 @@
-"""The texts of a few requests where their tokens are made, and the drafts that stand behind each of them."""
+"""Keeps the texts of a few requests on the device, and the looked-up drafts for each of them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST
 
 SLOTS = 8
-"""Texts that are kept: twice the requests of a round, so that one that pauses is found again."""
+"""Texts that are kept: twice the requests of a round, so that a paused request finds its text again."""
 ABSENT = -1
-"""What stands where a token is not known: no token is equal to it."""
+"""Marks an unknown token; no token equals it."""
 
 
 class Texts:
-    """Texts on a device. Every tensor-parallel rank keeps the same ones, and so looks the same drafts up."""
+    """Texts on a device. Every tensor-parallel rank keeps the same texts, and so looks up the same drafts."""
 
     def __init__(self, context: int, vocabulary: int, device: Any) -> None:
-        """*context* is the longest text, in tokens; ids from *vocabulary* on stand for images, and are not drafted."""
+        """*context* is the longest text, in tokens; ids from *vocabulary* on stand for images and are not drafted."""
 
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
@@ -31,14 +31,14 @@ class Texts:
         self._best, self._done = made(SLOTS), made(SLOTS)
 
     def write(self, slot: int, begin: int, tokens: np.ndarray[Any, Any], comes: bool) -> None:
-        """Put *tokens* into the text *slot* from *begin* on; *comes* for a request that was not followed until now.
+        """Put *tokens* into the text *slot* from *begin* on; *comes* is for a request that was not tracked until now.
 
         Nothing waits for the device.
         """
         row = self._texts[slot]
         if comes:
             self.matches[slot].zero_()
-            row[begin + len(tokens) : begin + len(tokens) + 2 * (DRAFTS + 1)] = ABSENT  # those of rounds under way
+            row[begin + len(tokens) : begin + len(tokens) + 2 * (DRAFTS + 1)] = ABSENT  # tokens of running rounds
         tokens = tokens[: max(0, len(row) - begin)]
         known = (tokens >= 0) & (tokens < self._vocabulary)
         source = torch.from_numpy(np.where(known, tokens, ABSENT).astype(np.int32))
@@ -53,7 +53,7 @@ class Texts:
     def follow(
         self, slots: torch.Tensor, seq_lens: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor
     ) -> torch.Tensor:
-        """Append a round, and look up the drafts of the next one; return its `Lookup` of each request, int32 [b, 3].
+        """Append a round's tokens, look up the next drafts, and return each request's `Lookup`, int32 [b, 3].
 
         The arguments are as in ``kernel.append``.
         """
@@ -87,9 +87,9 @@ class Texts:
 
 
 def longest_match(text: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Return how many tokens at the end of *text* stand earlier as well, and the last place of the latest of them.
+    """Return how many tokens at the end of *text* also occur earlier, and the last place of the latest occurrence.
 
-    (0, 0) below SHORTEST; at most LONGEST are compared.
+    (0, 0) below SHORTEST; at most LONGEST tokens are compared.
     """
     last = len(text) - 1
     if last < SHORTEST:
@@ -108,6 +108,6 @@ def longest_match(text: np.ndarray[Any, Any]) -> tuple[int, int]:
 
 def tokens_from(prompt: array[int], output: array[int], begin: int) -> np.ndarray[Any, Any]:
     """Return the tokens of a request from *begin* on."""
-    # A slice is a copy: SGLang could not append to an array whose memory numpy looks at.
+    # A slice is a copy: SGLang could not append to an array whose memory numpy exports.
     parts = [prompt[begin:], output[max(0, begin - len(prompt)) :]]
     return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])

@@ -1,8 +1,8 @@
-"""The chance that the draft gives each of its tokens, from CUDA graphs too.
+"""Keeps the chance that the draft gives each of its tokens, from CUDA graphs too.
 
 SGLang 0.5.23 computes no probability for chains. Inside the graph of the draft's steps the largest softmax of each
-step's logits goes to a tensor that belongs to the graph; a replay fills it in again, so that nothing waits for it. It
-is taken at once after each step, because a graph may write the logits of all steps to one place.
+step's logits goes to a tensor that belongs to the graph; each replay fills it in again, so nothing waits for it. It is
+taken right after each step, because a graph may write the logits of all steps to one place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def top_chance(logits: Tensor) -> Tensor:
 
 
 class Chances:
-    """What the draft of one scheduler believes of its tokens."""
+    """The chances that one scheduler's draft gives its tokens."""
 
     def __init__(self) -> None:
         self._of_graphs: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()
@@ -37,9 +37,9 @@ class Chances:
 
     @contextmanager
     def capturing(self, graphs: Any) -> Iterator[None]:
-        """Let the drafts made within fill in the chances of *graphs*, SGLang's runner of the draft's graphs."""
+        """Let drafts inside the ``with`` fill in the chances of *graphs*, SGLang's runner of the draft's graphs."""
         if graphs not in self._of_graphs:
-            # Before the capture, so that it does not lie in the graphs' own memory, which they reuse.
+            # Before the capture, because graphs reuse their own memory.
             steps = graphs.speculative_num_steps
             self._of_graphs[graphs] = torch.zeros(graphs.max_bs, steps, dtype=torch.float32, device=graphs.device)
         self._capturing = graphs
@@ -50,7 +50,7 @@ class Chances:
 
     @contextmanager
     def watching(self, runner: Any, keep: Callable[[Any], None]) -> Iterator[None]:
-        """Let *keep* have each output of *runner*'s forward passes within, as soon as it is there."""
+        """Call *keep* with each output of *runner*'s forward passes inside the ``with``, as soon as it exists."""
         self._watched = (runner, keep)
         try:
             yield
@@ -58,14 +58,14 @@ class Chances:
             self._watched = None
 
     def note_output(self, runner: Any, output: Any) -> None:
-        """Note *output*, a LogitsProcessorOutput of *runner*, for who watches it."""
+        """Pass *output*, a LogitsProcessorOutput of *runner*, to its watcher."""
         if self._watched is not None and runner is self._watched[0]:
             self._watched[1](output)
 
     def drafted(self, run: Callable[..., Any], draft: Any, forward_batch: Any) -> tuple[Any, Tensor]:
-        """Run the draft's steps by *run*; return what it returns, and the chances, float32 [requests, steps].
+        """Run the draft's steps with *run*; return its result and the chances, float32 [requests, steps].
 
-        While a graph is captured, they go to the tensor of that graph too.
+        During a capture, the chances also go to the tensor of that graph.
         """
         found = [forward_batch.spec_info.topk_p.float()]
         with self.watching(draft.draft_runner, lambda output: found.append(top_chance(output.next_token_logits))):
@@ -86,7 +86,7 @@ class Chances:
     def extend(self, extend: Callable[..., None], draft: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft extend after a verify pass, and give the next round's first drafts their chances.
 
-        SGLang puts 1 in their stead for chains. A zero-step round, whose extend may be deferred, leaves the 1.
+        For chains SGLang sets them to 1. A zero-step round, whose extend may be deferred, leaves the 1.
         """
         # The outputs, not their chances: SGLang selects each request's last accepted token in them only afterwards.
         outputs: list[Any] = []

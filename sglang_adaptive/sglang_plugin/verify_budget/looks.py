@@ -1,11 +1,11 @@
-"""What a verified round says of its drafts beside the accept counts: a few numbers that go to the host with them.
+"""Computes what a verified round says about its drafts beyond accept counts: a few numbers for the host.
 
-Of a round with a budget each request's verified drafts, and what it would have had accepted of all its drafts: where
-none of the verified ones was rejected, the others are drawn by their chances. Without that, what deep drafts bring
-would be learnt from those alone that the draft believed in.
+For a round with a budget: each request's verified drafts, and how many of all its drafts would have been accepted. If
+no verified draft was rejected, the others are drawn by their chances. Otherwise the value of deep drafts would be
+learned only from drafts that the draft model was sure of.
 
-Of some rounds (``runtime.budgets``) also what each smaller budget would have kept, and how often drafts of a chance
-were right.
+For some rounds (``runtime.budgets``) also what each smaller budget would have kept, and how often drafts of a given
+chance were right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sglang_adaptive.runtime.budgets import BINS, UNITS
 
 
 def completed(chances: Tensor, verified: Tensor, accepted: Tensor, exponent: float, draw: Any) -> Tensor:
-    """Return what each request would have had accepted of all its drafts, int64 [requests].
+    """Return how many of all its drafts each request would have accepted, int64 [requests].
 
     *chances* are [requests, steps], *verified* and *accepted* [requests]. An absent draft is right with its chance to
     the power of *exponent*; *draw* is the generator of the coins.
@@ -31,10 +31,10 @@ def completed(chances: Tensor, verified: Tensor, accepted: Tensor, exponent: flo
 
 
 def kept(ranked: Tensor, budgets: Tensor, whole: Tensor) -> Tensor:
-    """Return accepted drafts of the batch, of those that each of *budgets* keeps, and of as many of each request.
+    """Return the batch's accepted drafts under each of *budgets*: first ranked, then equally many per request.
 
-    *ranked* are [requests, steps], *budgets* int64 [n], and *whole* [requests] what was accepted of all steps. The
-    answer is int64 [2 * n].
+    *ranked* are [requests, steps], *budgets* int64 [n], and *whole* [requests] the accepted drafts of all steps. The
+    result is int64 [2 * n].
     """
     prefixes = (ranked < ranked.shape[0] * budgets[:, None, None]).sum(2)
     alike = budgets[:, None].expand_as(prefixes)
@@ -42,7 +42,7 @@ def kept(ranked: Tensor, budgets: Tensor, whole: Tensor) -> Tensor:
 
 
 def calibration(chances: Tensor, verified: Tensor, accepted: Tensor) -> Tensor:
-    """Return by bin of the chance the trials, the sum of their chances in UNITS, and successes, int64 [3 * BINS]."""
+    """Return trials, the sum of their chances in UNITS, and successes by bin of the chance, int64 [3 * BINS]."""
     at = torch.arange(chances.shape[1], device=chances.device)
     tried = at < torch.minimum(verified, accepted + 1)[:, None]
     found = torch.stack([tried, tried * (chances * UNITS).round(), tried & (at < accepted[:, None])]).long()

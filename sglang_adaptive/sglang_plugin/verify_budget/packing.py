@@ -12,15 +12,15 @@ from torch import Tensor
 
 
 def ranks(chances: Tensor) -> Tensor:
-    """Return the place of each draft among all of the batch, 0 for the likeliest, int64 [requests, steps].
+    """Return the rank of each draft in the batch, 0 for the likeliest, int64 [requests, steps].
 
-    *chances* [requests, steps] are what the draft gave each of its tokens. A draft is accepted only if those before it
-    are, so its own chance is the product up to it. Of equal products the shallower draft comes first, and then the
-    request that does. Products never grow along a chain, so that the first places of it belong to a prefix. A chance
-    that is not in [0, 1] counts as the nearest that is, NaN as 0. All stays on the device, and nothing waits for it.
+    *chances* [requests, steps] are the draft's for its tokens. A draft is accepted only if those before it are, so it
+    is ranked by the product up to it. Ties go to the shallower draft, then to the earlier request. Products never grow
+    along a chain, so its best ranks form a prefix. Chances are clamped to [0, 1]; NaN counts as 0. Nothing waits for
+    the device.
     """
     requests, steps = chances.shape
-    # Step by step, so that a stable sort leaves equal ones in the order of their depth.
+    # Step by step, so that a stable sort keeps ties in order of depth.
     products = chances.float().nan_to_num(nan=0.0).clamp(0.0, 1.0).t().contiguous().cumprod(0)
     order = products.view(-1).argsort(descending=True, stable=True)
     places = torch.arange(requests * steps, device=chances.device)
@@ -28,17 +28,17 @@ def ranks(chances: Tensor) -> Tensor:
 
 
 def prefixes(ranked: Tensor, budget: int) -> Tensor:
-    """Return how many drafts of each request are among the first of *ranked*, `requests * budget` in all.
+    """Return how many drafts of each request are among the first `requests * budget` of *ranked*, int64 [requests].
 
-    *ranked* [requests, steps] are from `ranks`; the answer is int64 [requests]. Needs 0 <= *budget* <= steps.
+    *ranked* [requests, steps] are from `ranks`. Needs 0 <= *budget* <= steps.
     """
     return (ranked < ranked.shape[0] * budget).sum(1)
 
 
-# Packs the verified tokens of a rectangle of requests and tokens, and spreads what the target returns for them.
+# Packs the verified tokens of a rectangle [requests, tokens], and spreads what the target returns for them.
 #
-# SGLang's acceptance, logprobs, grammar and draft extend expect `width` = steps + 1 tokens of every request: its last
-# token and all drafts. The target reads each request's first `lengths[i]` of them, request after request.
+# SGLang's acceptance, logprobs, grammar and draft extend expect `width` = steps + 1 tokens per request: its last token
+# and all drafts. The target reads only the first `lengths[i]` of them, request after request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Packing:
     """The packed tokens of a batch.
 
     `lengths` int32 [requests]: verified tokens of each request, 1 to `width`; `starts` int32 [requests + 1]: the first
-    packed token of each request, then their number; `places` int64 [tokens]: where each packed token stands in the
+    packed token of each request, then their number; `places` int64 [tokens]: the index of each packed token in the
     flat rectangle, ascending.
     """
 
@@ -57,9 +57,9 @@ class Packing:
 
     @classmethod
     def of(cls, kept: Tensor, steps: int, tokens: int) -> Packing:
-        """Return the packing of batches that verify *kept* [requests] of *steps* drafts each, *tokens* in all.
+        """Return the packing of a batch that verifies *kept* [requests] of *steps* drafts each, *tokens* in all.
 
-        The caller knows *tokens* = requests + sum of *kept*; so nothing waits for the device.
+        The caller knows *tokens* = requests + sum of *kept*, so nothing waits for the device.
         """
         lengths = (kept + 1).to(torch.int32)
         starts = torch.zeros(len(kept) + 1, dtype=torch.int32, device=kept.device)
@@ -70,7 +70,7 @@ class Packing:
         return cls(steps + 1, lengths, starts, owners * (steps + 1) + within)
 
     def pack(self, rectangle: Tensor) -> Tensor:
-        """Return the rows of *rectangle* [requests * width, ...] that are verified, [tokens, ...]."""
+        """Return the verified rows of *rectangle* [requests * width, ...], [tokens, ...]."""
         return rectangle[self.places]
 
     def spread(self, packed: Tensor) -> Tensor:
@@ -81,8 +81,8 @@ class Packing:
     def cut(self, next_token: Tensor) -> None:
         """End every chain of *next_token* [requests, width] at its last verified token, in place.
 
-        These are SGLang's links, from each token to the draft after it, -1 for none. A draft without a link to it is
-        neither accepted nor seen by a grammar, and the token in its stead is drawn as after any chain that ends there.
+        These are SGLang's links from each token to the draft after it, -1 for none. A draft without a link to it is
+        neither accepted nor seen by a grammar; its token is drawn as after any chain that ends there.
         """
         columns = torch.arange(self.width, device=next_token.device)
         next_token.masked_fill_(columns >= self.lengths[:, None] - 1, -1)
@@ -91,16 +91,16 @@ class Packing:
 def packed_input(verify_input: Any, packing: Packing, slots: Tensor, padded_tokens: int) -> Any:
     """Return *verify_input* as the target reads it: packed, with SGLang's layout of query lengths.
 
-    *slots* [requests * width] are the KV slots of the rectangle. The tokens up to *padded_tokens* belong to the unused
-    requests of a graph, as many to each. On a GPU the draft has made a plan of the rectangle's slots (`kv_loc_plan`);
-    without it SGLang makes one of the packed slots for this pass.
+    *slots* [requests * width] are the KV slots of the rectangle. The tokens up to *padded_tokens* are split equally
+    over a graph's unused requests. On a GPU the draft has planned the rectangle's slots (`kv_loc_plan`); without that
+    plan SGLang plans the packed slots for this pass.
     """
     packed = dataclasses.replace(
         verify_input,
         draft_token=packing.pack(verify_input.draft_token),
         positions=packing.pack(verify_input.positions),
         prepared_out_cache_loc=packing.pack(slots),
-        # The mean, by which SGLang finds the graph and the number of tokens.
+        # The mean, from which SGLang finds the graph and the number of tokens.
         draft_token_num=len(packing.places) // len(packing.lengths),
         num_tokens_per_req=-1,
         kv_loc_plan=None,
@@ -117,9 +117,9 @@ def packed_input(verify_input: Any, packing: Packing, slots: Tensor, padded_toke
 
 @cache
 def _layout_class() -> Any:
-    """Return SGLang's RaggedVerifyLayout, whose padding compiles no kernel while the server serves.
+    """Return a RaggedVerifyLayout whose padding compiles no kernel during serving.
 
-    SGLang's own has a Triton kernel for each power of two of requests, which the first such round would wait for.
+    SGLang's compiles a Triton kernel per power of two of requests, and the first round of each would wait for it.
     """
     from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
 

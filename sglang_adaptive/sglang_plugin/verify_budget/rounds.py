@@ -1,4 +1,4 @@
-"""Drafts for all, verifies the likeliest drafts of the batch: what becomes of one round."""
+"""Runs rounds that draft for all requests and verify the likeliest drafts of the batch."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class _Drafted:
     """[requests, steps]"""
     budget: int | None
     packing: Packing | None
-    """Where it has a budget."""
+    """None without a budget."""
     looked: int
-    """The first so many steps are looked at; 0 for none."""
+    """Number of first steps that are looked at; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class _Told:
     """The numbers of a round on their way to the host; valid once its result has arrived."""
 
     numbers: Tensor
-    """int64, on the host: verified and completed drafts by request, if there is a budget; then, if there are budgets
-    to tell of, the accepted drafts, those of ``looks.kept``, and those of ``looks.calibration``."""
+    """int64, on the host: verified and completed drafts by request, if there is a budget; then, if *budgets* is not
+    empty, the accepted drafts, and the results of ``looks.kept`` and ``looks.calibration``."""
 
     requests: int
     budget: int | None
     steps: int
-    """The first so many steps that were looked at."""
+    """Number of first steps that were looked at."""
     budgets: Sequence[int]
-    """Those that the look tells of, ascending; empty where only the round's own is told of."""
+    """Budgets that the look covers, ascending; empty where it covers only the round's own."""
 
     def fill(self, note: RoundNote, result: Any) -> None:
-        """Fill them in on the *note* of the round, whose *result* has arrived."""
+        """Fill the numbers into the *note* of the round, whose *result* has arrived."""
         numbers = self.numbers.tolist()
         note.budget = self.budget
         if self.budget is not None:
@@ -79,7 +79,7 @@ class _Told:
 
 
 class PackedRounds:
-    """The rounds of one worker. One with a budget verifies `requests * budget` drafts, or all if it has no more."""
+    """The rounds of one worker. With a budget, a round verifies `requests * budget` drafts, or all if it has fewer."""
 
     def __init__(
         self,
@@ -89,11 +89,10 @@ class PackedRounds:
         ladder: tuple[int, ...] = (),
         stop: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """*budget* says the mean drafts to verify of a request in the coming round, None for all.
+        """*budget* returns the mean drafts per request to verify in the coming round, None for all.
 
-        *exponent* says the power of the draft's chances that was right lately. Budgets of *ladder*, ascending, are
-        looked at. *graphs* is None on a backend that needs no graph. After an error *stop* gets why it was the last
-        round that is packed.
+        *exponent* returns the power of the draft's chances that was right lately. Budgets of *ladder*, ascending, are
+        looked at. *graphs* is None on a backend that needs no graph. After an error packing ends, and *stop* gets why.
         """
         self.graphs = graphs
         self.guard = Guard("adaptive: all requests of a batch verify equally many drafts from now on")
@@ -111,7 +110,7 @@ class PackedRounds:
     def where_it_can(
         cls, worker: Any, controller: AdaptiveController, longest: LongestRows, stop: Callable[[str], None]
     ) -> PackedRounds | None:
-        """Return what packs the rounds of *worker*; None, once *stop* has got why, where the setup does not allow it.
+        """Return an object that packs *worker*'s rounds; None, after *stop* gets why, if the setup rules it out.
 
         *longest* has the rows that the target's graphs were captured for; *stop* is as in the constructor.
         """
@@ -136,18 +135,18 @@ class PackedRounds:
         )
 
     def note_drafts(self, chances: Tensor | None) -> None:
-        """Keep the *chances* of a round's drafts, [requests, steps]; None where nobody knows them."""
+        """Keep the *chances* of a round's drafts, [requests, steps]; None if they are unknown."""
         self._chances = chances
 
     def drafted(self) -> Tensor | None:
-        """Return the chances of the round's drafts, as noted; None if nobody noted them."""
+        """Return the noted chances of the round's drafts; None if none were noted."""
         return self._chances
 
     def prepare(self, prepare: Callable[..., Any], verify_input: Any, pool: Any, batch: Any, target: Any) -> Any:
-        """Let the target read the likeliest drafts alone, packed; *prepare* is SGLang's eagle_prepare_for_verify.
+        """Let the target read only the likeliest drafts, packed; *prepare* is SGLang's eagle_prepare_for_verify.
 
-        All that follows in the round reads the rectangle: the chains of *verify_input* end at their last verified
-        token, and the batch keeps the slots of all its tokens, which the draft extend writes.
+        The rest of the round reads the rectangle: the chains of *verify_input* end at their last verified token, and
+        the batch keeps the slots of all its tokens, which the draft extend writes.
         """
         made = self._attempt(self._packed, verify_input, batch)
         if made is None:
@@ -156,7 +155,7 @@ class PackedRounds:
         batch.spec_info = packed
         prepared = prepare(packed, pool, batch, target)
         if not prepared[1]:
-            # Without a graph the backend of all steps has room for the rows; that of fewer has not.
+            # Without a graph the backend of all steps has room for the rows; that of fewer steps does not.
             self.give_graphs_back()
         batch.spec_info, batch.input_ids, batch.out_cache_loc = verify_input, verify_input.draft_token, slots
         packing.cut(verify_input.retrieve_next_token)
@@ -165,7 +164,7 @@ class PackedRounds:
     def accept(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Spread hidden states and logits to the rectangle; return the outcome where the likeliest tokens decide it."""
+        """Spread hidden states and logits to the rectangle; return the outcome of a plainly greedy round, else None."""
         packing = self.take(verify_input)
         if packing is None:
             return None
@@ -177,11 +176,11 @@ class PackedRounds:
         return None
 
     def look(self, verify_input: Any, accepted: Tensor) -> None:
-        """Send to the host what the round of *verify_input* says; its requests had *accepted* [requests] drafts."""
+        """Send the look at the round of *verify_input* to the host; its requests *accepted* [requests] drafts."""
         self._attempt(self._look, verify_input, accepted)
 
     def attach(self, note: RoundNote) -> None:
-        """Let the *note* on the round that was looked at last have what the look said, once that has arrived."""
+        """Add the latest look to the *note* on its round, once it has arrived."""
         told, self._told = self._told, None
         if told is not None:
             note.arriving.append(told.fill)
@@ -225,34 +224,34 @@ class PackedRounds:
         return packing
 
     def padded_tokens(self, packing: Packing) -> int:
-        """Return the tokens of the pass that reads *packing*, with those of a graph's unused requests."""
+        """Return the tokens of the pass that reads *packing*, including those of a graph's unused requests."""
         requests, tokens = len(packing.lengths), len(packing.places)
         padded = self.graphs and self.graphs.tokens(tokens // requests - 1, requests, packing.width)
         return padded or tokens
 
     def borrow_graphs(self, packing: Packing) -> None:
-        """Let the target run the packed pass of this round in the graphs of `budget` steps, if it needs graphs."""
+        """Let the target run this round's packed pass in the graphs of `budget` steps, if it needs graphs."""
         if self.graphs is not None:
             self.graphs.borrow(len(packing.places) // len(packing.lengths) - 1)
 
     def give_graphs_back(self) -> None:
-        """Let the target run in its own graphs again; does nothing where it does."""
+        """Let the target run in its own graphs again, if it does not."""
         if self.graphs is not None:
             self.graphs.give_back()
 
     def take(self, verify_input: Any) -> Packing | None:
-        """Return how the round of *verify_input* was packed; None if it was not. The target's pass is over."""
+        """Return how the round of *verify_input* was packed, None if it was not; call it after the target's pass."""
         self.give_graphs_back()
         noted = self._round
         if noted is None or noted.verify_input is not verify_input or noted.packing is None:
             return None
         if noted.packing.places.is_cuda:
-            # They may have been made on the plan stream, and are read on this one.
+            # They may have been made on the plan stream, and this stream reads them.
             noted.packing.places.record_stream(torch.cuda.current_stream())
         return noted.packing
 
     def _look(self, verify_input: Any, accepted: Tensor) -> None:
-        """As `look`; nothing waits for the numbers."""
+        """Do what `look` does; nothing waits for the numbers."""
         noted, self._round = self._round, None
         if noted is None or noted.verify_input is not verify_input:
             return
@@ -276,7 +275,7 @@ class PackedRounds:
         return self.graphs is None or self.graphs.tokens(budget, requests, width) is not None
 
     def _coins(self, device: Any) -> torch.Generator:
-        if self._draw is None:  # of its own, so that sampled tokens do not depend on it
+        if self._draw is None:  # a separate generator, so that sampled tokens do not depend on it
             self._draw = torch.Generator(device)
             self._draw.manual_seed(0)
         return self._draw

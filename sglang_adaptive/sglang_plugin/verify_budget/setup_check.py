@@ -1,4 +1,4 @@
-"""Whether a verify budget is asked for, and whether the setup allows one."""
+"""Checks whether a verify budget is requested, and whether the setup allows one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sglang_adaptive.sglang_plugin.workers.choice import is_eagle
 FORCE = env.VERIFY_BUDGET.name
 
 CHOSEN = "policy"
-"""The policy chooses the budget of each round. The launcher sets this for its schedulers, by the configuration."""
+"""The policy chooses each round's budget. The launcher sets this for its schedulers if the configuration says so."""
 
 _FA3 = "FlashAttentionBackend"
 
 PACKED_BACKENDS = frozenset({"TorchRefBackend", _FA3})  # the CPU engine's, and fa3
-"""Classes of attention backends that verify packed tokens as they verify a rectangle."""
+"""Attention backend classes that verify packed tokens like a rectangle."""
 
 
 def why_rectangles(worker: Any) -> Iterator[str]:
-    """Yield why all requests of a batch have to verify equally many drafts; nothing where they need not."""
+    """Yield why all requests of a batch have to verify equally many drafts; nothing if they do not."""
     asked = env.VERIFY_BUDGET.get() or ""
     if asked != CHOSEN and (not asked.isdecimal() or int(asked) < 1):
         yield f"{FORCE}={asked!r} is not a whole number from 1 on"
@@ -37,10 +37,10 @@ def why_rectangles(worker: Any) -> Iterator[str]:
 
 
 def ask(config: AdaptiveConfig) -> None:
-    """Let the schedulers that this process starts choose budgets if *config* says so."""
+    """Let schedulers started by this process choose budgets if *config* says so."""
     if config.options.verify_budget:
         env.VERIFY_BUDGET.set(env.VERIFY_BUDGET.get() or CHOSEN)
-    elif env.VERIFY_BUDGET.get() == CHOSEN:  # of an earlier server of this process
+    elif env.VERIFY_BUDGET.get() == CHOSEN:  # set by an earlier server of this process
         env.VERIFY_BUDGET.set(None)
 
 
@@ -50,20 +50,20 @@ def asked() -> bool:
 
 
 def require_asked(config: AdaptiveConfig) -> None:
-    """Raise ConfigError if *config* wants budgets of a server whose start did not ask for them."""
+    """Raise ConfigError if *config* wants budgets but the server's start did not ask for them."""
     if config.options.verify_budget and not asked():
         place = f"{config.policy}.verify_budget"
         raise ConfigError(config.source, place, "was not asked for when the server started", "false")
 
 
 def forced_budget() -> int | None:
-    """Return the mean number of drafts to verify that is forced; None where the policy chooses."""
+    """Return the forced mean number of drafts to verify; None where the policy chooses."""
     asked = env.VERIFY_BUDGET.get() or ""
     return int(asked) if asked.isdecimal() else None
 
 
 def needs_graphs(runner: Any) -> bool:
-    """Return whether packed passes of *runner*, the target's, run in CUDA graphs, and in no other way."""
+    """Return whether packed passes of *runner*, the target's, run only in CUDA graphs."""
     return type(runner.attn_backend).__name__ == _FA3
 
 
@@ -73,7 +73,7 @@ def state_of(worker: Any, steps: int) -> Any | None:
 
 
 def longest_row(steps: int) -> int | None:
-    """Return the most tokens of a request that graphs of *steps* have to take; None where that is steps + 1."""
+    """Return the most tokens per request that graphs of *steps* have to take; None where that is steps + 1."""
     forced = forced_budget()
     if not steps or steps != (steps if forced is None else forced):
         return None
@@ -129,7 +129,7 @@ def _of_the_server() -> Iterator[str]:
 
 
 def accepts_unseen() -> bool:
-    """Return whether drafts are accepted that nobody verified; a benchmark that replays acceptance answers itself."""
+    """Return whether SGLang accepts unverified drafts; a benchmark that replays acceptance replaces this."""
     from sglang.srt.environ import envs
 
     return bool(envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)

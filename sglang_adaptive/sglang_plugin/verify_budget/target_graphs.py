@@ -1,12 +1,12 @@
 """Runs a packed verify pass in the target's graphs of another number of steps.
 
-The graph of `budget` steps reads as many tokens of as many requests as a packed pass: `requests * (budget + 1)`. Its
-query lengths lie in a tensor on the device, which fa3 fills in from SGLang's RaggedVerifyLayout before the replay. That
-tensor is the rectangle's again after the pass, because SGLang writes it once, when the backend is made.
+The graph of `budget` steps reads as many tokens and requests as a packed pass: `requests * (budget + 1)` tokens. Its
+query lengths are in a device tensor that fa3 fills in from SGLang's RaggedVerifyLayout before the replay. After the
+pass the rectangle's lengths are restored, because SGLang writes them only once, when it makes the backend.
 
-A graph has the longest query of a request as a constant. Where FlashAttention 3 splits keys, the kernel that joins the
-parts has a grid of as many tokens for each request, and would leave the others of a longer row out. Any upper bound is
-right, so graphs that may run packed passes are captured with the widest round's.
+The longest query of a request is a constant of a graph. Where FlashAttention 3 splits keys, the grid of the combine
+kernel has that many tokens per request, and would skip the rest of a longer row. Any upper bound is correct, so graphs
+that may run packed passes are captured with the widest round's.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class LongestRows:
-    """The longest query of a request that the graphs of each attention backend take."""
+    """The longest query per request that each attention backend's graphs take."""
 
     def __init__(self) -> None:
         self._tokens: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def of(self, backend: Any) -> int:
-        """Return the tokens of the longest row that the graphs of *backend* were captured for; 0 where unknown."""
+        """Return the longest row, in tokens, that *backend*'s graphs were captured for; 0 if unknown."""
         return self._tokens.get(backend, 0)
 
     def allow(self, metadata: Any, backend: Any, forward_mode: Any) -> None:
-        """Let the graphs of *backend* that are captured with *metadata* run packed rounds, where they may have to."""
+        """Let the graphs of *backend* that are captured with *metadata* run packed rounds, if they may have to."""
         if not forward_mode.is_target_verify() or backend.topk > 1 or backend.is_draft_runner:
             return
         longest = longest_row(backend.speculative_num_draft_tokens - 1)
@@ -42,20 +42,20 @@ class LongestRows:
 
 
 class TargetGraphs:
-    """The target's attention backend and graphs, those of fewer steps while a packed pass runs."""
+    """Switches the target to the attention backend and graphs of fewer steps while a packed pass runs."""
 
     def __init__(self, runner: Any, state: Callable[[int], Any], longest: LongestRows) -> None:
-        """*state* returns the live SpecRuntimeState of so many steps, None without; new weights may replace it."""
+        """*state* returns the live SpecRuntimeState of a number of steps, or None; new weights may replace it."""
         self._runner, self._state, self._longest = runner, state, longest
         self._rectangles: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()
-        """By backend, its first token of each request in a rectangle, then their number."""
+        """By backend, the first token of each request in a rectangle, then the number of tokens."""
         self._own: tuple[Any, Any] | None = None
         self._borrowed: Any = None
 
     def tokens(self, budget: int, requests: int, longest: int) -> int | None:
-        """Return the tokens of the graph of *budget* steps that *requests* run in, which may be more than theirs.
+        """Return the tokens of the graph of *budget* steps that *requests* run in, including its padding.
 
-        None where no graph has as many requests, or rows of up to *longest* tokens.
+        None where no graph takes that many requests, or rows of *longest* tokens.
         """
         state = self._state(budget)
         graphs = None if state is None else state.target_graph_runner
@@ -75,7 +75,7 @@ class TargetGraphs:
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._borrowed, state.target_graph_runner
 
     def give_back(self) -> None:
-        """Let the target run in its own again, if it does not, and make the borrowed query lengths a rectangle's."""
+        """Let the target run in its own again, if it does not, and restore the borrowed query lengths."""
         if self._own is None:
             return
         self._runner.attn_backend, self._runner.decode_cuda_graph_runner = self._own

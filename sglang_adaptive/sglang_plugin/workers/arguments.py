@@ -1,4 +1,4 @@
-"""What DFLASH and NGRAM change in SGLang's arguments and in its scheduler; read before their workers are imported."""
+"""Changes for DFLASH and NGRAM to SGLang's arguments and scheduler; imported before their workers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def drafts_blocks(args: Any) -> bool:
-    """Whether the algorithm of a command line, or of ServerArgs, is DFLASH: its block says how much it drafts.
+    """Whether the algorithm of a command line or ServerArgs is DFLASH, whose block determines how much it drafts.
 
-    Steps on the command line say nothing; SGLang sets them to 1.
+    Steps on the command line have no effect; SGLang sets them to 1.
     """
     return (args.speculative_algorithm or "").upper() == "DFLASH"
 
 
 def plans_widths(args: Any) -> bool:
-    """Whether the algorithm of a command line, or of ServerArgs, is DSPARK: its planner chooses widths of its own."""
+    """Whether the algorithm of a command line or ServerArgs is DSPARK, whose planner chooses its own widths."""
     return (args.speculative_algorithm or "").upper() == "DSPARK"
 
 
@@ -30,7 +30,7 @@ LEARNT = "speculative_algorithm=DSPARK plans widths of its own; what its rounds 
 
 
 def planner_reason(args: Any, config: AdaptiveConfig) -> str:
-    """Return why *args* with DSPARK do not adapt: `LEARNT` where its planner's table is learnt, else why it is not."""
+    """Return why *args* with DSPARK do not adapt: `LEARNT` if the planner's table is learned, else why it is not."""
     mode = os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static")
     if mode != "compact":
         return (
@@ -55,9 +55,9 @@ def planner_reason(args: Any, config: AdaptiveConfig) -> str:
 
 
 def launch_block_is_widest(server_args: Any) -> None:
-    """Let SGLang size buffers for the block of the launch, whatever the configuration lists.
+    """Let SGLang size buffers for the launch block, whatever the configuration lists.
 
-    SGLang would size them for the most steps of the configuration, and refuses a block that is wider.
+    SGLang would size them for the most steps of the configuration, and rejects a wider block.
     """
     from sglang.srt.arg_groups.overrides import resolving_view
 
@@ -67,7 +67,7 @@ def launch_block_is_widest(server_args: Any) -> None:
 
 
 def fixed_block_reason(server_args: Any) -> str | None:
-    """Return why the width of this draft's blocks may not change; None where it may, or nothing is known of it."""
+    """Return why the width of this draft's blocks may not change; None if it may, or if the draft is unknown."""
     from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
 
     found = model_config(server_args.speculative_draft_model_path)
@@ -82,8 +82,8 @@ def fixed_block_reason(server_args: Any) -> str | None:
 def steps_by_breadth(server_args: Any) -> None:
     """Set SGLang's resolved steps to width / topk; the width has the launch steps.
 
-    Adaptive speculation keeps the launch steps of every algorithm in ``speculative_num_steps``. For NGRAM SGLang
-    expects width / topk there, and reserves topk times steps of KV slots a request.
+    Adaptive speculation keeps every algorithm's launch steps in ``speculative_num_steps``. For NGRAM SGLang expects
+    width / topk there, and reserves topk times steps KV slots per request.
     """
     from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 
@@ -94,11 +94,11 @@ def steps_by_breadth(server_args: Any) -> None:
 
 
 def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
-    """Whether rounds need lengths on the host; for an adaptive NGRAM only where the attention backends do.
+    """Whether rounds need lengths on the host; with adaptive NGRAM only if the attention backends do.
 
-    With overlap the scheduler launches a round while the one before runs. SGLang 0.5.23 waits there for the lengths
-    before every NGRAM round, because it builds a mask of each request's length on the host. The mask of a zero-step
-    round may be too long, so such a round waits only where the attention backend needs lengths.
+    With overlap the scheduler launches a round while the previous one runs. SGLang 0.5.23 waits for the lengths before
+    every NGRAM round, because it builds a mask of each request's length on the host. The mask of a zero-step round may
+    be too long, so this round waits only if the attention backend needs lengths.
     """
     from sglang.srt.runtime_context import get_spec
 

@@ -1,7 +1,7 @@
 """Chooses this package's worker for an algorithm, or the reason why there is none.
 
-SGLang 0.5.23 adapts the steps of EAGLE and EAGLE3 alone. Each worker here is a subclass of SGLang's own for another
-algorithm, with the controller attached. It is used only where adaptive speculation is on.
+SGLang 0.5.23 adapts only the steps of EAGLE and EAGLE3. Each worker here subclasses SGLang's worker for another
+algorithm and attaches the controller. It is used only if adaptive speculation is on.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ OURS = {
     "NGRAM": ("ngram_worker:NGRAMWorker", "ngram:AdaptiveNgramWorker"),
     "STANDALONE": ("standalone_worker_v2:StandaloneWorkerV2", "standalone:AdaptiveStandaloneWorker"),
 }
-"""By algorithm: SGLang's class below ``sglang.srt.speculative``, and the subclass of it below this package.
+"""By algorithm: SGLang's class in ``sglang.srt.speculative``, and its subclass in this package.
 
-EAGLE's other class, for a draft of one layer, adapts by itself.
+EAGLE's other class, for one-layer drafts, already adapts.
 """
 
 DSPARK = ("dspark_components.dspark_worker_v2:DSparkWorkerV2", "dspark:AdaptiveDSparkWorker")
-"""The same for DSPARK, which chooses its own widths: ours learns what rounds cost."""
+"""The same for DSPARK, which chooses its own widths; our subclass learns what rounds cost."""
 
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
-"""Algorithms that are refused with lookups, for which they would have buffers. What the name does not say is found when
-the server starts (``lookups/rounds.py``)."""
+"""Algorithms that are refused with lookups, for which they would have buffers. The other checks run when the server
+starts (``lookups/rounds.py``)."""
 
 
 def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
-    """Return our subclass of *made*, the class that SGLang chose for *algorithm*, where there is one; else *made*."""
+    """Return our subclass of *made*, the class that SGLang chose for *algorithm*, if there is one; else *made*."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
     learns = algorithm.name == "DSPARK" and getattr(server_args, NOTE, {}).get(LEARNS)
@@ -70,7 +70,7 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
 
 
 class AsIf:
-    """The arguments of *server_args*, but for *values*."""
+    """The arguments of *server_args* with *values* replaced."""
 
     def __init__(self, server_args: Any, **values: Any) -> None:
         self._server_args = server_args
@@ -83,19 +83,19 @@ class AsIf:
 
 
 def drafts_layers(spec: Any) -> bool:
-    """Whether *spec*, SGLang's arguments for speculation, run multi-layer EAGLE: its layers say how much it drafts."""
+    """Whether *spec*, SGLang's speculative arguments, run multi-layer EAGLE, whose layers set how much it drafts."""
     return OURS.get(spec.speculative_algorithm) is MULTI_LAYER and bool(spec.enable_multi_layer_eagle)
 
 
 def is_eagle(worker: Any) -> bool:
-    """Whether *worker* and its draft are SGLang's for EAGLE with one layer. Where these adapt drafts are chains."""
+    """Whether *worker* and its draft are SGLang's for one-layer EAGLE, whose drafts are chains when it adapts."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 
     return (type(worker), type(worker._draft_worker)) == (EAGLEWorkerV2, EagleDraftWorker)
 
 
 def is_eagle_or_standalone(worker: Any) -> bool:
-    """The same, or whether they are those for STANDALONE, our worker included."""
+    """Whether `is_eagle`, or *worker* and its draft are those for STANDALONE, including our worker."""
     from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
 
     standalone = isinstance(worker, StandaloneWorkerV2) and type(worker._draft_worker) is StandaloneDraftWorker

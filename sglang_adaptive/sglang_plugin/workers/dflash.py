@@ -1,17 +1,17 @@
-"""DFLASH: a draft that proposes a whole block in one pass, of which the target verifies all.
+"""DFLASH: a draft that proposes a whole block in one pass; the target verifies all of it.
 
 SGLang 0.5.23 sizes buffers, attention backends and CUDA graphs by one ``block_size``, the tokens of a block: the last
-accepted one, and a mask for each draft. Here n steps are a block of n + 1 tokens, with its own buffers, draft graph and
-verify graph for each number of steps. The block of the launch is the widest. What a round hands to the next one, the
-bonus token and the request's length, does not depend on its width.
+accepted one, and a mask for each draft. Here n steps are a block of n + 1 tokens, with separate buffers, draft graph
+and verify graph for each number of steps. The launch block is the widest. What a round passes to the next one (the
+bonus token and the request's length) does not depend on its width.
 
-The draft attends to keys and values that it makes of the target's hidden states, by a few projections and without a
-pass of the draft. SGLang makes them right after each verify. At zero steps the block is the last accepted token alone,
-the draft's model does not run, and they are made of the tokens of several rounds together, at the latest before a block
-is drafted.
+The draft attends to keys and values that it makes from the target's hidden states with a few projections, without a
+draft pass. SGLang makes them right after each verify. At zero steps the block is only the last accepted token, the
+draft model does not run, and keys and values of several rounds are made together, at the latest before a block is
+drafted.
 
-A DFlash2 draft chooses each of its drafts among a few candidates, by the one before it; of sampled requests the verify
-needs to know how likely the choices were.
+A DFlash2 draft chooses each draft token from a few candidates, given the previous one; for sampled requests the verify
+needs the probabilities of these choices.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BUFFERS = (
     *("_draft_verify_out_cache_loc_buf", "_draft_seq_lens_cpu_buf"),
     *("_accept_len_buf", "_commit_lens_bufs", "_bonus_id_bufs", "_out_tokens_bufs", "_new_seq_lens_bufs"),
 )
-"""SGLang's tensors of a round, made when a batch first needs them; most have a row a request and a column a token."""
+"""SGLang's tensors of a round, made on first use; most have a row per request and a column per token."""
 _COUNTS = ("_accept_bonus_buffer_cap", "_accept_bonus_buffer_slot")
 _CONSTANTS = ("_block_pos_offsets", "_draft_block_spec_info")
 
@@ -63,12 +63,12 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         super().__init__(*args, **kwargs)
         self.speculative_num_steps = most = self.block_size - 1
         self._buffers: dict[int, dict[str, Any]] = {}
-        """By width, what ``_take_width`` keeps of those that are not live."""
+        """By width, the attributes that ``_take_width`` keeps of widths that are not live."""
         self._samplers: dict[int, Any] = {}
-        """By width, what takes the likeliest tokens, or chooses among candidates, inside the draft's graphs."""
+        """By width, the sampler inside the draft's graphs: it takes the likeliest tokens or chooses candidates."""
         self.deferred: DeferredAppend | None = None
         self._zero_step_batch: Any = None
-        """That of the round that is running, if it drafts nothing."""
+        """The batch of the running round, if it is a zero-step round."""
         self._appended = True
         self.round = begin_rounds(self)
         if most not in self.adaptive_controller.candidate_steps:
@@ -81,7 +81,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     # -- start-up ---------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
-        """Build the runtime states, and decide whether zero-step rounds leave something for later."""
+        """Build the runtime states, and decide whether zero-step rounds defer work."""
         super().init_cuda_graphs()
         self.deferred = DeferredAppend.where_it_can(self, self.adaptive_controller)
         self.round.left_for_later = self.deferred
@@ -103,7 +103,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             return NOTHING
         with draft_pp_context(), draft_placement(self):
             backend = new_backend(runner)
-            # SGLang leaves them out where memory is short, whatever the target has.
+            # SGLang captures none if memory is short, whatever the target has.
             captured = isinstance(runner.decode_cuda_graph_runner, DecodeCudaGraphRunner)
             if not captured or check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
                 return backend, None
@@ -137,7 +137,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     # -- every round ------------------------------------------------------------------------------------------
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        """Make *state* the live one; without drafts, the draft's backend and graphs stay as they are."""
+        """Make *state* the live one; at zero steps the draft's backend and graphs do not change."""
         width = state.speculative_num_draft_tokens
         self._take_width(width)
         draft = self.draft_model_runner
@@ -153,7 +153,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         requests = batch.seq_lens.shape[0]
         self.activate_step_by_batch(requests)
         if self.selector is not None:
-            # One is as large as the graphs of its width, and SGLang would fill it in for any batch.
+            # A sampler is as large as the graphs of its width, and SGLang would fill it in for any batch.
             chooses = self._samplers.get(self.block_size)
             self._draft_sampler = chooses if chooses and len(chooses.temperatures) >= requests else None
         if self.speculative_num_steps:
@@ -177,7 +177,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         return found
 
     def _append_target_hidden_to_draft_kv_by_loc(self, **rows: Any) -> None:
-        """Make the draft's keys and values of hidden states; in a zero-step round, leave that for later."""
+        """Make the draft's keys and values from hidden states; defer that in a zero-step round."""
         append = super()._append_target_hidden_to_draft_kv_by_loc
         if self.deferred is None or self._zero_step_batch is None:
             append(**rows)
@@ -188,8 +188,8 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
 def _chances_of(last: torch.Tensor, drafts: int) -> torch.Tensor:
     """Return how likely each token is to be drafted, [requests, drafts, vocabulary], in the memory of *last*.
 
-    *last* is the same for blocks of another width. It is zero between rounds: SGLang makes one where a round finds none
-    of its shape and size, as where there is room for no request, and writes zeros behind each use.
+    *last* is the same for blocks of another width. It is zero between rounds: SGLang zeros it after each use, and makes
+    a new one if a round finds none of its shape and size, as when it has room for no request.
     """
     vocabulary = last.shape[-1]
     requests = last.untyped_storage().nbytes() // (drafts * vocabulary * last.element_size())
@@ -197,16 +197,16 @@ def _chances_of(last: torch.Tensor, drafts: int) -> torch.Tensor:
 
 
 def reserve(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
-    """Reserve KV slots for a round of *batch* by SGLang's *original*, for the widest block: no width is chosen yet."""
+    """Reserve KV slots for a round of *batch* with SGLang's *original* and the widest block: no width is chosen yet."""
     with get_spec().override(speculative_num_draft_tokens=max_speculative_num_draft_tokens()):
         original(draft_input, batch)
 
 
 @contextmanager
 def _without_a_pass(draft: Any) -> Iterator[None]:
-    """Let *draft*, SGLang's runner of the draft, return its input as hidden states; a block of one token has no drafts.
+    """Let *draft*, SGLang's draft runner, return its input as hidden states: a block of one token has no drafts.
 
-    All else of SGLang's round stays as it is.
+    The rest of SGLang's round stays the same.
     """
     draft.forward = lambda batch: ModelRunnerOutput(
         logits_output=LogitsProcessorOutput(next_token_logits=None, hidden_states=batch.input_embeds),

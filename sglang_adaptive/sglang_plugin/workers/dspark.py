@@ -1,16 +1,16 @@
-"""DSPARK: a draft of blocks with a confidence for each draft, of which SGLang's planner verifies the likeliest.
+"""DSPARK: a block draft with a confidence per draft token; SGLang's planner verifies the likeliest ones.
 
-SGLang 0.5.23 plans the budget of a round, the drafts to verify of all its requests, from a table of round times that
-nobody measures; without one it verifies everything. Here the table is learnt from the rounds themselves. Widths, graphs
-and acceptance stay SGLang's own.
+SGLang 0.5.23 plans a round's budget (the drafts to verify of all its requests) from a table of round times that it does
+not measure; without a table it verifies everything. Here the table is learned from the rounds themselves. Widths,
+graphs and acceptance stay SGLang's own.
 
 A verify pass is padded to the next number of tokens that has a CUDA graph. Before each round the planner gets the times
-of these, for the requests of the round (`policy/verify_cost.py`). Where nothing is known yet, or the smallest pass
-would save next to nothing, the round verifies everything, as SGLang without a table. A few rounds are run with other
-budgets, to measure those.
+of these passes for the round's number of requests (`policy/verify_cost.py`). If nothing is known yet, or the smallest
+pass would save next to nothing, the round verifies everything, like SGLang without a table. A few rounds run with other
+budgets to measure them.
 
-Every rank plans for itself, from what all of them share, and only the lengths that come of it are broadcast. So what
-decides here comes from the first rank's times, at the same round on every rank, and from the rounds that all launch.
+Every rank plans for itself from shared inputs, and only the resulting lengths are broadcast. So decisions here depend
+only on the first rank's times, shared at the same round on every rank, and on the rounds that all ranks launch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from sglang_adaptive.sglang_plugin.start.profiles import CostSharing, load_share
 logger = logging.getLogger(__name__)
 
 SHARE_EVERY, SHARE_LATER, EARLY = 32, 256, 1024
-"""Rounds after which ranks share the first one's times, and the table is made anew: in the first rounds, and later."""
+"""Rounds between updates of the table from the first rank's times: before round EARLY, and later."""
 MOST_PENDING = 64
-"""Launched rounds whose results are awaited; overlap has two."""
+"""Maximum launched rounds with pending results; overlap has two."""
 
 FALLBACK = "adaptive: learning what DSPARK's rounds cost failed; SGLang plans from its own table from here on"
 NOT_MEASURED = "adaptive: a round of DSPARK could not be measured; the table stays as it is"
@@ -47,7 +47,7 @@ NOT_MEASURED = "adaptive: a round of DSPARK could not be measured; the table sta
 
 @dataclass(slots=True)
 class _Plan:
-    """What was decided for the coming round."""
+    """The decision for the coming round."""
 
     requests: int
     whole: bool
@@ -55,7 +55,7 @@ class _Plan:
 
 
 class LearntTable:
-    """Measures the rounds of a DSPARK worker, and hands its planner what they cost."""
+    """Measures the rounds of a DSPARK worker and gives their costs to its planner."""
 
     def __init__(self, worker: Any, planner: Any, costs: VerifyCosts, share: Callable[[Any], Any]) -> None:
         """*share* returns the first rank's argument on every rank; all call it together."""
@@ -69,13 +69,13 @@ class LearntTable:
         self._own = planner._budget_planner.sps_table, planner._is_verify_all
         """SGLang's table, and whether it verifies everything."""
         self.why_left_alone = _why_left_alone(worker)
-        """Why the planner is left as SGLang made it; None where it gets our table."""
+        """Why the planner keeps SGLang's table; None if it gets ours."""
         self._tables: dict[int, SpsAdditiveCostTable] = {}
         self._plan: _Plan | None = None
         self._ran: int | None = None
-        """Tokens of the round under way: its tier, or `WHOLE`; None for one without a graph."""
+        """Tokens of the running round: its tier, or `WHOLE`; None without a graph."""
         self._pending: deque[tuple[int, int | None] | None] = deque(maxlen=MOST_PENDING)
-        """Requests and tokens of the rounds whose results are awaited, None for a prefill between."""
+        """Requests and tokens of rounds with pending results, None for a prefill in between."""
         self._last: int | None = None
         """Requests of the last round."""
         self._schedule = planner.schedule_layout
@@ -90,7 +90,7 @@ class LearntTable:
         prepare(batch, future_map)
 
     def begin(self, requests: int) -> None:
-        """Decide whether the coming round of *requests* is planned, and from which table, or tried."""
+        """Decide whether the coming round of *requests* is planned, and from which table, or is a trial."""
         if requests:
             self._deciding.attempt(self._begin, requests)
             if self._deciding.closed:
@@ -129,7 +129,7 @@ class LearntTable:
         self._plan = _Plan(requests, whole)
 
     def _find_grid(self) -> Grid | None:
-        """Return the grid; None without CUDA graphs, where the padding of a round is not known."""
+        """Return the grid; None without CUDA graphs, where a round's padding is unknown."""
         if self._grid is None:
             runner = self._worker.model_runner
             tiers = ragged_capture_num_tokens(model_runner=runner)
@@ -148,7 +148,7 @@ class LearntTable:
         self._tables.clear()
 
     def _table(self, found: Costs) -> SpsAdditiveCostTable:
-        """Return the times of rounds of as many requests, in SGLang's form."""
+        """Return *found*'s round times as an SGLang table."""
         made = self._tables.get(found.requests)
         if made is None:
             bias = 0.5 * min(found.seconds.values())
@@ -159,7 +159,7 @@ class LearntTable:
     # -- a round --------------------------------------------------------------------------------------------------
 
     def _schedule_layout(self, *, budget: int | None, **more: Any) -> Any:
-        """Around the planner's method: choose which drafts to verify; all of them where that costs the same."""
+        """Wrap the planner's method: choose which drafts to verify, or all of them if that costs the same."""
         plan, self._plan = self._plan, None
         if plan is not None:
             self._deciding.attempt(self._set_whole, plan, budget)
@@ -215,10 +215,10 @@ class LearntTable:
         elif seconds is not None:
             self.costs.add(requests, tokens, seconds)
 
-    # -- what becomes of it ---------------------------------------------------------------------------------------
+    # -- afterwards -----------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Leave the planner as SGLang made it."""
+        """Restore the planner's own table."""
         if self.why_left_alone is None:
             self.why_left_alone = f"an error: {self._deciding.error}"
             budget_planner = self._planner._budget_planner
@@ -227,7 +227,7 @@ class LearntTable:
         self._plan = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what was learnt, for /server_info."""
+        """Return what was learned, for /server_info."""
         grid, last = self._grid, self._last
         found = None if grid is None or last is None else self.costs.at(last, grid)
         why_not = self.why_left_alone or ("no round has run yet" if found is None else found.why_not)
@@ -247,7 +247,7 @@ class LearntTable:
 
 
 def _why_left_alone(worker: Any) -> str | None:
-    """Return why the planner of *worker* keeps SGLang's table; rounds are measured all the same."""
+    """Return why *worker*'s planner keeps SGLang's table, or None; rounds are measured in either case."""
     if get_spec().speculative_dspark_sps_table_path:
         return "--speculative-dspark-sps-table-path is given, and the planner keeps that table"
     if worker._simulate_acc_len > 0 and worker._simulate_acc_len != 1.0:
@@ -256,7 +256,7 @@ def _why_left_alone(worker: Any) -> str | None:
 
 
 class AdaptiveDSparkWorker(DSparkWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
-    """SGLang's worker, whose planner learns what rounds cost."""
+    """SGLang's worker with a planner that learns what rounds cost."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -277,7 +277,7 @@ class AdaptiveDSparkWorker(DSparkWorkerV2):  # type: ignore[misc]  # SGLang's ty
             logger.warning("adaptive: DSPARK's rounds are measured, and its planner is left alone: %s", why)
 
     def get_confidence_budget_prepare(self) -> Any:
-        """Return what plans a round's budget before its launch; None without overlap scheduling."""
+        """Return the function that plans a round's budget before its launch; None without overlap scheduling."""
         prepare = super().get_confidence_budget_prepare()
         return prepare if prepare is None or self.learnt_table is None else partial(self.learnt_table.prepare, prepare)
 

@@ -1,11 +1,11 @@
-"""Frozen-KV MTP: Gemma 4's assistant drafts from the target's own keys and values, and keeps none itself.
+"""Frozen-KV MTP: Gemma 4's assistant drafts from the target's own keys and values and keeps none itself.
 
-SGLang 0.5.23 runs it with the steps of the launch. Its worker inherits EAGLE's methods for runtime states. They fit but
-for three things, which are here: the draft has one attention backend, that of its runner; a zero-step round drafts
-nothing; and prefills take another path.
+SGLang 0.5.23 runs it with the launch steps. Its worker inherits EAGLE's methods for runtime states. This file handles
+three differences: the draft has one attention backend, that of its runner; a zero-step round drafts nothing; and
+prefills take another path.
 
-After each verify pass the draft gets the target's hidden state of the last accepted token, at zero steps as at all
-others. That and the target's KV are all that it reads, so drafting resumes at once, and nothing has to catch up.
+After each verify pass, at any number of steps, the draft gets the target's hidden state of the last accepted token. It
+reads only that and the target's KV, so drafting resumes at once without a catch-up.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from sglang_adaptive.sglang_plugin.workers.own_rounds import begin_rounds
 
 
 class AdaptiveFrozenKVDraft(FrozenKVMTPDraftWorker):  # type: ignore[misc]  # SGLang's types are not followed
-    """SGLang's draft with the method by which EAGLE's worker builds a runtime state, and rounds without drafts."""
+    """SGLang's draft with the method that EAGLE's worker uses to build a runtime state, and zero-step rounds."""
 
     adaptive_worker: AdaptiveFrozenKVWorker
 
     def init_attention_backend(self) -> None:
-        """Build the draft's backend of a further runtime state: a CUDA graph keeps the buffers of its own backend."""
+        """Build the draft's backend for another runtime state: a CUDA graph keeps its own backend's buffers."""
         runner = self.draft_model_runner
         backend = new_backend(runner)
         self.draft_attn_backend = runner.draft_attn_backend = runner.attn_backend = backend
 
     def _capture_cuda_graphs(self) -> None:
-        # SGLang's method leaves the earlier graph in place where it captures none.
+        # SGLang's method keeps the earlier graph if it captures none.
         self.cuda_graph_runner = None
         if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
             super()._capture_cuda_graphs()
 
     def draft(self, batch: Any) -> Any:
-        """Return the drafts of a round as the input of its verify pass; at zero steps the bonus token alone."""
+        """Return a round's verify input; at zero steps only the bonus token."""
         if self.speculative_num_steps == 0:
             return self.adaptive_worker._build_trivial_verify_input(batch)
         return super().draft(batch)
@@ -49,9 +49,9 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
     """SGLang's worker with the controller that the methods inherited from EAGLE's worker use."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        with get_spec().override(speculative_adaptive=False):  # SGLang's constructor asserts it
+        with get_spec().override(speculative_adaptive=False):  # SGLang's constructor asserts that
             super().__init__(*args, **kwargs)
-        # SGLang's constructor names the class of its draft, and nothing is built yet that depends on it.
+        # SGLang's constructor fixes the draft's class, and nothing that depends on it is built yet.
         self._draft_worker.__class__ = AdaptiveFrozenKVDraft
         self._draft_worker.adaptive_worker = self
         self.round = begin_rounds(self)

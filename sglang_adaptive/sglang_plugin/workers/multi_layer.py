@@ -1,10 +1,10 @@
 """Multi-layer EAGLE (MiMo-V2, Step-3.5): each draft token has a layer of its own, and all layers run in the extend.
 
-SGLang 0.5.23 makes the drafts of a round in the draft extend of the round before, one with each layer, and verifies all
-of them. Here all layers always draft, as many as the launch steps, and the steps of a round are how many of these
-drafts the target verifies. A verify pass of n steps has n + 1 tokens a request, and so has the draft extend after it:
-each number of steps has attention backends and CUDA graphs for both. What a round passes to the next one, a draft of
-each layer, has the same shape after every number of steps. At zero steps the target decodes, and the layers draft too.
+SGLang 0.5.23 makes a round's drafts in the previous round's draft extend, one per layer, and verifies all of them. Here
+all layers always draft, as many as the launch steps, and a round's steps are the number of these drafts that the target
+verifies. A verify pass of n steps has n + 1 tokens per request, and so does the draft extend after it, so each number
+of steps has attention backends and CUDA graphs for both. A round passes one draft per layer to the next round, in the
+same shape after any number of steps. At zero steps the target decodes, and the layers still draft.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sglang_adaptive.sglang_plugin.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
 _CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
-"""Attributes of SGLang's draft worker: the links of a chain for the largest batch; shapes depend on its length."""
+"""Attributes of SGLang's draft worker: chain links for the largest batch; shapes depend on the chain's length."""
 
 
 class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ignore[misc]  # SGLang's types are not followed
@@ -34,7 +34,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # EAGLE's method for the input of a zero-step round, called for the draft worker, reads it there.
+        # EAGLE's method for a zero-step round's input, called on the draft worker, reads this.
         self._draft_worker._target_worker = self._target_worker
         self._chains: dict[int, dict[str, Any]] = {}
         self.round = begin_rounds(self)
@@ -72,7 +72,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
     # -- every round ------------------------------------------------------------------------------------------
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        """Make *state* the live one. The draft worker's steps, and those that SGLang was told, stay the layers."""
+        """Make *state* the live one; the draft worker's steps and SGLang's setting stay the number of layers."""
         draft, width = self._draft_worker, state.speculative_num_draft_tokens
         self._take_width(width)
         for name, links in self._chains[state.speculative_num_steps].items():
@@ -90,7 +90,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
 
 
 def draft(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
-    """Draft by SGLang's *original*, and verify the first drafts alone, as many as the round has steps."""
+    """Draft with SGLang's *original*, and verify only the first drafts, as many as the round has steps."""
     steps, layers = worker.speculative_num_draft_tokens - 1, worker.speculative_num_steps
     if steps == 0:
         return EAGLEWorkerV2._build_trivial_verify_input(worker, batch)
@@ -104,8 +104,8 @@ def draft(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
 def first_drafts(drafted: Any, steps: int) -> Any:
     """Return a copy of SGLang's EagleDraftInput with the first *steps* drafts of each request.
 
-    Its tensors, each [requests, drafts, ...], have a draft of every layer. *drafted* is left as it is: with overlap
-    the scheduler keeps it.
+    Its tensors, each [requests, drafts, ...], have a draft per layer. *drafted* does not change, because the scheduler
+    keeps it with overlap.
     """
     first = copy.copy(drafted)
     first.topk_p, first.topk_index = drafted.topk_p[:, :steps], drafted.topk_index[:, :steps]
@@ -115,12 +115,12 @@ def first_drafts(drafted: Any, steps: int) -> Any:
 
 
 def begin_within(graphs: Any) -> None:
-    """Let each row of *graphs*, the graphs of an extend of any width, begin with no accepted drafts; None is no graphs.
+    """Start each row of *graphs*, an extend's graphs of any width or None, with zero accepted drafts.
 
-    SGLang 0.5.23 gathers one row of hidden states a request, at ``request * width + accepted drafts``, in every row of
-    a graph. In a row without a request the accepted drafts are those of the last request that had the row, and 1 before
-    there was one. In the graphs of a zero-step round, one token a request, that is beyond the hidden states for the
-    last row. A request leaves at most width - 1, which every row has room for.
+    SGLang 0.5.23 gathers one row of hidden states, at ``request * width + accepted drafts``, for every row of a graph.
+    A row without a request has the accepted drafts of its last request, or 1 if there was none. In the graphs of a
+    zero-step round, with one token per request, 1 is beyond the hidden states for the last row. A request leaves at
+    most width - 1, which fits every row.
     """
     if graphs is not None:
         graphs.buffers.num_correct_drafts.zero_()
@@ -128,7 +128,7 @@ def begin_within(graphs: Any) -> None:
 
 @contextmanager
 def _steps(worker: Any, steps: int) -> Iterator[None]:
-    """Let the draft worker's steps be *steps*; without, they are the layers, which its draft extend runs."""
+    """Set the draft worker's steps to *steps*; outside they are the number of layers that its draft extend runs."""
     layers, worker.speculative_num_steps = worker.speculative_num_steps, steps
     try:
         yield

@@ -1,12 +1,12 @@
 """NGRAM: a corpus of earlier text proposes a token tree, without a draft model.
 
-SGLang 0.5.23 builds corpus, buffers, attention backend and CUDA graphs for trees of one width. Here n steps are a tree
-of n drafts and its root, with a backend and graphs for each number of steps. The corpus returns the widest tree, of
-which a narrower round keeps a part. At zero steps it is not queried: the round verifies the root alone, a plain decode.
-The corpus reads all generated text, at every width, and prompts as well, which SGLang leaves out.
+SGLang 0.5.23 builds the corpus, buffers, attention backend and CUDA graphs for trees of one width. Here n steps are a
+tree of n drafts and its root, with a backend and graphs per number of steps. The corpus returns the widest tree, and a
+narrower round keeps part of it. At zero steps it is not queried: the round verifies only the root, like a plain decode.
+The corpus reads all generated text at every width, and also prompts, which SGLang leaves out.
 
-The accepted tokens that a round passes to the next one always have the widest width. With overlap they are in one
-buffer, and one batch can have requests from rounds of different widths.
+The accepted tokens that a round passes to the next one always have the widest width, because with overlap they are in
+one buffer, and one batch can have requests from rounds of different widths.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BUFFERS = (
     "retrieve_next_sibling_batch",
     "positions_batch",
 )
-"""SGLang's lists of a round's inputs, one entry a batch size; their shapes depend on the trees' width."""
+"""SGLang's lists of a round's inputs, one entry per batch size; shapes depend on the width of the trees."""
 
 
 class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLang's types are not followed
@@ -49,7 +49,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         self._take_width(get_spec().speculative_num_draft_tokens)
         self._buffers: dict[int, dict[str, Any]] = {}
         self.round = begin_rounds(self)
-        # Prepared otherwise, a round leaves the corpus with other text, and ranks would draft other trees.
+        # How a round is prepared decides what the corpus reads, so ranks that differ would draft different trees.
         self.roots = Guard(
             "adaptive: NGRAM's zero-step rounds are prepared on the host from now on", env.NGRAM_ROOTS, ranks_alike=True
         )
@@ -59,7 +59,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
         """Build the target's backend and CUDA graphs of one width, and the buffers of a round's inputs."""
-        # A tree of one node is a chain. Told so, fa3 attends once a layer, and not to the prefix and the tree in turn.
+        # A tree of one node is a chain. With topk 1, fa3 attends once per layer, not once each for prefix and tree.
         is_fa3 = hasattr(self._target_worker.model_runner.attn_backend, "fa_impl_ver")
         chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3 else {}
         with get_spec().override(**_spec_of(width), **chain):
@@ -120,7 +120,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
 
     @contextmanager
     def _at_the_widest(self) -> Iterator[None]:
-        """Use the widest width while SGLang reads the tokens of the round before and the trees of the corpus."""
+        """Use the widest width while SGLang reads the previous round's tokens and the corpus's trees."""
         live, self.draft_token_num = self.draft_token_num, self._widest
         try:
             yield

@@ -1,4 +1,4 @@
-"""The inputs of NGRAM's rounds: the root alone at zero steps, otherwise a part of the widest tree; and the prompts."""
+"""Inputs of NGRAM's rounds: only the root at zero steps, otherwise part of the widest tree; and the prompts."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from sglang_adaptive.sglang_plugin.releases import links_from_mask
 Ints = npt.NDArray[np.int64]
 
 PROMPT_TOKENS = 256
-"""Tokens of prompts that the corpus reads in a round: some 10 us each, on its own thread, while the device verifies."""
+"""Prompt tokens that the corpus reads per round: some 10 us each, on its own thread, while the device verifies."""
 
 
 class Prompts:
     """The prompts that a corpus has yet to read.
 
-    SGLang 0.5.23 puts in what requests write, and the last few tokens of a prompt. Text is copied from prompts: with
-    them a tree of 11 drafts yields five times the tokens a round where whole files are edited (docs/performance.md).
+    SGLang 0.5.23 inserts generated text and the last few tokens of a prompt. But output often copies the prompt: with
+    prompts a tree of 11 drafts yields five times the tokens per round in edits of whole files (docs/performance.md).
     """
 
     def __init__(self, depth: int) -> None:
-        """*depth* is the length of the corpus' longest entry, in tokens."""
-        # Prompts that one rank lacks would let it draft other trees.
+        """*depth* is the length of the corpus's longest entry, in tokens."""
+        # A rank that lacks prompts would draft different trees.
         self.guard = Guard(
             "adaptive: prompts are left out of NGRAM's corpus from now on", env.NGRAM_PROMPTS, ranks_alike=True
         )
         self._depth = depth
         self._unread: dict[str, tuple[Sequence[int], int]] = {}
-        """By request, first come first: its prompt, and the tokens of it that the corpus has."""
+        """By request, in order of arrival: its prompt and the number of its tokens that the corpus has."""
 
     def join(self, reqs: Sequence[Any]) -> None:
-        """Take in the prompts of *reqs*, a prefill's; those that have written something were here before."""
+        """Add the prompts of *reqs*, a prefill's, except those of requests with output, which were added before."""
         self.guard.attempt(self._join, reqs)
 
     def read(self, corpus: Any) -> None:
-        """Let *corpus* read on, once in a round or a prefill."""
+        """Let *corpus* read more, once per round or prefill."""
         if self._unread:
             self.guard.attempt(self._put, corpus)
 
     def forget(self) -> None:
-        """Leave out what has not been read, with an empty corpus."""
+        """Drop unread prompts when the corpus is emptied."""
         self._unread.clear()
 
     def _join(self, reqs: Sequence[Any]) -> None:
@@ -69,12 +69,12 @@ class Prompts:
 
 
 def prepare_roots(worker: Any, batch: Any) -> bool:
-    """Make *batch* a verify of trees of one node, each request's last token, prepared on the device; return True.
+    """Make *batch* a verify of one-node trees, each request's last token, prepared on the device; return True.
 
-    SGLang 0.5.23 reads the accepted tokens of the round before on the host, waits for the corpus and builds every
-    request's mask by itself, before it launches the verify. On an H100 with Llama-3.1-8B's shape a zero-step round
-    prepared like that takes 1.6 times as long as a plain decode for one request, and 2.4 times for 64. Here the corpus
-    reads what the scheduler has taken in so far, and the rest in later rounds.
+    Before it launches the verify, SGLang 0.5.23 reads the previous round's accepted tokens on the host, waits for the
+    corpus and builds each request's mask separately. On an H100 with Llama-3.1-8B's shape such a zero-step round takes
+    1.6 times as long as a plain decode for one request, and 2.4 times for 64. Here the corpus reads what the scheduler
+    has processed so far, and the rest in later rounds.
     """
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.speculative import ngram_worker
@@ -113,10 +113,10 @@ def prepare_roots(worker: Any, batch: Any) -> bool:
 
 
 def tokens_at_most(batch: Any, context_len: int) -> int:
-    """Return the sum of the requests' lengths; where the host does not know them, a number that is not below it.
+    """Return the sum of the requests' lengths, or an upper bound if the host does not know them.
 
-    A request has slots for all tokens that this round may find it with. A mask that lets each token attend to all
-    before it may be too long: who reads it knows where each request begins.
+    A request has slots for all tokens that it may have in this round. A mask in which each token sees all before it may
+    be too long: its reader knows where each request starts.
     """
     if batch.seq_lens_cpu is not None:
         return int(batch.seq_lens_cpu.sum())
@@ -124,7 +124,7 @@ def tokens_at_most(batch: Any, context_len: int) -> int:
 
 
 def last_tokens(handed_over: Any) -> torch.Tensor:
-    """Return the last accepted token of each request, (requests,), of what the round before handed over."""
+    """Return each request's last accepted token, (requests,), from what the previous round handed over."""
     accepted = handed_over.accept_tokens.view(len(handed_over.accept_lens), -1)
     return accepted.gather(1, handed_over.accept_lens.long()[:, None] - 1).flatten()
 
@@ -132,15 +132,15 @@ def last_tokens(handed_over: Any) -> torch.Tensor:
 def cut(tokens: Ints, mask: Ints, widest: int, width: int) -> tuple[Ints, Ints]:
     """Keep *width* nodes of each tree, those with the most descendants first.
 
-    SGLang's corpus returns trees of the one width that it was built for, level by level, in no order within a level.
-    Entry (i, j) of the mask is 1 where node j is i or an ancestor of i.
+    SGLang's corpus returns trees of one fixed width, level by level, without order within a level. Entry (i, j) of the
+    mask is 1 if node j is i or an ancestor of i.
 
     *tokens* [requests * widest] and *mask* [requests * widest * widest] come from the corpus; the result has the same
-    form at *width*. A node has fewer descendants than its parent, so parents are kept, and come first, as SGLang needs.
+    form at *width*. A node has fewer descendants than its parent, so parents are kept and come first, as SGLang needs.
 
-    This keeps the longest continuation; the order by levels would keep one token of many. On replayed text this cut
-    accepts as much as the trees of a corpus built for the width, the order by levels up to 7% less
-    (benchmarks/ngram_cut.py at commit 943bf9f).
+    This keeps the longest continuation; level order would keep one token of many. On replayed text this cut accepts as
+    much as the trees of a corpus built for the width, and level order up to 7% less (benchmarks/ngram_cut.py at commit
+    943bf9f).
     """
     if width == widest:
         return tokens, mask
@@ -153,7 +153,7 @@ def cut(tokens: Ints, mask: Ints, widest: int, width: int) -> tuple[Ints, Ints]:
 
 
 def read_lengths(batch: Any) -> None:
-    """Set the lengths of *batch* on the host where the scheduler has not; waits for the round before."""
+    """Set the lengths of *batch* on the host if the scheduler has not; waits for the previous round."""
     if batch.seq_lens_cpu is None:
         batch.seq_lens_cpu = batch.seq_lens.cpu()
         batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())

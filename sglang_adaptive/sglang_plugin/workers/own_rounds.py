@@ -1,4 +1,4 @@
-"""What workers have in common to which SGLang gives no controller: how they start, and how a round begins and ends."""
+"""Shared code of workers to which SGLang gives no controller: their start, and the start and end of a round."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
 
 Parts = tuple[Any, Any]
-"""An attention backend and its CUDA graphs; None each where a state has none."""
+"""An attention backend and its CUDA graphs; each is None if a state has none."""
 NOTHING: Parts = (None, None)
 
 
 def begin_rounds(worker: Any) -> Round:
-    """Make the round of this process for *worker*, with the policy of the configuration."""
+    """Make this process's round for *worker*, with the configured policy."""
     spec = get_spec()
     made = current.begin(worker, build_policy(worker.speculative_num_steps, spec.speculative_adaptive_config, spec))
     worker.adaptive_controller = made.controller
@@ -31,12 +31,12 @@ def begin_rounds(worker: Any) -> Round:
 
 
 def parts_of(runner: Any) -> Parts:
-    """Return what *runner*, SGLang's model runner, runs its passes with."""
+    """Return the attention backend and CUDA graphs of *runner*, SGLang's model runner."""
     return runner.attn_backend, runner.decode_cuda_graph_runner
 
 
 class OwnRounds:
-    """Goes before SGLang's worker among the bases of an adaptive one, whose widths have states of their own."""
+    """First base, before SGLang's worker, of an adaptive worker with one runtime state per width."""
 
     round: Round
     adaptive_controller: AdaptiveController
@@ -47,7 +47,7 @@ class OwnRounds:
     # -- start-up -------------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
-        """Build the runtime state of every width but that of the launch, which SGLang has built."""
+        """Build the runtime state of every width except the launch width, which SGLang has built."""
         launches.ignore_alignment()
         super().init_cuda_graphs()  # type: ignore[misc]  # SGLang's
         self.adaptive_controller.register(self._launch_state())
@@ -57,7 +57,7 @@ class OwnRounds:
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
     ) -> SpecRuntimeState:
-        """Build the backends, CUDA graphs and buffers of one width, which is live meanwhile."""
+        """Build the backends, CUDA graphs and buffers of one width, which is live during the build."""
         live, width = self.speculative_num_draft_tokens, speculative_num_draft_tokens
         self._take_width(width)
         try:
@@ -82,7 +82,7 @@ class OwnRounds:
         raise NotImplementedError
 
     def _state(self, target: Parts, draft: Parts = NOTHING, extend: Parts = NOTHING) -> SpecRuntimeState:
-        """Return the state of the live width, of what the *target*, the *draft* and its *extend* run with."""
+        """Return the state of the live width from the parts of *target*, *draft* and draft *extend*."""
         steps = self.speculative_num_steps
         return SpecRuntimeState(steps, steps + 1, *draft, *target, *extend)
 
@@ -97,7 +97,7 @@ class OwnRounds:
         self.round.verified(num_correct_drafts_per_req, batch_size)
 
     def _take_target(self, state: SpecRuntimeState, **spec: int) -> None:
-        """Let the target verify with the backend and the graphs of *state*, and SGLang read *spec* of its arguments."""
+        """Let the target verify with the backend and graphs of *state*, and override SGLang's arguments with *spec*."""
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
         get_context().override(repairs.SWITCH, **spec)

@@ -1,7 +1,7 @@
-"""STANDALONE: a small model drafts for a larger one of the same vocabulary.
+"""STANDALONE: a small model drafts for a larger one with the same vocabulary.
 
 SGLang's worker is EAGLE's without a controller; its draft has its own embeddings and head and reads no hidden states.
-The draft is a whole model, so its steps take longer and zero steps are best more often than for EAGLE. The cost model
+The draft is a whole model, so its steps take longer than EAGLE's, and zero steps are best more often. The cost model
 measures that like any round time.
 """
 

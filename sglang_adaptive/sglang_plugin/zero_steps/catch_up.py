@@ -15,21 +15,18 @@ from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.fast_path.kv_only import at_keys_and_values, swapped
 
-# After a round with drafts SGLang runs the draft over all draft tokens of the verify pass and uses the output at the
-# last accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass
-# read all draft tokens of a runtime state and accepted n. So it uses the backend and the CUDA graph of an existing
-# runtime state.
+# After a drafted round SGLang runs the draft over all draft tokens of the verify pass and uses the output at the last
+# accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass read all
+# draft tokens of a runtime state and accepted n. So it uses the backend and CUDA graph of an existing runtime state.
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRound:
-    """The input of the draft extend from one zero-step round: one row a request, in the order of the batch."""
+    """One zero-step round's input to the draft extend: one row per request, in batch order."""
 
     hidden_states: Tensor | None
     """[requests, width of the target's features]: a copy, because the next replay of a CUDA graph overwrites them.
-
-    None for a STANDALONE draft, which reads no hidden states.
-    """
+    None for a STANDALONE draft, which reads no hidden states."""
 
     token_ids: Tensor
     """[requests]: the tokens that the target chose, a new tensor in every round."""
@@ -73,7 +70,7 @@ def run_catch_up(
     from sglang.srt.speculative.eagle_info import EagleDraftInput
 
     width = state.speculative_num_draft_tokens
-    # A zero-step round makes a request one token longer, so its first pending token is as far back as it has pending.
+    # A zero-step round adds one token to a request, so its first pending token is as far back as it has pending ones.
     back = [ahead - count for count in plan.counts]
     # Where no request joined or left since the last catch-up, rows need no lookup.
     in_order = width == len(held) and plan.is_one_of_each([block.token_ids.shape[0] for block in held])
@@ -105,12 +102,12 @@ def run_catch_up(
 
 
 def _gathered(blocks: list[Tensor], sources: Tensor | None) -> Tensor:
-    """Return the rows *sources* of all blocks; None for the first rows of each, then the second ones, and so on."""
+    """Return rows *sources* of all blocks; None means the first row of each block, then the second of each, etc."""
     return torch.stack(blocks, dim=1).flatten(0, 1) if sources is None else torch.cat(blocks)[sources]
 
 
 def has_graph(state: SpecRuntimeState, requests: int) -> bool:
-    """Whether the draft extend of *state* has a CUDA graph for so many requests."""
+    """Whether the draft extend of *state* has a CUDA graph for *requests*."""
     runner = state.cuda_graph_runner_for_draft_extend
     return runner is not None and requests <= runner.max_bs
 
@@ -118,19 +115,19 @@ def has_graph(state: SpecRuntimeState, requests: int) -> bool:
 def on_device(parts: Sequence[Sequence[int]], device: Any) -> list[Tensor]:
     """Return each of *parts* as int64 on *device*, all sent in one copy that nothing waits for.
 
-    Each begins at a multiple of 16 bytes, like a separate tensor. SGLang copies them into its graphs' buffers with a
-    Triton kernel, which is compiled again for every combination of aligned and unaligned pointers.
+    Each starts at a multiple of 16 bytes, like a separate tensor. SGLang copies them into its graphs' buffers with a
+    Triton kernel that is recompiled for every combination of aligned and unaligned pointers.
     """
     padded = [[*part, 0] if len(part) % 2 else part for part in parts]
     on_cpu = torch.device(device).type == "cpu"
-    # Pinned, so that the copy does not wait for work that was queued before it.
+    # Pinned, so that the copy does not wait for earlier work in the queue.
     whole = torch.tensor([number for part in padded for number in part], dtype=torch.int64, pin_memory=not on_cpu)
     pieces = whole.to(device, non_blocking=True).split([len(part) for part in padded])
     return [piece[: len(part)] for piece, part in zip(pieces, parts, strict=True)]
 
 
 def _batch_of(batch: Any, plan: CatchUp, rows: Tensor) -> Any:
-    """Return a copy of *batch* with the requests of *plan* alone, without grammars and log probabilities."""
+    """Return a copy of *batch* with only the requests of *plan*, without grammars and log probabilities."""
     late = copy.copy(batch)
     if len(plan.rows) < len(batch.reqs):
         on_host = list(plan.rows)
@@ -151,9 +148,9 @@ def _rows_of(values: Tensor | None, rows: Any) -> Tensor | None:
 
 
 def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, counts: Tensor, width: int) -> Tensor:
-    """Return the KV slots of *counts* positions from *starts* on, and up to *width* SGLang's slot for padding, flat.
+    """Return the KV slots of *counts* positions from *starts* on, padded to *width* with SGLang's padding slot, flat.
 
-    A pass that is wider than any round reads positions for which the request has no slots.
+    A pass wider than any round reads positions for which the request has no slots.
     """
     places = torch.arange(width, device=starts.device)
     columns = (starts[:, None] + places).clamp_(max=table.shape[1] - 1)
@@ -163,7 +160,7 @@ def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, counts: Tensor, wid
 
 @contextmanager
 def _tier(draft: Any, state: SpecRuntimeState) -> Iterator[None]:
-    """Set the fields that the draft extend reads to those of *state*, and restore them at the end.
+    """Set the fields that the draft extend reads to those of *state*, then restore them.
 
     ``apply_runtime_state`` would also change the target's fields, which the current round may be using.
     """

@@ -1,8 +1,8 @@
-"""The tokens of a greedy round at zero steps: each request's likeliest token, without a verification.
+"""Chooses the tokens of greedy zero-step rounds: each request's likeliest token, without a verify.
 
-SGLang 0.5.23 verifies a tree with one node: ``torch.argmax``, which reads a row of the vocabulary with one block of
-threads (27 us at batch 8, 37 us at batch 64 on an H200), and five small kernels that fill and walk the tree. Here many
-blocks read a row, and a second kernel writes the results of the verification. SGLang's code runs for batches in which a
+SGLang 0.5.23 verifies a tree with one node: ``torch.argmax``, which reads a row of the vocabulary with one thread block
+(27 us at batch size 8, 37 us at batch size 64 on an H200), and five small kernels that fill and walk the tree. Here
+many blocks read a row, and a second kernel writes the results of the verify. SGLang's code runs for batches in which a
 penalty, a bias, a grammar or sampling changes the choice.
 """
 
@@ -39,7 +39,7 @@ def _best_of_parts(  # type: ignore[no-untyped-def, unused-ignore]
         here = first + lane
         read = tl.load(logits + row * row_stride + here, mask=here < end, other=float("-inf")).to(tl.float32)
         read = tl.where(read != read, float("inf"), read)  # NaN is chosen, as by torch
-        place = tl.where(read > value, here, place)  # of equal ones the first
+        place = tl.where(read > value, here, place)  # of equal values the first
         value = tl.maximum(value, read)
     most = tl.max(value, 0)
     tl.store(best + row * PARTS + part, most)
@@ -51,7 +51,7 @@ def _best_of_rows(best, places, width, chosen, accept_lens, accept_index, PARTS:
     row = tl.program_id(0)
     part = row * PARTS + tl.arange(0, PARTS)
     value, place = tl.load(best + part), tl.load(places + part)
-    # The place of a part beyond the vocabulary is at least the width, so it is never the smallest.
+    # The place of a part beyond the vocabulary is at least the width, so it is never the minimum.
     tl.store(chosen + row, tl.min(tl.where(value == tl.max(value, 0), place, width), 0))
     tl.store(accept_lens + row, 1)
     tl.store(accept_index + row, row)
@@ -77,20 +77,20 @@ def best_of_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
 def choose(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what SGLang's eagle_sample returns for a greedy batch of b > 0 requests with one node each.
 
-    *logits* are [b, vocabulary], rows dense. Returns the likeliest token, [b] (the first of equal ones, as
-    torch.argmax); the tokens accepted, ones, [b]; and each request's nodes, 0 to b - 1, [b, 1]. All are new int32
-    tensors on the device of *logits*; nothing waits for them.
+    *logits* are [b, vocabulary], rows dense. Returns the likeliest token, [b] (the first of equal ones, as in
+    torch.argmax); the number of accepted tokens, ones, [b]; and each request's nodes, 0 to b - 1, [b, 1]. All are new
+    int32 tensors on the device of *logits*; nothing waits for them.
     """
     requests, width = logits.shape
     best, places = best_of_parts(logits)
-    # Separate allocations, because kernels are compiled again for pointers of another alignment.
+    # Separate allocations, because another pointer alignment would compile the kernel again.
     chosen, accept_lens, accept_index = (logits.new_empty(requests, dtype=torch.int32) for _ in range(3))
     _launch_best_of_rows(width, (requests, 1), best, places, width, chosen, accept_lens, accept_index, PARTS)
     return chosen, accept_lens, accept_index.unsqueeze(1)
 
 
 class LikeliestTokens:
-    """Chooses the tokens of greedy zero-step rounds in SGLang's place."""
+    """Chooses the tokens of greedy zero-step rounds instead of SGLang."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: zero-step rounds are verified like others from now on", env.ZERO_STEP_CHOICE)
@@ -98,7 +98,7 @@ class LikeliestTokens:
     def chosen(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return the outcome of a round as `choose` does; None for one that SGLang has to verify."""
+        """Return a round's outcome as `choose` does; None where SGLang has to verify."""
         if verify_input.draft_token_num != 1:
             return None
         return self.guard.attempt(_chosen, batch, logits_output.next_token_logits, grammar_mask, watermark_state)

@@ -1,11 +1,11 @@
 """Runs the attention of zero-step rounds with the decode kernel, on SGLang's Triton and FlashInfer backends.
 
-A zero-step round verifies one token a request, and for a verify pass both backends of SGLang 0.5.23 use a prefill
-kernel. Triton's has a program for each query head and a tile of queries: for one query the tile is nearly empty, and
-all query heads of a group read the same keys again. On an H100 with Llama-3.1-8B's shape such a round takes 1.07 times
-as long as a plain decode for one request, and 2.2 times for 64. FlashInfer's reads a mask that has to be packed, and is
-planned with lengths that come from the device, for which the host waits. Here such a round gets a plain decode's
-metadata and kernel, but for DFLASH, whose lengths on the host are bounds.
+A zero-step round verifies one token per request, and both backends of SGLang 0.5.23 verify with a prefill kernel.
+Triton's runs a program per query head and tile of queries: with one query the tile is nearly empty, and all query heads
+of a group read the same keys. On an H100 with Llama-3.1-8B's shape such a round takes 1.07 times as long as a plain
+decode for one request, and 2.2 times for 64. FlashInfer's reads a mask that has to be packed, and its plan needs
+lengths from the device, so the host waits. Here zero-step rounds get a plain decode's metadata and kernel, except with
+DFLASH, whose lengths on the host are bounds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 
 
 class DecodeKernel:
-    """Which passes a backend runs as a plain decode."""
+    """Decides which passes a backend runs as a plain decode."""
 
     def __init__(self) -> None:
         self.guard = Guard(
             "adaptive: zero-step rounds are attended to with a prefill kernel from now on", env.DECODE_KERNEL
         )
         self._able: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-        """By backend, whether it verifies one token with its decode kernel; a graph has one kernel for ever."""
+        """By backend, whether it verifies one token with its decode kernel; a graph never changes its kernel."""
 
     def seen(self, backend: Any, forward_batch: Any) -> Any:
-        """Return *forward_batch* as *backend* is to make its metadata: of a plain decode for a zero-step round."""
+        """Return *forward_batch* for *backend*'s metadata: as a plain decode if it is a zero-step round."""
         return _as_decode(forward_batch) if self.runs(backend, forward_batch) else forward_batch
 
     def runs(self, backend: Any, forward_batch: Any) -> bool:
@@ -45,9 +45,9 @@ class DecodeKernel:
 
 
 def _reads_as_usual(backend: Any) -> bool:
-    """Whether *backend* would read keys and values in a plain decode as it does in a verify pass.
+    """Whether *backend* reads keys and values in a plain decode as it does in a verify pass.
 
-    Sliding windows are left out: no GPU has shown them right. Subclasses attend with kernels of their own.
+    Sliding windows are excluded because no GPU has shown them right, subclasses because they have their own kernels.
     """
     kinds = {"TritonAttnBackend": _triton_reads_as_usual, "FlashInferAttnBackend": _flashinfer_reads_as_usual}
     reads_as_usual = kinds.get(type(backend).__name__)
@@ -78,7 +78,7 @@ def _flashinfer_reads_as_usual(backend: Any) -> bool:
 
 
 def _as_decode(forward_batch: Any) -> Any:
-    """Return *forward_batch* as a plain decode has it: there the lengths include the token that is decoded."""
+    """Return *forward_batch* as a plain decode, where the lengths include the decoded token."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     decode = copy.copy(forward_batch)

@@ -1,8 +1,8 @@
-"""Leaves the keys and values of a block drafter's zero-step rounds for later.
+"""Defers the keys and values of a block drafter's zero-step rounds.
 
-SGLang 0.5.23 makes them of the target's hidden states after every verify, layer by layer of the draft. Those of a token
-depend on its own hidden states alone, so the rows of several rounds are made together as well as one round's: after
-eight rounds, and before a block is drafted. What a prefix keeps is as in `left_for_later.py`.
+SGLang 0.5.23 makes them from the target's hidden states after every verify, for each layer of the draft. A token's keys
+and values depend only on its own hidden states, so the rows of several rounds can be made together: after eight rounds,
+and before a block is drafted. `left_for_later.py` says what the prefix cache keeps.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Append = Callable[..., None]
 
 
 class DeferredAppend(LeftForLater):
-    """Keeps hidden states of zero-step rounds, and appends them to the draft's KV together."""
+    """Keeps hidden states of zero-step rounds and appends them to the draft's KV together."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._held: list[tuple[Tensor, Tensor, Tensor]] = []
-        """Of each pending round: hidden states [requests, features], KV slots and positions [requests]."""
+        """By pending round: hidden states [requests, features], KV slots and positions [requests]."""
 
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredAppend | None:
-        """Return what defers the appends of *worker*; None, after a log line, where each round has its own."""
+        """Return an object that defers the appends of *worker*; None, after a log line, where that is not possible."""
         if 0 not in controller.tiers:
             return None
         pool = worker.model_runner.req_to_token_pool
@@ -53,14 +53,14 @@ class DeferredAppend(LeftForLater):
     def after_verify(
         self, append: Append, batch: Any, *, target_hidden: Tensor, cache_loc: Tensor, positions: Tensor, **more: Any
     ) -> bool:
-        """Instead of *append* at the end of a zero-step round of *batch*: keep its rows, and append those that are due.
+        """Replace *append* at the end of a zero-step round of *batch*: keep its rows, and append all when they are due.
 
-        Return whether the draft's KV has all of them.
+        Return whether the draft's KV has all rows.
         """
         if not self.guard.closed and (self._every > 1 or self._pending.rounds):
             try:
                 keys = self._keys(batch)
-                # Copies, because the next round writes into the same tensors. Rows past the slots are padding.
+                # Copies, because the next round overwrites these tensors. Rows past the slots are padding.
                 rows = target_hidden[: len(keys)].clone(), cache_loc.clone(), positions.clone()
                 self._pending.hold(keys)
                 self._held.append(rows)
@@ -75,7 +75,7 @@ class DeferredAppend(LeftForLater):
         return True
 
     def before_draft(self, append: Append, batch: Any) -> None:
-        """Before a block is drafted for *batch*: append the pending rows of its requests."""
+        """Append the pending rows of *batch*'s requests before a block is drafted."""
         if self._pending.rounds:
             try:
                 self._run(append, self._keys(batch))

@@ -1,7 +1,7 @@
 """Defers the draft extend of zero-step rounds: it runs once for several rounds, and before anything needs its output.
 
 SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes. With
-SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it never runs it, and drafts are rejected until the request ends.
+SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it skips it, and drafts are rejected until the request ends.
 docs/architecture.md describes when the deferred draft extend runs.
 """
 
@@ -36,20 +36,20 @@ from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
 logger = logging.getLogger(__name__)
 
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
-"""Fields of EagleDraftInput from which a draft starts, one row a request."""
+"""Fields of EagleDraftInput from which a draft starts, one row per request."""
 
 WHOLE_MODEL = 4
-"""Times as many rounds are pending where the draft is a whole model and a state is as wide."""
+"""Factor on the pending rounds where the draft is a whole model and a state is wide enough."""
 WIDE_TOKENS, WIDE_REQUESTS = 32, 8
-"""Tokens a request of a state for such a draft that only extends it, and the most requests of its graphs: a pass over
-256 tokens takes about as long as over one."""
+"""Tokens per request, and most requests per graph, of an extend-only state for such a draft: a pass over 256 tokens
+takes about as long as over one."""
 
 
 class DeferredDraftExtend(LeftForLater):
-    """Keeps the pending rows of one worker's draft, and runs the draft extend over them."""
+    """Keeps the pending rows of one worker's draft and runs the draft extend over them."""
 
     def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
-        """*states* ascend by draft tokens; at most *every* rounds, and the last one's draft tokens, are kept."""
+        """*states* ascend by draft tokens; at most *every* rounds, and the last state's draft tokens, are kept."""
         self._worker = worker
         self._draft = worker._draft_worker
         guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
@@ -57,17 +57,17 @@ class DeferredDraftExtend(LeftForLater):
         super().__init__(guard, self._draft.req_to_token_pool, states, every, pairs)
         self._context = self._draft.draft_runner.model_config.context_len
         self._held: list[HeldRound] = []
-        self._shadow_drafts: ShadowDrafts | None = None  # of the draft extend at the end of the round before
-        self._running = False  # SGLang's extend is called from here
+        self._shadow_drafts: ShadowDrafts | None = None  # of the previous round's draft extend
+        self._running = False  # this object is calling SGLang's extend
         self._can_write = kv_only.fits(self._draft)
         self._alone = _is_alone(self._draft)
-        self._device_waits = False  # it had done all that it was given when this round began
-        self._kv_only_since_output = 0  # passes since the last output that wrote keys and values alone
+        self._device_waits = False  # it was idle when this round began
+        self._kv_only_since_output = 0  # passes since the last output that wrote only keys and values
         self._writes = 0
 
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredDraftExtend | None:
-        """Return what defers the draft extends of *worker*; None, after a log line, where they run in every round."""
+        """Return an object that defers *worker*'s draft extends; None, after a log line, if they run in every round."""
         if 0 not in controller.tiers:
             return None
         try:
@@ -81,7 +81,7 @@ class DeferredDraftExtend(LeftForLater):
         return cls(worker, _states(worker, controller), configuration().zero_step_extend_every)
 
     def renew(self) -> None:
-        """Use the runtime states that were built again after an update of weights, if they were."""
+        """Use the new runtime states if they were rebuilt after a weight update."""
         controller = self._worker.adaptive_controller
         if controller.states[0] is not self._states[0]:
             self._states = _states(self._worker, controller)
@@ -104,7 +104,7 @@ class DeferredDraftExtend(LeftForLater):
     def after_verify(
         self, extend: Callable[..., None], batch: Any, result: Any, note: RoundNote, **kwargs: Any
     ) -> None:
-        """Instead of a zero-step round's draft extend: keep its rows, and run those pending when they are due."""
+        """Replace a zero-step round's draft extend: keep its rows, and run the pending ones when they are due."""
         try:
             keys = self._keys(batch)
             if self._shadow_drafts is not None:
@@ -130,9 +130,9 @@ class DeferredDraftExtend(LeftForLater):
             extend(self._draft, batch, result, **kwargs)
 
     def after_lookups(self, batch: Any, result: Any) -> None:
-        """After a round of drafts that were looked up: let a zero-step round that follows check the draft's first.
+        """After a round of looked-up drafts, let a following zero-step round check the draft's first token.
 
-        Otherwise nothing would be known of the draft while such rounds come sooner than the next output.
+        Otherwise nothing is learned about the draft as long as lookup rounds come before the next output.
         """
         if self.guard.closed:
             return
@@ -143,7 +143,7 @@ class DeferredDraftExtend(LeftForLater):
             self._give_up(error)
 
     def before_draft(self, draft: Any, batch: Any) -> None:
-        """Before a round drafts: run the pending rows of its requests, whose drafts start from the output."""
+        """Run the pending rows of *batch*'s requests before a round drafts from their output."""
         if draft is not self._draft or batch.forward_mode.is_idle():
             return
         self._shadow_drafts = None  # this round verifies the same draft
@@ -161,7 +161,7 @@ class DeferredDraftExtend(LeftForLater):
             self._give_up(error)
 
     def before_verify(self) -> None:
-        """Before a zero-step round verifies: clear the read event, so that the one found afterwards is this round's."""
+        """Clear the read event before a zero-step round verifies, so that the one found afterwards is this round's."""
         if not self.guard.closed:
             self._worker.target_worker.model_runner.shared_read_done_event = None
             due = self._pending.rounds + 1 >= self._every
@@ -170,7 +170,7 @@ class DeferredDraftExtend(LeftForLater):
     def _every_of(self, batch: Any) -> int:
         """Return how many rounds of *batch* may be pending.
 
-        A pass of a STANDALONE draft, a whole model, takes as long over 32 tokens of a few requests as over eight.
+        For a few requests, a STANDALONE draft (a whole model) takes as long over 32 tokens as over eight.
         """
         if self._pairs or self._every == 1:
             return self._every
@@ -216,8 +216,8 @@ class DeferredDraftExtend(LeftForLater):
     def _write(self, extend: Callable[..., None], batch: Any, keys: list[Key], ahead: int, whole: bool = False) -> None:
         """Write the keys and values of the pending rows of the requests *keys* of *batch*.
 
-        Each request has a row of the latest round. It stays pending, for the output of a full draft extend. A *whole*
-        pass does more on the device, but is a graph: where the device waits for the host, it is over sooner.
+        Each request has a row of the latest round, which stays pending for the output of a full draft extend. A *whole*
+        pass does more work but runs from a graph, so it ends sooner where the device waits for the host.
         """
         plan = self._pending.catch_up(keys)
         assert plan is not None
@@ -243,7 +243,7 @@ class DeferredDraftExtend(LeftForLater):
 
     def _leave_out(self, batch: Any, result: Any) -> None:
         """Give SGLang the output that it reads after a round without a draft extend."""
-        if not batch.enable_overlap:  # with overlap, missing rows of the relay keep their values
+        if not batch.enable_overlap:  # with overlap, missing relay rows keep their values
             self._worker._stub_skipped_draft_extend(batch, result)
 
     def _take_over_read_event(self) -> None:
@@ -262,7 +262,7 @@ class DeferredDraftExtend(LeftForLater):
 
 
 def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeState]:
-    """Return the runtime states, and for a draft that is a whole model one that extends it by many tokens at once."""
+    """Return the runtime states, plus a wide extend-only one if the draft is a whole model."""
     states, graphs = controller.states, controller.built.graphs[controller.launch_steps]
     sizes = None if graphs is None else [size for size in graphs if size <= WIDE_REQUESTS]
     wide_enough = states[-1].speculative_num_draft_tokens >= WIDE_TOKENS
@@ -276,7 +276,7 @@ def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeStat
 
 
 def _is_alone(draft: Any) -> bool:
-    """Whether this rank may choose how it runs a pass of *draft*, which others do not share, and a graph is quick."""
+    """Whether no other rank takes part in a pass of *draft*, so that this one may choose its form; graphs are fast."""
     from sglang.srt.runtime_context import get_parallel
 
     return torch.device(draft.device).type == "cuda" and get_parallel().tp_size == 1 and not env.SHORT_DRAFT.is_off

@@ -1,4 +1,4 @@
-"""Inputs of a zero-step verify pass that are the same in every round: the links of a tree with one node.
+"""Reuses inputs of a zero-step verify pass that never change: the links of a tree with one node.
 
 SGLang 0.5.23 creates them in each round, with a mask that a chain's attention never reads: four small kernels. Here
 those of the largest batch so far are kept, and a smaller batch uses the first rows. Nothing writes to them.
@@ -16,7 +16,7 @@ _LINKS = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 
 
 class ZeroStepInputs:
-    """Verify inputs of one worker's zero-step rounds."""
+    """Makes the verify inputs of one worker's zero-step rounds."""
 
     def __init__(self) -> None:
         self.guard = Guard("adaptive: a zero-step round's inputs are made anew in each round from now on")
@@ -24,7 +24,7 @@ class ZeroStepInputs:
         self._rows = 0
 
     def made(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
-        """Return the verify input of a zero-step round of *batch*: of kept tensors, or as SGLang's *build* makes it."""
+        """Return the verify input of a zero-step round of *batch*, from kept tensors or SGLang's *build*."""
         mask = self.guard.attempt(_unread_mask, worker, batch)
         mine = None if mask is None else self.guard.attempt(self._built, worker, batch, mask)
         if mine is not None:
@@ -35,7 +35,7 @@ class ZeroStepInputs:
         return made
 
     def _built(self, worker: Any, batch: Any, mask: Any) -> Any:
-        """Return the verify input from kept tensors; None where the batch is larger than any before."""
+        """Return the verify input from kept tensors; None if the batch is larger than any before."""
         rows = batch.seq_lens.shape[0]
         if not 0 < rows <= self._rows:
             return None

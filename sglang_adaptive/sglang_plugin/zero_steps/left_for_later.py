@@ -1,4 +1,4 @@
-"""What zero-step rounds leave for the draft to do later, in whichever way it does that, and whose it is."""
+"""Tracks draft work that zero-step rounds leave for later, by request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[int, int]
 
 
 class LeftForLater:
-    """The pending rows of one worker's draft, one for each request and zero-step round."""
+    """The pending rows of one worker's draft, one per request and zero-step round."""
 
     def __init__(
         self, guard: Guard, pool: Any, states: Sequence[SpecRuntimeState], every: int, pairs: bool = False
@@ -34,7 +34,7 @@ class LeftForLater:
         return self._states[-1].speculative_num_draft_tokens
 
     def set_every(self, rounds: int) -> None:
-        """From the next round on, keep at most *rounds* pending; 1 leaves nothing for later."""
+        """From the next round on, keep at most *rounds* pending; 1 defers nothing."""
         self._every = min(rounds, self.max_every)
 
     def snapshot(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class LeftForLater:
         The prefix cache keeps the KV of target and draft in the same slots, so it must not keep tokens with pending
         rows; the next request with this prefix computes these few tokens again. With overlap one pending row belongs
         to a round that is not committed yet, so one more token is left out. Of n tokens, which are n - 1 pairs, the
-        prefix cache keeps n - 1. It must never get fewer than it protects already: SGLang then ends the scheduler.
+        prefix cache keeps n - 1. It must never get fewer than it already protects, or SGLang ends the scheduler.
         """
         try:
             row = req.kv.req_pool_idx
@@ -66,7 +66,7 @@ class LeftForLater:
             return owned
 
     def _keys(self, batch: Any) -> list[Key]:
-        """Identify each request by its row of the pool and the row's generation, which grows when the row is reused."""
+        """Identify each request by its pool row and the row's generation, which grows when the row is reused."""
         rows = batch.req_pool_indices_cpu
         return list(zip(rows.tolist(), self._pool.req_generation[rows].tolist(), strict=True))
 

@@ -1,6 +1,6 @@
-"""Why the draft extend, or a block drafter's append, cannot be deferred at zero steps.
+"""Checks why the draft extend, or a block drafter's append, cannot be deferred at zero steps.
 
-Trees, pipeline stages, HiSparse, LoRA and the KV canary do not come here: a server with one of them does not adapt.
+Trees, pipeline stages, HiSparse, LoRA and the KV canary need no check: a server with one of them does not adapt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
 
 
 def why_every_round(worker: Any, tiers: Sequence[int]) -> Iterator[str]:
-    """Yield why the draft extend has to run in every zero-step round; nothing where it can be deferred."""
+    """Yield why the draft extend has to run in every zero-step round; nothing if it can be deferred."""
     from sglang.srt.environ import envs
 
     draft = worker._draft_worker
@@ -32,7 +32,7 @@ def why_every_round(worker: Any, tiers: Sequence[int]) -> Iterator[str]:
 
 
 def why_every_append(pool: Any, tiers: Sequence[int]) -> Iterator[str]:
-    """Yield why a block drafter's keys and values have to be made in every zero-step round; *pool* is of requests."""
+    """Yield why a block drafter has to make keys and values in every zero-step round; *pool* is the request pool."""
     yield from _of_the_tiers(tiers)
     yield from _of_the_pool(pool)
     yield from _of_the_server()

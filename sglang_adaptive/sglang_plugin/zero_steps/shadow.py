@@ -1,8 +1,8 @@
-"""Shadow acceptance: at zero steps, whether the draft would have proposed the token that the target chose.
+"""Shadow acceptance: at zero steps, checks whether the draft would have proposed the token that the target chose.
 
-A draft extend (catch_up.py) ends with the draft's choice of the next token, the first draft of a round that
-drafts. The next zero-step round computes the target's token for that position anyway. So one round later it is known
-whether the first draft would have been accepted, without a draft pass and without a wider verify pass.
+A draft extend (catch_up.py) ends with the draft's choice of the next token, which is the first draft of a drafted
+round. The next zero-step round computes the target's token for that position anyway, so it shows whether the first
+draft would have been accepted, without a draft pass or a wider verify pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShadowDrafts:
-    """The draft's choice of the next token of some requests."""
+    """The draft's choice of the next token for some requests."""
 
     tokens: Tensor
     """[requests], int64, on the host; valid once the result of a later round has arrived."""
@@ -36,18 +36,18 @@ class ShadowDrafts:
         return cls(tokens.to("cpu", non_blocking=True), {key: place for place, key in enumerate(keys)})
 
     def attach(self, note: RoundNote, keys: Sequence[Hashable]) -> None:
-        """Let the *note* on a zero-step round of the requests *keys* say, once it has arrived, which were right."""
+        """Let the *note* on a zero-step round of requests *keys* say, once its result arrives, which were right."""
         pairs = [(row, self.places[key]) for row, key in enumerate(keys) if key in self.places]
         if pairs:
             note.arriving.append(lambda note, result: setattr(note, "shadow_accepts", accepts(self, pairs, result)))
 
 
 def accepts(drafts: ShadowDrafts, pairs: Sequence[tuple[int, int]], result: Any) -> list[int]:
-    """Return for each request with a shadow draft 1 where it is the target's token, else 0.
+    """Return 1 for each request whose shadow draft is the target's token, else 0.
 
-    *pairs* are its row in the batch of *result*, which has arrived, and its place among *drafts*. The list is empty
-    where SGLang simulates acceptance (SGLANG_SIMULATE_ACC_LEN), because that ignores the drafts. A benchmark replaces
-    this function to draw acceptance.
+    *pairs* are a request's row in the batch of *result*, which has arrived, and its place among *drafts*. The list is
+    empty where SGLang simulates acceptance (SGLANG_SIMULATE_ACC_LEN), because that ignores the drafts. A benchmark
+    replaces this function to draw acceptance.
     """
     from sglang.srt.environ import envs
 
