@@ -1,4 +1,4 @@
-"""The demo's tables, the sentences under them, and its check that outputs are those without speculation."""
+"""The demo's tables, the sentences below them, and its check that outputs match those without speculation."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_policy_that_was_set_aside_is_a_failure() -> None:
 
 
 def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
-    """An adaptive run in which one request generated *tokens* instead."""
+    """Return an adaptive run in which one request generated *tokens* instead."""
     run = ema_run()
     outputs = list(run.phases[phase].outputs)
     outputs[prompt] = tokens
