@@ -16,7 +16,7 @@ STYLE = Style(columns=80)
 
 
 def runs(ema_seconds: float = 0.8) -> list[Run]:
-    """In measuring order: 10 tokens/s without speculation, 20 at the best static depth, 25 with the EMA policy."""
+    """Return runs in order: 10 tokens/s without speculation, 20 at the best static depth, 25 with the EMA policy."""
     return [plain_run(), ema_run(ema_seconds), static_run(1, 2.5), static_run(3, 1.0), static_run(7, 4.0)]
 
 

@@ -19,7 +19,7 @@ from sglang_adaptive.policy.ema import resolve_candidate_steps_from_config
 from sglang_adaptive.policy.observation import RoundObservation
 
 EXAMPLES = 3000
-"""Of fourteen faults planted in our policy, three draws each, the rarest took 302 examples to show, half at most 5."""
+"""Of fourteen faults added to our policy, three draws each, the rarest took 302 examples to show, half at most 5."""
 
 BATCH_SIZES = (1, 2, 3, 5, 7, 8, 9, 16, 24, 31, 32, 33, 48, 63, 64, 65, 128)
 GRAPH_BATCH_SIZES: tuple[list[int] | None, ...] = (
